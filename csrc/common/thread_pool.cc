@@ -1,0 +1,62 @@
+#include "common/thread_pool.h"
+
+#include "common/check.h"
+
+namespace hps {
+
+ThreadPool::ThreadPool(int num_threads) {
+  HPS_CHECK(num_threads >= 1);
+  for (int worker = 1; worker < num_threads; ++worker) {
+    workers_.emplace_back([this, worker] { Work(worker); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  start_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::Run(const std::function<void(int)>& task) {
+  if (workers_.empty()) {
+    task(0);
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    HPS_CHECK(running_ == 0);
+    task_ = &task;
+    running_ = static_cast<int>(workers_.size());
+    ++generation_;
+  }
+  start_.notify_all();
+  task(0);
+  std::unique_lock<std::mutex> lock(mutex_);
+  done_.wait(lock, [this] { return running_ == 0; });
+  task_ = nullptr;
+}
+
+void ThreadPool::Work(int worker) {
+  uint64_t seen = 0;
+  for (;;) {
+    const std::function<void(int)>* task = nullptr;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      start_.wait(lock, [&] { return stop_ || generation_ != seen; });
+      if (stop_) return;
+      seen = generation_;
+      task = task_;
+    }
+    (*task)(worker);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (--running_ > 0) continue;
+    }
+    done_.notify_one();
+  }
+}
+
+}  // namespace hps

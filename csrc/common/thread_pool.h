@@ -1,0 +1,42 @@
+// ThreadPool: runs one function on every worker and waits; workers block between calls.
+//
+// Above it: dram_cache, reader. Below it: nothing. A pool that spins is ruinous on a busy machine, so
+// workers sleep on a condition variable. Run may be called by one thread at a time; the caller works
+// as worker 0, so a pool of one thread never switches. Owned by whoever made it; joins in its destructor.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hps {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls task(worker) once for every worker in [0, num_threads) and returns when all have returned.
+  void Run(const std::function<void(int)>& task);
+
+ private:
+  void Work(int worker);
+
+  std::mutex mutex_;
+  std::condition_variable start_;
+  std::condition_variable done_;
+  const std::function<void(int)>* task_ = nullptr;
+  uint64_t generation_ = 0;
+  int running_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace hps

@@ -1,0 +1,3 @@
+"""Types of the native module; csrc/bindings/ defines it, one section a component."""
+
+def xxh64(data: bytes, seed: int = 0) -> int: ...

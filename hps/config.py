@@ -1,0 +1,240 @@
+"""What a store is and how much of the machine it may use: frozen, keyword-only, checked when made.
+
+Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is the only file of hps that
+reads the environment.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hps.errors import ConfigError
+from hps.initializers import Initializer, Normal
+from hps.optimizers import Adagrad, Optimizer
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
+MAX_DIM = 4096
+MAX_TABLES = 1024
+MAX_THREADS = 64
+
+
+def parse_bytes(text: int | str, where: str = "bytes") -> int:
+    """A number of bytes from 1073741824, "1GiB", "1.5G", "800MB".
+
+    Raises:
+        ConfigError: not a positive size.
+
+    >>> parse_bytes("64KiB")
+    65536
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        size = text
+    else:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+        if match is None or match[2].upper() not in _UNITS:
+            raise ConfigError(
+                f"{where}={text!r} is not a size; write e.g. 1073741824, '1GiB', '800MB'"
+            )
+        size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ConfigError(f"{where}={text!r}: must be more than 0 bytes")
+    return size
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig:
+    """A named key space with one row layout and one optimizer.
+
+    Args:
+        name: letters, digits and "_.-", at most 64.
+        dim: floats in an embedding, 1 to 4096.
+        optimizer: how a row is updated (SGD, Adagrad, RowWiseAdagrad, Adam, FTRL).
+        initializer: what a key reads as before its first update (Constant, Uniform, Normal).
+        features: columns of the log that the table serves; None is all that no other table names.
+        shared_vocabulary: equal raw values of its features are one key.
+        share: its part of each tier's bytes, relative to the other tables'.
+
+    Raises:
+        ConfigError: a field outside its limits.
+
+    >>> TableConfig(name="ads", dim=16).dim
+    16
+    """
+
+    name: str
+    dim: int
+    optimizer: Optimizer = field(default_factory=Adagrad)
+    initializer: Initializer = field(default_factory=Normal)
+    features: Sequence[str] | None = None
+    shared_vocabulary: bool = False
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
+            raise ConfigError(
+                f"TableConfig(name={self.name!r}): needs 1-64 letters, digits, '_', '.', '-'"
+            )
+        where = f"table {self.name!r}"
+        if (
+            not isinstance(self.dim, int)
+            or isinstance(self.dim, bool)
+            or not 1 <= self.dim <= MAX_DIM
+        ):
+            raise ConfigError(
+                f"{where}: dim={self.dim!r} must be a whole number from 1 to {MAX_DIM}"
+            )
+        if not isinstance(self.optimizer, Optimizer) or not self.optimizer.kind:
+            raise ConfigError(
+                f"{where}: optimizer={self.optimizer!r} must be hps.SGD, Adagrad, RowWiseAdagrad, Adam or FTRL"
+            )
+        if not isinstance(self.initializer, Initializer) or not self.initializer.kind:
+            raise ConfigError(
+                f"{where}: initializer={self.initializer!r} must be hps.Constant, Uniform or Normal"
+            )
+        if not 0 < self.share < float("inf"):
+            raise ConfigError(f"{where}: share={self.share!r} must be finite and > 0")
+        if self.features is not None:
+            if isinstance(self.features, str):
+                raise ConfigError(f"{where}: features={self.features!r} must be a list of names")
+            object.__setattr__(self, "features", tuple(self.features))
+            if len(set(self.features)) != len(self.features):
+                raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DramCacheConfig:
+    """Bytes of host memory for cached rows, the tables' shares of it summed, everything counted.
+
+    >>> DramCacheConfig(bytes="64MiB").bytes
+    67108864
+    """
+
+    bytes: int | str = "1GiB"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", parse_bytes(self.bytes, "DramCacheConfig.bytes"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCacheConfig:
+    """Bytes of device memory for working rows, and the device."""
+
+    bytes: int | str
+    device: str = "cuda:0"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", parse_bytes(self.bytes, "GpuCacheConfig.bytes"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdStoreConfig:
+    """How rows lie on SSD.
+
+    Args:
+        segment_bytes: a segment is sealed when it has grown to this size.
+        keep_last: how many untagged checkpoints are kept.
+        engine: "segments" (hps's own files).
+    """
+
+    segment_bytes: int | str = "256MiB"
+    keep_last: int = 2
+    engine: str = "segments"
+
+    def __post_init__(self) -> None:
+        size = parse_bytes(self.segment_bytes, "SsdStoreConfig.segment_bytes")
+        if not 2**16 <= size <= 2**34:
+            raise ConfigError(f"SsdStoreConfig.segment_bytes={size} must be from 64 KiB to 16 GiB")
+        object.__setattr__(self, "segment_bytes", size)
+        if self.keep_last < 1:
+            raise ConfigError(f"SsdStoreConfig.keep_last={self.keep_last} must be at least 1")
+        if self.engine != "segments":
+            raise ConfigError(
+                f"SsdStoreConfig.engine={self.engine!r}: only 'segments' is built so far"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole store: where it is, its tables, and the budget of each tier.
+
+    Args:
+        path: directory of the store; created if missing.
+        tables: at least one TableConfig; names unique; a feature in one table only.
+        dram: budget of the host tier.
+        gpu: budget of the GPU tier; only None until that tier is built.
+        ssd: layout of the SSD tier.
+        seed: seeds the initial values of rows. Fixed once the store exists.
+        threads: of the native core; 0 takes the cores this process may use. Never changes a bit.
+        instruction_set: "auto", "avx512", "avx2" or "plain"; never changes a bit.
+
+    Raises:
+        ConfigError: a field outside its limits, or two tables that collide.
+
+    >>> Config(path="model", tables=[TableConfig(name="ads", dim=16)]).tables[0].name
+    'ads'
+    """
+
+    path: str | os.PathLike[str]
+    tables: Sequence[TableConfig]
+    dram: DramCacheConfig = field(default_factory=DramCacheConfig)
+    gpu: GpuCacheConfig | None = None
+    ssd: SsdStoreConfig = field(default_factory=SsdStoreConfig)
+    seed: int = 0
+    threads: int = 0
+    instruction_set: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "tables", tuple(self.tables))
+        if not 1 <= len(self.tables) <= MAX_TABLES:
+            raise ConfigError(
+                f"Config.tables has {len(self.tables)} tables; 1 to {MAX_TABLES} are needed"
+            )
+        for table in self.tables:
+            if not isinstance(table, TableConfig):
+                raise ConfigError(f"Config.tables holds {table!r}; make it an hps.TableConfig")
+        names = [table.name for table in self.tables]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"Config.tables={names}: a table name stands twice")
+        self._check_features()
+        if self.gpu is not None:
+            raise ConfigError("Config.gpu: the GPU tier is not built yet; leave gpu=None")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ConfigError(
+                f"Config.seed={self.seed!r} must be a whole number from 0 to 2^64 - 1"
+            )
+        if not 0 <= self.threads <= MAX_THREADS:
+            raise ConfigError(
+                f"Config.threads={self.threads!r} must be from 0 (all cores) to {MAX_THREADS}"
+            )
+        if self.instruction_set not in INSTRUCTION_SETS:
+            raise ConfigError(
+                f"Config.instruction_set={self.instruction_set!r} must be one of {INSTRUCTION_SETS}"
+            )
+
+    def _check_features(self) -> None:
+        owner: dict[str, str] = {}
+        catch_all = [table.name for table in self.tables if table.features is None]
+        if len(catch_all) > 1:
+            raise ConfigError(
+                f"tables {catch_all} all have features=None; name the features of all but one"
+            )
+        for table in self.tables:
+            for feature in table.features or ():
+                if feature in owner:
+                    raise ConfigError(
+                        f"feature {feature!r} stands in tables {owner[feature]!r} and {table.name!r}"
+                    )
+                owner[feature] = table.name
+
+    def num_threads(self) -> int:
+        """Threads of the native core after 0 has been resolved to the cores at hand."""
+        if self.threads:
+            return self.threads
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)

@@ -1,0 +1,1 @@
+"""dram_cache of hps."""

@@ -1,0 +1,32 @@
+"""The exceptions of hps. Every layer raises these; csrc/bindings translates native Status to them.
+
+A message says what went wrong, where, the value seen, the limit, and what to do.
+"""
+
+
+class HpsError(Exception):
+    """Base of every error that hps raises on purpose."""
+
+
+class ConfigError(HpsError, ValueError):
+    """A configuration or an argument that cannot work; the message names the field."""
+
+
+class CapacityError(HpsError):
+    """A training batch whose rows cannot all be held at once; names both numbers."""
+
+
+class NonFiniteError(HpsError, ArithmeticError):
+    """A gradient was NaN or infinite; no row was changed. Names table and key."""
+
+
+class CorruptionError(HpsError):
+    """Stored bytes do not match their checksum or structure. Names file, offset, expectation."""
+
+
+class StoreError(HpsError, OSError):
+    """The operating system refused an operation on the store (disk full, lock held, I/O error)."""
+
+
+class RemoteError(HpsError):
+    """A remote shard could not do what was asked. Names the shards done and open."""

@@ -1,0 +1,1 @@
+"""ssd_store of hps."""
