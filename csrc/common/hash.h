@@ -1,35 +1,16 @@
-// The hashes of hps: a 64-bit mixer for keys, and XXH64 for byte strings.
+// The hash of byte strings: XXH64. (The mixer for keys is in key_hash.h.)
 //
-// Above it: the table (bucket choice), the initializers, the readers (raw value -> key), digests.
-// MixKey is a bijection on 64 bits (MurmurHash3's finaliser by A. Appleby, public domain), so no two
-// keys collide in it. XXH64 is Y. Collet's published hash; readers in other languages can use any
-// xxHash library and get the same keys.
+// Above it: the readers (raw value -> key), digests, seeds of tables. XXH64 is Y. Collet's
+// published hash; readers in other languages can use any xxHash library and get the same keys.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "common/key_hash.h"
+
 namespace hps {
-
-inline uint64_t MixKey(uint64_t key) {
-  key ^= key >> 33;
-  key *= 0xff51afd7ed558ccdULL;
-  key ^= key >> 33;
-  key *= 0xc4ceb9fe1a85ec53ULL;
-  key ^= key >> 33;
-  return key;
-}
-
-// The inverse of MixKey: UnmixKey(MixKey(k)) == k.
-inline uint64_t UnmixKey(uint64_t hash) {
-  hash ^= hash >> 33;
-  hash *= 0x9cb4b2f8129337dbULL;
-  hash ^= hash >> 33;
-  hash *= 0x4f74430c22a54005ULL;
-  hash ^= hash >> 33;
-  return hash;
-}
 
 namespace xxh64 {
 
@@ -76,8 +57,8 @@ inline uint64_t Xxh64(const void* data, size_t size, uint64_t seed) {
       lane3 = Round(lane3, Load<uint64_t>(bytes + 16));
       lane4 = Round(lane4, Load<uint64_t>(bytes + 24));
     }
-    hash = RotateLeft(lane1, 1) + RotateLeft(lane2, 7) + RotateLeft(lane3, 12) +
-           RotateLeft(lane4, 18);
+    hash =
+        RotateLeft(lane1, 1) + RotateLeft(lane2, 7) + RotateLeft(lane3, 12) + RotateLeft(lane4, 18);
     hash = MergeRound(hash, lane1);
     hash = MergeRound(hash, lane2);
     hash = MergeRound(hash, lane3);

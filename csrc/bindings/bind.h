@@ -1,0 +1,10 @@
+// What module.cc calls: one Bind function a component.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace hps {
+
+void BindDramCache(nanobind::module_& module);
+
+}  // namespace hps

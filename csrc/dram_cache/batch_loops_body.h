@@ -1,0 +1,335 @@
+// The text of the hot loops, compiled once an instruction set: deduplicate, find, gather, reserve,
+// fill. (Sums and updates: batch_updates_body.h.) See batch_loops.h for what each loop does.
+//
+// Look-ups run in groups, each group one stage behind the next: hash and ask for the bucket's
+// lines; compare digests and ask for the row; check the key and use the row. Memory latency is all
+// there is to hide, and three groups in flight hide it.
+#pragma once
+
+#include "dram_cache/batch_loops.h"
+#include "dram_cache/row_copy.h"
+#include "optimizer/lanes.h"
+#include "table/host_group.h"
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+inline constexpr int kGroup = 16;
+inline constexpr int kChunk = 1024;
+
+// Calls body with the widths that are worth compiling for as constants, any other as 0.
+template <class Body>
+inline auto WithDim(int dim, Body body) {
+  switch (dim) {
+    case 8:
+      return body(HostLanes<8>{dim});
+    case 16:
+      return body(HostLanes<16>{dim});
+    case 32:
+      return body(HostLanes<32>{dim});
+    case 64:
+      return body(HostLanes<64>{dim});
+    case 128:
+      return body(HostLanes<128>{dim});
+    default:
+      return body(HostLanes<0>{dim});
+  }
+}
+
+// A chunk of a batch after hashing: the keys whose parts are this worker's.
+struct OwnedChunk {
+  uint64_t keys[kChunk + 8];
+  uint64_t hashes[kChunk + 8];
+  uint32_t positions[kChunk + 16];
+};
+
+inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_t owned,
+                         OwnedChunk* chunk) {
+  int kept = 0;
+  int i = 0;
+#if defined(__AVX512DQ__)
+  const __m512i multiplier1 = _mm512_set1_epi64(static_cast<int64_t>(0xff51afd7ed558ccdULL));
+  const __m512i multiplier2 = _mm512_set1_epi64(static_cast<int64_t>(0xc4ceb9fe1a85ec53ULL));
+  const __m512i owned_bits = _mm512_set1_epi64(static_cast<int64_t>(owned));
+  const __m512i one = _mm512_set1_epi64(1);
+  __m256i positions = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(base)),
+                                       _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  for (; i + 8 <= count; i += 8) {
+    const __m512i key = _mm512_loadu_si512(keys + i);
+    __m512i hash = _mm512_xor_si512(key, _mm512_srli_epi64(key, 33));
+    hash = _mm512_mullo_epi64(hash, multiplier1);
+    hash = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 33));
+    hash = _mm512_mullo_epi64(hash, multiplier2);
+    hash = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 33));
+    const __m512i bit = _mm512_srlv_epi64(owned_bits, _mm512_srli_epi64(hash, 58));
+    const __mmask8 mine = _mm512_test_epi64_mask(bit, one);
+    // Compress in registers: the form that stores to memory is microcode on some processors.
+    _mm512_storeu_si512(chunk->keys + kept, _mm512_maskz_compress_epi64(mine, key));
+    _mm512_storeu_si512(chunk->hashes + kept, _mm512_maskz_compress_epi64(mine, hash));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk->positions + kept),
+                        _mm256_maskz_compress_epi32(mine, positions));
+    positions = _mm256_add_epi32(positions, _mm256_set1_epi32(8));
+    kept += __builtin_popcount(mine);
+  }
+#endif
+  for (; i < count; ++i) {
+    const uint64_t hash = MixKey(keys[i]);
+    chunk->keys[kept] = keys[i];
+    chunk->hashes[kept] = hash;
+    chunk->positions[kept] = base + static_cast<uint32_t>(i);
+    kept += static_cast<int>((owned >> (hash >> 58)) & 1);
+  }
+  return kept;
+}
+
+// Groups the occurrences by id, in order: a counting sort over the ids that the scan wrote.
+inline void SortPositions(WorkerBatch* worker) {
+  uint32_t start = 0;
+  for (int64_t id = 0; id < worker->num_unique; ++id) {
+    const uint32_t count = worker->counts[id];
+    worker->starts[id] = start;
+    worker->counts[id] = start;
+    start += count;
+  }
+  worker->starts[worker->num_unique] = start;
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
+    worker->positions[worker->counts[worker->scan_ids[i]]++] = worker->scan_positions[i];
+  }
+  for (int64_t i = 0; i < kPositionPadding; ++i) {
+    worker->positions[worker->num_occurrences + i] = 0;
+  }
+}
+
+inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count) {
+  OwnedChunk chunk;
+  const uint64_t mask = worker->id_mask;
+  const int64_t most_unique = static_cast<int64_t>(mask - mask / 8);
+  __builtin_memset(worker->id_table, 0, (mask + 1) * sizeof(uint32_t));
+  int64_t num_unique = 0;
+  int64_t num_own = 0;
+  for (int64_t first = 0; first < count; first += kChunk) {
+    const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
+    const int kept = CompressOwned(keys + first, length, static_cast<uint32_t>(first),
+                                   worker->owned_parts, &chunk);
+    if (num_unique + kept > most_unique) return false;
+    for (int i = 0; i < kept; ++i) {
+      const uint64_t key = chunk.keys[i];
+      uint64_t entry = (chunk.hashes[i] >> 16) & mask;
+      uint32_t id;
+      for (;; entry = (entry + 1) & mask) {
+        const uint32_t found = worker->id_table[entry];
+        if (found == 0) {
+          id = static_cast<uint32_t>(num_unique++);
+          worker->id_table[entry] = id + 1;
+          worker->keys[id] = key;
+          worker->counts[id] = 0;
+          break;
+        }
+        id = found - 1;
+        if (worker->keys[id] == key) break;
+      }
+      ++worker->counts[id];
+      worker->scan_ids[num_own] = id;
+      worker->scan_positions[num_own] = chunk.positions[i];
+      ++num_own;
+    }
+  }
+  worker->num_unique = num_unique;
+  worker->num_occurrences = num_own;
+  SortPositions(worker);
+  return true;
+}
+
+struct LookupStage {
+  KeyPlace places[kGroup];
+  int64_t candidates[kGroup];
+};
+
+inline void AskForBuckets(const TableView& table, const uint64_t* keys, int count,
+                          LookupStage* stage) {
+  for (int i = 0; i < count; ++i) {
+    const KeyPlace place = PlaceOfHash(table.shape, MixKey(keys[i]));
+    stage->places[i] = place;
+    __builtin_prefetch(table.digests + place.first * kBucketSlots);
+    __builtin_prefetch(table.spilled + place.first);
+  }
+}
+
+inline void AskForRows(const TableView& table, int count, int64_t useful_bytes,
+                       LookupStage* stage) {
+  const HostGroup group;
+  for (int i = 0; i < count; ++i) {
+    const KeyPlace& place = stage->places[i];
+    const uint64_t mask = group.match(table.digests + place.first * kBucketSlots, place.digest);
+    stage->candidates[i] = kNoSlot;
+    if (mask != 0) {
+      const int64_t slot = place.first * kBucketSlots + LowestBit(mask);
+      stage->candidates[i] = slot;
+      const uint8_t* row = RowAt(table, slot);
+      for (int64_t line = 0; line < useful_bytes; line += 64) __builtin_prefetch(row + line);
+      __builtin_prefetch(row + useful_bytes - 1);
+      __builtin_prefetch(table.marks + slot, 1);
+    } else if (table.spilled[place.first] != 0) {
+      __builtin_prefetch(table.digests + place.second * kBucketSlots);
+    }
+  }
+}
+
+template <int kDim>
+inline void UseRows(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
+                    const LookupStage& stage, float* out) {
+  const TableView& table = cache.table;
+  const HostGroup group;
+  for (int i = 0; i < count; ++i) {
+    const int64_t id = first + i;
+    const uint64_t key = worker->keys[id];
+    int64_t slot = stage.candidates[i];
+    if (slot == kNoSlot || KeyAt(table, slot) != key) {
+      slot = FindOne(group, table, stage.places[i], key);
+    }
+    worker->slots[id] = slot;
+    if (slot == kNoSlot) {
+      worker->missing[worker->num_missing++] = static_cast<uint32_t>(id);
+      continue;
+    }
+    table.marks[slot] = Touched(table.marks[slot], cache.now);
+    if (out == nullptr) continue;
+    const auto* weights = reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
+    const uint32_t start = worker->starts[id];
+    ScatterRow<kDim>(weights, cache.dim, worker->positions + start, worker->starts[id + 1] - start,
+                     out);
+  }
+}
+
+template <int kDim>
+inline void FindWithDim(const CacheView& cache, WorkerBatch* worker, float* out) {
+  const int64_t useful_bytes = kRowHeaderBytes + (out == nullptr ? 0 : 4 * cache.dim);
+  const int64_t begin = worker->window_begin;
+  const int64_t total = worker->window_end - begin;
+  const int64_t num_groups = (total + kGroup - 1) / kGroup;
+  const auto length = [=](int64_t g) {
+    return static_cast<int>(total - g * kGroup < kGroup ? total - g * kGroup : kGroup);
+  };
+  LookupStage stages[3];
+  worker->num_missing = 0;
+  for (int64_t g = 0; g < num_groups + 2; ++g) {
+    if (g < num_groups) {
+      AskForBuckets(cache.table, worker->keys + begin + g * kGroup, length(g), &stages[g % 3]);
+    }
+    if (g >= 1 && g - 1 < num_groups) {
+      AskForRows(cache.table, length(g - 1), useful_bytes, &stages[(g - 1) % 3]);
+    }
+    if (g >= 2) {
+      UseRows<kDim>(cache, worker, begin + (g - 2) * kGroup, length(g - 2), stages[(g - 2) % 3],
+                    out);
+    }
+  }
+}
+
+inline void Find(const CacheView& cache, WorkerBatch* worker, float* out) {
+  WithDim(cache.dim, [&](auto lanes) { FindWithDim<decltype(lanes)::kWidth>(cache, worker, out); });
+}
+
+inline void Gather(const CacheView& cache, const WorkerBatch& worker, float* out) {
+  constexpr int64_t kAhead = 8;
+  WithDim(cache.dim, [&](auto lanes) {
+    for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
+      if (id + kAhead < worker.window_end) {
+        const uint8_t* row = RowAt(cache.table, worker.slots[id + kAhead]);
+        const int64_t bytes = kRowHeaderBytes + 4 * cache.dim;
+        for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line);
+        __builtin_prefetch(row + bytes - 1);
+      }
+      const auto* row = reinterpret_cast<const float*>(RowAt(cache.table, worker.slots[id]));
+      const uint32_t start = worker.starts[id];
+      ScatterRow<decltype(lanes)::kWidth>(row + kRowHeaderFloats, cache.dim,
+                                          worker.positions + start, worker.starts[id + 1] - start,
+                                          out);
+    }
+  });
+}
+
+// The rounds of reserve.h over one worker's missing keys.
+struct ReserveRounds {
+  const CacheView& cache;
+  WorkerBatch* worker;
+  HostGroup group = {};
+
+  KeyPlace PlaceOf(int64_t entry) const {
+    return PlaceOfHash(cache.table.shape, MixKey(worker->keys[worker->missing[entry]]));
+  }
+
+  bool IsPlaced(int64_t entry) const { return worker->slots[worker->missing[entry]] != kNoSlot; }
+
+  // Offers pick(entry, place) -> slot to every key that has none yet; true if none is left.
+  template <class Pick>
+  bool Round(Pick pick) {
+    bool complete = true;
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      if (IsPlaced(entry)) continue;
+      const KeyPlace place = PlaceOf(entry);
+      const int64_t slot = pick(entry, place);
+      if (slot == kNoSlot) {
+        complete = false;
+        continue;
+      }
+      TakeSlot(cache.table, slot, place, cache.now, &worker->reservations[entry]);
+      worker->slots[worker->missing[entry]] = slot;
+      worker->order[worker->num_reserved++] = static_cast<uint32_t>(entry);
+    }
+    return complete;
+  }
+
+  bool Run() {
+    const TableView& table = cache.table;
+    const auto free_in = [&](int64_t bucket) { return FirstFree(group, table, bucket); };
+    const auto victim_in = [&](int64_t bucket) {
+      return ChooseVictim(group, table, bucket, cache.now);
+    };
+    using Place = const KeyPlace&;
+    if (Round([&](int64_t, Place place) { return FirstRoundSlot(group, table, place); })) {
+      return true;
+    }
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      if (IsPlaced(entry)) continue;
+      const KeyPlace place = PlaceOf(entry);
+      worker->second_round[entry] = EmptierBucket(group, table, place) == place.second;
+    }
+    return Round([&](int64_t entry, Place place) {
+             return free_in(worker->second_round[entry] ? place.second : place.first);
+           }) ||
+           Round([&](int64_t, Place place) { return free_in(place.first); }) ||
+           Round([&](int64_t, Place place) { return free_in(place.second); }) ||
+           Round([&](int64_t, Place place) { return victim_in(place.first); }) ||
+           Round([&](int64_t, Place place) { return victim_in(place.second); });
+  }
+};
+
+inline bool Reserve(const CacheView& cache, WorkerBatch* worker) {
+  worker->num_reserved = 0;
+  return ReserveRounds{cache, worker}.Run();
+}
+
+inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* rows,
+                 const uint8_t* found, float lr) {
+  const TableView& table = cache.table;
+  const int64_t row_bytes = table.shape.row_bytes;
+  WithDim(cache.dim, [&](auto lanes) {
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      const int64_t id = worker->missing[entry];
+      uint8_t* row = RowAt(table, worker->slots[id]);
+      if (found[entry]) {
+        __builtin_memcpy(row, rows + entry * row_bytes, static_cast<uint64_t>(row_bytes));
+        continue;
+      }
+      __builtin_memset(row, 0, static_cast<uint64_t>(row_bytes));
+      SetKeyAt(table, worker->slots[id], worker->keys[id]);
+      auto* values = reinterpret_cast<float*>(row);
+      InitializeWeights(lanes, cache.initializer, worker->keys[id], values + kRowHeaderFloats);
+      StartState(lanes, cache.kind, values, lr, cache.numbers);
+    }
+  });
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps

@@ -1,0 +1,161 @@
+#include "dram_cache/batch_plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
+constexpr int64_t kSampledKeys = 2048;
+constexpr uint64_t kMinIdTable = 1 << 10;
+
+uint64_t PowerOfTwoFrom(uint64_t least) {
+  uint64_t power = 1;
+  while (power < least) power *= 2;
+  return power;
+}
+
+}  // namespace
+
+void BatchPlan::Build(const uint64_t* keys, int64_t count, int64_t num_parts,
+                      const BatchLoops& loops, ThreadPool* pool) {
+  HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
+  HPS_CHECK(state != State::kReserved && state != State::kPinned);
+  std::memcpy(keys_.Reserve(count), keys, static_cast<size_t>(count) * sizeof(uint64_t));
+  num_occurrences_ = count;
+  const int64_t useful = std::min<int64_t>(1 + count / kKeysPerWorker, num_parts);
+  num_workers_ = static_cast<int>(std::min<int64_t>(pool->num_threads(), useful));
+  while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
+  ChooseOwners(num_parts, num_workers_);
+  if (num_workers_ == 1) {
+    Deduplicate(&workers_[0], loops);
+  } else {
+    pool->Run([&](int i) {
+      if (i < num_workers_) Deduplicate(&workers_[i], loops);
+    });
+  }
+  num_unique_ = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) { num_unique_ += worker->num_unique; });
+  state = State::kKeys;
+  num_victims = 0;
+  SetWindow(0, num_unique_);
+}
+
+// Spreads the parts so that each worker gets about as many occurrences, by a sample of the batch:
+// with skewed keys equal numbers of parts would not do. Any assignment gives the same result.
+void BatchPlan::ChooseOwners(int64_t num_parts, int num_workers) {
+  const uint64_t* keys = keys_.data();
+  if (num_workers == 1) {
+    workers_[0].batch.owned_parts = ~uint64_t{0};
+    return;
+  }
+  int64_t weights[kNumSubparts] = {};
+  const int64_t stride = std::max<int64_t>(1, num_occurrences_ / kSampledKeys);
+  const int64_t group = kNumSubparts / num_parts;
+  for (int64_t i = 0; i < num_occurrences_; i += stride) {
+    weights[static_cast<int64_t>(MixKey(keys[i]) >> 58) / group] += 1;
+  }
+  int64_t loads[kMaxParts] = {};
+  int order[kNumSubparts];
+  for (int part = 0; part < num_parts; ++part) order[part] = part;
+  std::stable_sort(order, order + num_parts,
+                   [&](int left, int right) { return weights[left] > weights[right]; });
+  for (int i = 0; i < num_workers; ++i) workers_[i].batch.owned_parts = 0;
+  const uint64_t part_bits = group == 64 ? ~uint64_t{0} : (uint64_t{1} << group) - 1;
+  for (int64_t i = 0; i < num_parts; ++i) {
+    const auto lightest = std::min_element(loads, loads + num_workers) - loads;
+    loads[lightest] += weights[order[i]] + 1;
+    workers_[lightest].batch.owned_parts |= part_bits << (order[i] * group);
+  }
+}
+
+void BatchPlan::Deduplicate(Worker* worker, const BatchLoops& loops) {
+  WorkerBatch& batch = worker->batch;
+  const int64_t most = num_occurrences_;
+  batch.keys = worker->keys.Reserve(most + 8);
+  batch.counts = worker->counts.Reserve(most + 8);
+  batch.starts = worker->starts.Reserve(most + 8);
+  batch.positions = worker->positions.Reserve(most + kPositionPadding);
+  batch.scan_ids = worker->scan_ids.Reserve(most + 8);
+  batch.scan_positions = worker->scan_positions.Reserve(most + 8);
+  batch.slots = worker->slots.Reserve(most + 8);
+  batch.missing = worker->missing.Reserve(most + 8);
+  batch.num_missing = 0;
+  const int64_t expected = most / num_workers_ + most / 16;
+  for (uint64_t entries = PowerOfTwoFrom(std::max<uint64_t>(kMinIdTable, expected));;
+       entries *= 2) {
+    batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
+    batch.id_mask = entries - 1;
+    if (loops.deduplicate(&batch, keys_.data(), num_occurrences_)) return;
+  }
+}
+
+bool BatchPlan::Matches(const uint64_t* keys, int64_t count) const {
+  return count == num_occurrences_ &&
+         std::memcmp(keys, keys_.data(), static_cast<size_t>(count) * sizeof(uint64_t)) == 0;
+}
+
+void BatchPlan::SetWindow(int64_t first, int64_t count) {
+  HPS_CHECK(first >= 0 && count >= 0 && first + count <= num_unique_);
+  window_size_ = count;
+  int64_t base = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) {
+    const int64_t size = worker->num_unique;
+    worker->window_begin = std::clamp<int64_t>(first - base, 0, size);
+    worker->window_end = std::clamp<int64_t>(first + count - base, 0, size);
+    worker->num_missing = 0;
+    worker->num_reserved = 0;
+    base += size;
+  });
+}
+
+void BatchPlan::PrepareMissing() {
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    const int64_t count = worker.batch.num_missing;
+    worker.batch.order = worker.order.Reserve(count);
+    worker.batch.second_round = worker.second_round.Reserve(count);
+    worker.batch.reservations = worker.reservations.Reserve(count);
+  }
+  uint64_t* keys = missing_keys.Reserve(num_missing());
+  ForWorkersInTurn([&](WorkerBatch* worker) {
+    for (int64_t i = 0; i < worker->num_missing; ++i) *keys++ = worker->keys[worker->missing[i]];
+  });
+}
+
+void BatchPlan::PrepareSums(int32_t dim) {
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    worker.batch.sums = worker.sums.Reserve(worker.batch.num_unique * dim);
+    worker.batch.scratch = worker.scratch.Reserve(kSumLevels * dim);
+  }
+}
+
+int64_t BatchPlan::num_missing() const {
+  int64_t count = 0;
+  for (int i = 0; i < num_workers_; ++i) count += workers_[i].batch.num_missing;
+  return count;
+}
+
+void BatchPlan::CopyUniqueKeys(uint64_t* keys) const {
+  for (int i = 0; i < num_workers_; ++i) {
+    const WorkerBatch& batch = workers_[i].batch;
+    std::memcpy(keys, batch.keys, static_cast<size_t>(batch.num_unique) * sizeof(uint64_t));
+    keys += batch.num_unique;
+  }
+}
+
+uint64_t BatchPlan::UniqueKey(int64_t id) const {
+  for (int i = 0; i < num_workers_; ++i) {
+    const WorkerBatch& batch = workers_[i].batch;
+    if (id < batch.num_unique) return batch.keys[id];
+    id -= batch.num_unique;
+  }
+  HPS_CHECK(false);
+  return 0;
+}
+
+}  // namespace hps

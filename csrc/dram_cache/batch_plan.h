@@ -1,0 +1,97 @@
+// BatchPlan: a batch's keys, deduplicated and divided over the workers, with their slots once
+// found.
+//
+// Above it: dram_cache.cc and the bindings (a push reuses the plan of the pull before it). Below
+// it: batch_loops.h, which works on its WorkerBatches. Owns all memory of a batch and keeps it for
+// the next one. Not thread-safe; belongs to one cache at a time.
+#pragma once
+
+#include <deque>
+
+#include "common/array.h"
+#include "common/thread_pool.h"
+#include "dram_cache/batch_loops.h"
+
+namespace hps {
+
+inline constexpr int kNumSubparts =
+    64;  // the hash's top six bits; a table's parts are groups of them
+
+class BatchPlan {
+ public:
+  enum class State {
+    kKeys,      // deduplicated
+    kFound,     // window looked up, some keys missing
+    kReserved,  // window pinned, missing keys hold slots without rows
+    kPinned,    // window pinned, every row in place
+    kResolved,  // every key of the batch has a row; valid while the cache's epoch stands
+  };
+
+  BatchPlan() = default;
+  BatchPlan(const BatchPlan&) = delete;
+  BatchPlan& operator=(const BatchPlan&) = delete;
+
+  // Copies keys[count], deduplicates them. A table's part p owns the sub-parts
+  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole.
+  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, const BatchLoops& loops,
+             ThreadPool* pool);
+
+  // True if keys[count] are this plan's, byte for byte.
+  bool Matches(const uint64_t* keys, int64_t count) const;
+
+  // Runs task(worker) for each worker of this plan, in parallel where there are several.
+  template <class Task>
+  void ForWorkers(ThreadPool* pool, Task task) {
+    if (num_workers_ <= 1) return ForWorkersInTurn(task);
+    pool->Run([&](int i) {
+      if (i < num_workers_) task(&workers_[i].batch);
+    });
+  }
+
+  template <class Task>
+  void ForWorkersInTurn(Task task) {
+    for (int i = 0; i < num_workers_; ++i) task(&workers_[i].batch);
+  }
+
+  // The window becomes unique keys [first, first + count), counted over the workers in turn.
+  void SetWindow(int64_t first, int64_t count);
+  // Makes room for what reserve needs to know about the window's missing keys.
+  void PrepareMissing();
+  void PrepareSums(int32_t dim);
+
+  int64_t num_occurrences() const { return num_occurrences_; }
+  int64_t num_unique() const { return num_unique_; }
+  int64_t num_missing() const;
+  int64_t window_size() const { return window_size_; }
+  void CopyUniqueKeys(uint64_t* keys) const;
+  uint64_t UniqueKey(int64_t id) const;
+
+  State state = State::kKeys;
+  uint64_t epoch = 0;
+  Array<uint64_t> missing_keys;  // of the window, worker after worker
+  Array<uint8_t> victims;        // dirty rows evicted by the last reserve
+  int64_t num_victims = 0;
+
+ private:
+  struct Worker {
+    WorkerBatch batch = {};
+    Array<uint32_t> id_table, counts, starts, positions, scan_ids, scan_positions, missing, order;
+    Array<uint64_t> keys;
+    Array<int64_t> slots;
+    Array<uint8_t> second_round;
+    Array<Reservation> reservations;
+    Array<float> sums, scratch;
+  };
+
+  void ChooseOwners(int64_t num_parts, int num_workers);
+  void Deduplicate(Worker* worker, const BatchLoops& loops);
+
+  std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
+  int num_workers_ = 0;
+  Array<uint64_t> keys_;
+  int64_t num_occurrences_ = 0;
+  int64_t num_unique_ = 0;
+  int64_t window_size_ = 0;
+};
+
+}  // namespace hps

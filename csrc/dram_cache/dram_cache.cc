@@ -1,0 +1,360 @@
+// The batch verbs of DramCache: from a batch's keys to pinned rows and back.
+#include "dram_cache/dram_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kBucketsPerPartWanted = 32;  // fewer make parts of uneven load
+constexpr int64_t kTicksPerTurn = 64;          // the clock ticks once 1/64 of the slots were used
+
+int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Bytes of everything but rows, for one bucket.
+constexpr int64_t kBucketOverhead = kBucketSlots * (1 + sizeof(SlotMark) + 1) + 1;
+
+Status ChooseShape(const DramCacheOptions& options, TableShape* shape) {
+  const int64_t row_bytes = options.layout.row_bytes();
+  const int64_t bucket_bytes = kBucketSlots * row_bytes + kBucketOverhead;
+  // The spill counts are rounded up to a cache line, and a page may be lost at the end.
+  const int64_t buckets = (options.capacity_bytes - kPage - 64) / bucket_bytes;
+  if (buckets < kMinBucketsPerPart) {
+    return Status(StatusCode::kConfig,
+                  "a cache of " + std::to_string(options.capacity_bytes) + " bytes for rows of " +
+                      std::to_string(row_bytes) + " bytes is too small; the least is " +
+                      std::to_string(kMinBucketsPerPart * bucket_bytes + kPage + 64) + " bytes");
+  }
+  int64_t parts = 1;
+  int32_t bits = 0;
+  while (parts < kMaxParts && buckets / (2 * parts) >= kBucketsPerPartWanted) {
+    parts *= 2;
+    ++bits;
+  }
+  *shape = TableShape{parts, buckets / parts, bits, row_bytes};
+  return Status::Ok();
+}
+
+const BatchLoops* ChooseLoops(const std::string& name) {
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (name == "plain") return &kPlainLoops;
+  if (name == "avx2") return has_avx2 ? &kAvx2Loops : nullptr;
+  if (name == "avx512") return has_avx512 ? &kAvx512Loops : nullptr;
+  if (name != "auto") return nullptr;
+  return has_avx512 ? &kAvx512Loops : has_avx2 ? &kAvx2Loops : &kPlainLoops;
+}
+
+}  // namespace
+
+DramCache::DramCache(const DramCacheOptions& options, const BatchLoops* loops, ThreadPool* pool)
+    : options_(options), loops_(loops), pool_(pool) {}
+
+Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
+                       std::unique_ptr<DramCache>* cache) {
+  const BatchLoops* loops = ChooseLoops(options.instruction_set);
+  if (loops == nullptr) {
+    return Status(StatusCode::kConfig, "instruction set '" + options.instruction_set +
+                                           "' is unknown or this processor lacks it; use 'auto'");
+  }
+  std::unique_ptr<DramCache> made(new DramCache(options, loops, pool));
+  HPS_RETURN_IF_ERROR(ChooseShape(options, &made->view_.table.shape));
+  HPS_RETURN_IF_ERROR(made->MapTable());
+  *cache = std::move(made);
+  return Status::Ok();
+}
+
+Status DramCache::MapTable() {
+  TableView& table = view_.table;
+  const int64_t slots = table.shape.num_slots();
+  const int64_t spill_bytes = RoundUp(table.shape.num_buckets(), 64);
+  const int64_t rows_bytes = slots * table.shape.row_bytes;
+  const int64_t bytes = rows_bytes + slots * (kBucketOverhead / kBucketSlots) + spill_bytes;
+  HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
+  HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
+  table.rows = memory_.data();
+  table.digests = table.rows + rows_bytes;
+  table.marks = reinterpret_cast<SlotMark*>(table.digests + slots);
+  table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
+  table.spilled = table.pins + slots;
+  view_.kind = options_.layout.kind;
+  view_.dim = static_cast<int32_t>(options_.layout.dim);
+  view_.numbers = options_.numbers;
+  view_.initializer = options_.initializer;
+  return Status::Ok();
+}
+
+// The clock by which rows age. It ticks with use, not with batches, so that its 256 values span
+// several times the table's content whatever the batch size.
+void DramCache::AdvanceClock(int64_t num_used) {
+  used_since_tick_ += num_used;
+  if (used_since_tick_ * kTicksPerTurn < shape().num_slots()) return;
+  used_since_tick_ = 0;
+  ++view_.now;
+  SweepBuckets();
+}
+
+void DramCache::SweepBuckets() {
+  const int64_t num_buckets = shape().num_buckets();
+  const int64_t num_swept = (num_buckets + kTicksPerTurn - 1) / kTicksPerTurn;
+  for (int64_t i = 0; i < num_swept; ++i) {
+    SlotMark* marks = view_.table.marks + sweep_bucket_ * kBucketSlots;
+    for (int slot = 0; slot < kBucketSlots; ++slot) marks[slot] = Swept(marks[slot], view_.now);
+    sweep_bucket_ = (sweep_bucket_ + 1) % num_buckets;
+  }
+}
+
+void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
+  plan->Build(keys, count, shape().num_parts, *loops_, pool_);
+}
+
+int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
+  MakePlan(keys, count, plan);
+  AdvanceClock(plan->num_unique());
+  return FindWindow(plan, out);
+}
+
+int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
+  HPS_CHECK(plan->state != BatchPlan::State::kReserved);
+  HPS_CHECK(plan->state != BatchPlan::State::kPinned);
+  plan->SetWindow(first, count);
+  AdvanceClock(count);
+  return FindWindow(plan, nullptr);
+}
+
+int64_t DramCache::FindWindow(BatchPlan* plan, float* out) {
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, out); });
+  const int64_t num_missing = plan->num_missing();
+  counters_.hits += plan->window_size() - num_missing;
+  counters_.misses += num_missing;
+  const bool is_whole = num_missing == 0 && plan->window_size() == plan->num_unique();
+  plan->state = is_whole ? BatchPlan::State::kResolved : BatchPlan::State::kFound;
+  plan->epoch = epoch_;
+  return num_missing;
+}
+
+bool DramCache::IsCurrent(const BatchPlan& plan) const {
+  if (plan.state == BatchPlan::State::kPinned) return true;
+  return plan.state == BatchPlan::State::kResolved && plan.epoch == epoch_;
+}
+
+// Pins the rows that were found. False, and nothing is pinned, if a pin count is at its limit.
+bool DramCache::PinWindow(BatchPlan* plan) {
+  uint8_t* pins = view_.table.pins;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    worker->result = worker->window_end;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
+      const int64_t slot = worker->slots[id];
+      if (slot == kNoSlot) continue;
+      if (pins[slot] == 255) {
+        worker->result = id;
+        return;
+      }
+      ++pins[slot];
+    }
+  });
+  bool complete = true;
+  plan->ForWorkersInTurn(
+      [&](WorkerBatch* worker) { complete &= worker->result == worker->window_end; });
+  if (!complete) UnpinFound(plan);
+  return complete;
+}
+
+// Drops the pins of found rows, up to where PinWindow stopped.
+void DramCache::UnpinFound(BatchPlan* plan) {
+  uint8_t* pins = view_.table.pins;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    for (int64_t id = worker->window_begin; id < worker->result; ++id) {
+      if (worker->slots[id] != kNoSlot) --pins[worker->slots[id]];
+    }
+  });
+}
+
+bool DramCache::Reserve(BatchPlan* plan) {
+  const bool is_found =
+      plan->state == BatchPlan::State::kFound || plan->state == BatchPlan::State::kResolved;
+  HPS_CHECK(is_found && plan->epoch == epoch_);
+  plan->num_victims = 0;
+  plan->PrepareMissing();
+  if (!PinWindow(plan)) {
+    ++counters_.refusals;
+    return false;
+  }
+  plan->ForWorkers(
+      pool_, [&](WorkerBatch* worker) { worker->num_dirtied = loops_->reserve(view_, worker); });
+  bool complete = true;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { complete &= worker->num_dirtied != 0; });
+  if (!complete) {
+    ++counters_.refusals;
+    plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+      for (int64_t i = worker->num_reserved - 1; i >= 0; --i) {
+        const uint32_t entry = worker->order[i];
+        UndoOne(view_.table, worker->reservations[entry]);
+        worker->slots[worker->missing[entry]] = kNoSlot;
+      }
+      worker->num_reserved = 0;
+    });
+    UnpinFound(plan);
+    return false;
+  }
+  CommitReservations(plan);
+  num_pins_ += plan->window_size();
+  if (plan->num_missing() > 0) ++epoch_;
+  plan->epoch = epoch_;
+  plan->state = BatchPlan::State::kReserved;
+  return true;
+}
+
+void DramCache::CountEviction(const Reservation& reservation, int64_t sign) {
+  counters_.second_bucket += reservation.spilled_from >= 0 ? sign : 0;
+  if (!reservation.had_victim) return;
+  if (reservation.victim_mark.flags & kFresh) {
+    num_fresh_ -= sign;
+    return;
+  }
+  num_rows_ -= sign;
+  counters_.evictions += sign;
+  if (reservation.victim_mark.flags & kDirty) {
+    num_dirty_ -= sign;
+    counters_.write_backs += sign;
+  }
+}
+
+// Moves dirty victims to the write_back buffer, then writes the new keys into the headers.
+void DramCache::CommitReservations(BatchPlan* plan) {
+  const TableView& table = view_.table;
+  const int64_t row_bytes = table.shape.row_bytes;
+  const auto goes_down = [](const Reservation& reservation) {
+    return reservation.had_victim && (reservation.victim_mark.flags & (kDirty | kFresh)) == kDirty;
+  };
+  int64_t num_victims = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    worker->result = num_victims;
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      CountEviction(worker->reservations[entry], 1);
+      num_victims += goes_down(worker->reservations[entry]);
+    }
+  });
+  plan->num_victims = num_victims;
+  uint8_t* buffer = plan->victims.Reserve(num_victims * row_bytes);
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    uint8_t* dst = buffer + worker->result * row_bytes;
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      const Reservation& reservation = worker->reservations[entry];
+      if (goes_down(reservation)) {
+        std::memcpy(dst, RowAt(table, reservation.slot), static_cast<size_t>(row_bytes));
+        dst += row_bytes;
+      }
+      SetKeyAt(table, reservation.slot, worker->keys[worker->missing[entry]]);
+    }
+  });
+}
+
+void DramCache::Cancel(BatchPlan* plan) {
+  HPS_CHECK(plan->state == BatchPlan::State::kReserved);
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    for (int64_t i = worker->num_reserved - 1; i >= 0; --i) {
+      const uint32_t entry = worker->order[i];
+      CountEviction(worker->reservations[entry], -1);
+      UndoOne(view_.table, worker->reservations[entry]);
+      worker->slots[worker->missing[entry]] = kNoSlot;
+    }
+    worker->num_reserved = 0;
+    worker->result = worker->window_end;
+  });
+  UnpinFound(plan);
+  num_pins_ -= plan->window_size();
+  ++epoch_;
+  plan->num_victims = 0;
+  plan->state = BatchPlan::State::kKeys;
+}
+
+void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr,
+                     bool create) {
+  HPS_CHECK(plan->state == BatchPlan::State::kReserved);
+  int64_t base = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    worker->result = base;
+    base += worker->num_missing;
+  });
+  const uint8_t unfound_flags = create ? kDirty : kFresh;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    const uint8_t* is_found = found + worker->result;
+    loops_->fill(view_, worker, rows + worker->result * shape().row_bytes, is_found, lr);
+    worker->num_dirtied = 0;
+    for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      const int64_t slot = worker->slots[worker->missing[entry]];
+      view_.table.marks[slot].flags = is_found[entry] ? 0 : unfound_flags;
+      worker->num_dirtied += is_found[entry] == 0;
+    }
+  });
+  int64_t num_unfound = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { num_unfound += worker->num_dirtied; });
+  num_rows_ += base - num_unfound;
+  (create ? num_rows_ : num_fresh_) += num_unfound;
+  if (create) num_dirty_ += num_unfound;
+  plan->state = BatchPlan::State::kPinned;
+}
+
+void DramCache::Release(BatchPlan* plan) {
+  HPS_CHECK(plan->state == BatchPlan::State::kPinned);
+  uint8_t* pins = view_.table.pins;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
+      --pins[worker->slots[id]];
+    }
+  });
+  num_pins_ -= plan->window_size();
+  const bool is_whole = plan->window_size() == plan->num_unique();
+  // Rows may have moved since the reserve if other batches reserved meanwhile; the epoch tells.
+  plan->state = is_whole ? BatchPlan::State::kResolved : BatchPlan::State::kFound;
+}
+
+void DramCache::Gather(BatchPlan* plan, float* out) {
+  HPS_CHECK(IsCurrent(*plan));
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->gather(view_, *worker, out); });
+}
+
+int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
+  plan->PrepareSums(view_.dim);
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    worker->result = loops_->sum_gradients(view_, worker, gradients);
+  });
+  int64_t base = 0;
+  int64_t worst = -1;
+  uint32_t first_position = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    if (worker->result >= 0) {
+      const uint32_t position = worker->positions[worker->starts[worker->result]];
+      if (worst < 0 || position < first_position) {
+        worst = base + worker->result;
+        first_position = position;
+      }
+    }
+    base += worker->num_unique;
+  });
+  return worst;
+}
+
+void DramCache::Apply(BatchPlan* plan, float lr) {
+  HPS_CHECK(IsCurrent(*plan));
+  plan->ForWorkers(pool_,
+                   [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
+  MarkUpdated(plan);
+}
+
+// Counts what the workers found when they set dirty and cleared fresh.
+void DramCache::MarkUpdated(BatchPlan* plan) {
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    num_fresh_ -= worker->result;
+    num_rows_ += worker->result;
+    num_dirty_ += worker->num_dirtied;
+  });
+}
+
+}  // namespace hps

@@ -1,0 +1,122 @@
+// DramCache: the rows of one table that host memory holds; a set-associative cache of fixed size.
+//
+// Above it: ParameterServer, through the bindings. Below it: csrc/table (where rows lie and which
+// give way) and the batch loops (how a batch is worked through). A batch goes through verbs in this
+// order:
+//     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
+//     Gather / Apply / Assign, Release
+// and Pull does MakePlan, Find and Gather at once where nothing is missing. Verbs are serialised by
+// the caller and run in parallel inside. Owns its memory; the thread pool is shared.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dram_cache/batch_plan.h"
+#include "table/host_memory.h"
+
+namespace hps {
+
+struct DramCacheOptions {
+  RowLayout layout;
+  OptimizerNumbers numbers;
+  InitializerSpec initializer;
+  int64_t capacity_bytes = 0;
+  std::string instruction_set = "auto";  // auto, avx512, avx2, plain
+};
+
+struct DramCacheCounters {
+  int64_t hits = 0;           // unique keys of batches that were here
+  int64_t misses = 0;         // and that were not
+  int64_t evictions = 0;      // stored rows that gave way
+  int64_t write_backs = 0;    // of these, rows that had to be written below
+  int64_t refusals = 0;       // batches that could not be pinned
+  int64_t second_bucket = 0;  // rows taken into their second bucket
+};
+
+enum class Presence : uint8_t { kAbsent = 0, kStored = 1, kFresh = 2, kStoredDirty = 3 };
+
+class DramCache {
+ public:
+  // kConfig if the budget is too small for a table, kCapacity if the machine has not the memory.
+  static Status Open(const DramCacheOptions& options, ThreadPool* pool,
+                     std::unique_ptr<DramCache>* cache);
+
+  void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
+  // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
+  // the number of missing keys.
+  int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out);
+  // Looks up unique keys [first, first + count), the plan's window from now on. Returns the
+  // missing.
+  int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
+  // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
+  // changed.
+  bool Reserve(BatchPlan* plan);
+  // Takes back a Reserve that was not filled: victims return, pins drop.
+  void Cancel(BatchPlan* plan);
+  // Puts rows of the missing keys in place, in the order of plan->missing_keys; where found[i] is 0
+  // the row is initialised: fresh, or stored and dirty if `create`.
+  void Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr, bool create);
+  void Release(BatchPlan* plan);
+
+  void Gather(BatchPlan* plan, float* out);
+  // Sums gradients [count, dim] per unique key. The first unique key with a non-finite sum, or -1.
+  int64_t SumGradients(BatchPlan* plan, const float* gradients);
+  void Apply(BatchPlan* plan, float lr);
+  // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
+  // state_floats] or null to start it anew.
+  void Assign(BatchPlan* plan, const float* rows, const float* state, float lr);
+  // Makes the window's fresh rows stored ones. Returns how many.
+  int64_t Create(BatchPlan* plan);
+
+  Presence Contains(uint64_t key) const;
+  // Drops keys; presence[i] tells what was dropped. kConfig, and nothing changed, if one is pinned.
+  Status Erase(const uint64_t* keys, int64_t count, uint8_t* presence);
+  // Copies stored rows (only dirty ones if `dirty_only`) from slot `cursor` on, up to `most`;
+  // returns how many and moves the cursor behind the last slot looked at (-1 at the end).
+  int64_t Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t* rows) const;
+  // The dirty rows in slots [first, last) are safely below; last < 0 means to the end.
+  void MarkClean(int64_t first, int64_t last);
+  void Clear();
+
+  bool IsCurrent(const BatchPlan& plan) const;
+  const RowLayout& layout() const { return options_.layout; }
+  const TableShape& shape() const { return view_.table.shape; }
+  const char* instruction_set() const { return loops_->name; }
+  const DramCacheCounters& counters() const { return counters_; }
+  int64_t memory_bytes() const { return memory_.bytes(); }
+  int64_t num_rows() const { return num_rows_; }
+  int64_t num_fresh() const { return num_fresh_; }
+  int64_t num_dirty() const { return num_dirty_; }
+  int64_t num_pins() const { return num_pins_; }
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  DramCache(const DramCacheOptions& options, const BatchLoops* loops, ThreadPool* pool);
+
+  Status MapTable();
+  void AdvanceClock(int64_t num_used);
+  void SweepBuckets();
+  int64_t FindWindow(BatchPlan* plan, float* out);
+  bool PinWindow(BatchPlan* plan);
+  void UnpinFound(BatchPlan* plan);
+  void CommitReservations(BatchPlan* plan);
+  void CountEviction(const Reservation& reservation, int64_t sign);
+  void MarkUpdated(BatchPlan* plan);
+
+  const DramCacheOptions options_;
+  const BatchLoops* const loops_;
+  ThreadPool* const pool_;
+  HostMemory memory_;
+  CacheView view_ = {};
+  DramCacheCounters counters_;
+  int64_t num_rows_ = 0;  // stored rows here: neither fresh nor pending
+  int64_t num_fresh_ = 0;
+  int64_t num_dirty_ = 0;
+  int64_t num_pins_ = 0;
+  int64_t used_since_tick_ = 0;
+  int64_t sweep_bucket_ = 0;
+  uint64_t epoch_ = 1;
+};
+
+}  // namespace hps

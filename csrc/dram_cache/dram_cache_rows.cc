@@ -1,0 +1,146 @@
+// The verbs of DramCache that set, drop or walk over rows: assign, create, contains, erase, scan.
+#include <cstring>
+
+#include "common/check.h"
+#include "dram_cache/dram_cache.h"
+#include "table/host_group.h"
+
+namespace hps {
+namespace {
+
+// Flags of a row that was given a value; counts into worker->result (fresh) and num_dirtied.
+void MarkOne(const TableView& table, int64_t slot, WorkerBatch* worker) {
+  uint8_t& flags = table.marks[slot].flags;
+  worker->result += (flags & kFresh) != 0;
+  worker->num_dirtied += (flags & kDirty) == 0;
+  flags = static_cast<uint8_t>((flags & ~kFresh) | kDirty);
+}
+
+void SetState(const RowLayout& layout, const float* state, float* row) {
+  const int64_t scalars = layout.header_scalars();
+  const auto state_bytes = static_cast<size_t>(layout.dim * layout.state_vectors()) * sizeof(float);
+  std::memcpy(row + kFirstScalar, state, static_cast<size_t>(scalars) * sizeof(float));
+  std::memcpy(row + kRowHeaderFloats + layout.dim, state + scalars, state_bytes);
+}
+
+}  // namespace
+
+void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, float lr) {
+  HPS_CHECK(IsCurrent(*plan));
+  const RowLayout& layout = options_.layout;
+  const HostLanes<0> lanes{view_.dim};
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    worker->result = 0;
+    worker->num_dirtied = 0;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
+      const int64_t slot = worker->slots[id];
+      const int64_t position = worker->positions[worker->starts[id + 1] - 1];
+      auto* row = reinterpret_cast<float*>(RowAt(view_.table, slot));
+      std::memcpy(row + kRowHeaderFloats, rows + position * layout.dim,
+                  static_cast<size_t>(layout.dim) * sizeof(float));
+      if (state != nullptr) {
+        SetState(layout, state + position * layout.state_floats(), row);
+      } else {
+        StartState(lanes, view_.kind, row, lr, view_.numbers);
+      }
+      MarkOne(view_.table, slot, worker);
+    }
+  });
+  MarkUpdated(plan);
+}
+
+int64_t DramCache::Create(BatchPlan* plan) {
+  HPS_CHECK(IsCurrent(*plan));
+  int64_t created = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    worker->result = 0;
+    worker->num_dirtied = 0;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
+      const int64_t slot = worker->slots[id];
+      if (view_.table.marks[slot].flags & kFresh) MarkOne(view_.table, slot, worker);
+    }
+    created += worker->result;
+  });
+  MarkUpdated(plan);
+  return created;
+}
+
+Presence DramCache::Contains(uint64_t key) const {
+  const TableView& table = view_.table;
+  const int64_t slot = FindOne(HostGroup{}, table, PlaceOfHash(table.shape, MixKey(key)), key);
+  if (slot == kNoSlot) return Presence::kAbsent;
+  const uint8_t flags = table.marks[slot].flags;
+  if (flags & (kFresh | kPending)) return Presence::kFresh;
+  return flags & kDirty ? Presence::kStoredDirty : Presence::kStored;
+}
+
+Status DramCache::Erase(const uint64_t* keys, int64_t count, uint8_t* presence) {
+  const TableView& table = view_.table;
+  const auto find = [&](uint64_t key) {
+    return FindOne(HostGroup{}, table, PlaceOfHash(table.shape, MixKey(key)), key);
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = find(keys[i]);
+    if (slot != kNoSlot && table.pins[slot] != 0) {
+      return Status(StatusCode::kConfig,
+                    "key " + std::to_string(keys[i]) +
+                        " is in use by a batch of an open pipeline; erase it after that batch");
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = find(keys[i]);
+    presence[i] = static_cast<uint8_t>(Contains(keys[i]));
+    if (slot == kNoSlot) continue;
+    const KeyPlace place = PlaceOfHash(table.shape, MixKey(keys[i]));
+    uint8_t& spilled = table.spilled[place.first];
+    if (slot / kBucketSlots != place.first && spilled != kSpilledSticky) --spilled;
+    const uint8_t flags = table.marks[slot].flags;
+    num_fresh_ -= (flags & kFresh) != 0;
+    num_rows_ -= (flags & kFresh) == 0;
+    num_dirty_ -= (flags & kDirty) != 0;
+    table.digests[slot] = 0;
+    table.marks[slot] = {};
+    ++epoch_;
+  }
+  return Status::Ok();
+}
+
+int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t* rows) const {
+  const TableView& table = view_.table;
+  const int64_t num_slots = table.shape.num_slots();
+  const int64_t row_bytes = table.shape.row_bytes;
+  int64_t count = 0;
+  int64_t slot = *cursor;
+  for (; slot < num_slots && count < most; ++slot) {
+    const uint8_t flags = table.marks[slot].flags;
+    if (table.digests[slot] == 0 || (flags & (kFresh | kPending))) continue;
+    if (dirty_only && !(flags & kDirty)) continue;
+    std::memcpy(rows + count * row_bytes, RowAt(table, slot), static_cast<size_t>(row_bytes));
+    ++count;
+  }
+  *cursor = slot < num_slots ? slot : -1;
+  return count;
+}
+
+void DramCache::MarkClean(int64_t first, int64_t last) {
+  const int64_t end = last < 0 ? shape().num_slots() : last;
+  HPS_CHECK(first >= 0 && end <= shape().num_slots());
+  for (int64_t slot = first; slot < end; ++slot) {
+    uint8_t& flags = view_.table.marks[slot].flags;
+    num_dirty_ -= (flags & kDirty) != 0;
+    flags = static_cast<uint8_t>(flags & ~kDirty);
+  }
+}
+
+void DramCache::Clear() {
+  HPS_CHECK(num_pins_ == 0);
+  const TableView& table = view_.table;
+  const auto num_slots = static_cast<size_t>(table.shape.num_slots());
+  std::memset(table.digests, 0, num_slots);
+  std::memset(static_cast<void*>(table.marks), 0, num_slots * sizeof(SlotMark));
+  std::memset(table.spilled, 0, static_cast<size_t>(table.shape.num_buckets()));
+  num_rows_ = num_fresh_ = num_dirty_ = 0;
+  ++epoch_;
+}
+
+}  // namespace hps

@@ -1,0 +1,65 @@
+// HostGroup: the lane group of size one, with the instruction set its translation unit is compiled
+// for.
+//
+// Above it: the batch loops of dram_cache. Below it: probe.h. All three forms give the same masks.
+#pragma once
+
+#include "table/probe.h"
+
+#if defined(__AVX512BW__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+struct HostGroup {
+  uint64_t match(const uint8_t* bytes, uint8_t value) const {
+#if defined(__AVX512BW__)
+    const __m512i line = _mm512_loadu_si512(bytes);
+    return _mm512_cmpeq_epi8_mask(line, _mm512_set1_epi8(static_cast<char>(value)));
+#elif defined(__AVX2__)
+    const __m256i wanted = _mm256_set1_epi8(static_cast<char>(value));
+    const auto* halves = reinterpret_cast<const __m256i*>(bytes);
+    const auto low = static_cast<uint32_t>(
+        _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(halves), wanted)));
+    const auto high = static_cast<uint32_t>(
+        _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(halves + 1), wanted)));
+    return static_cast<uint64_t>(high) << 32 | low;
+#else
+    uint64_t mask = 0;
+    for (int word = 0; word < 8; ++word) {
+      uint64_t eight;
+      __builtin_memcpy(&eight, bytes + 8 * word, 8);
+      mask |= ZeroBytes(eight ^ (0x0101010101010101ULL * value)) << (8 * word);
+    }
+    return mask;
+#endif
+  }
+
+  template <class Score>
+  int largest(uint64_t candidates, Score score) const {
+    int best = LowestBit(candidates);
+    uint32_t best_score = score(best);
+    for (candidates &= candidates - 1; candidates != 0; candidates &= candidates - 1) {
+      const int i = LowestBit(candidates);
+      const uint32_t other = score(i);
+      if (other > best_score) {
+        best = i;
+        best_score = other;
+      }
+    }
+    return best;
+  }
+
+ private:
+  // Bit i set where byte i of `eight` is zero; exact, no borrow runs from byte to byte.
+  static uint64_t ZeroBytes(uint64_t eight) {
+    constexpr uint64_t kLow = 0x7f7f7f7f7f7f7f7fULL;
+    const uint64_t high_bits = ~(((eight & kLow) + kLow) | eight | kLow);
+    return ((high_bits >> 7) * 0x0102040810204080ULL) >> 56;
+  }
+};
+
+}  // namespace HPS_BUILD
+}  // namespace hps

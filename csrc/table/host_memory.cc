@@ -1,0 +1,43 @@
+#include "table/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;
+
+}  // namespace
+
+HostMemory::~HostMemory() {
+  if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
+}
+
+Status HostMemory::Map(int64_t bytes) {
+  HPS_CHECK(mapping_ == nullptr && bytes > 0);
+  const bool is_huge = static_cast<uint64_t>(bytes) >= kHugePage;
+  const uint64_t slack = is_huge ? kHugePage : 0;
+  mapped_bytes_ = static_cast<uint64_t>(bytes) + slack;
+  void* mapping = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return Status(StatusCode::kCapacity, "cannot map " + std::to_string(bytes) +
+                                             " bytes of host memory for a cache: " +
+                                             std::strerror(errno) + "; ask for a smaller budget");
+  }
+  mapping_ = mapping;
+  const uint64_t start = reinterpret_cast<uint64_t>(mapping);
+  data_ =
+      reinterpret_cast<uint8_t*>(is_huge ? (start + kHugePage - 1) / kHugePage * kHugePage : start);
+  bytes_ = bytes;
+  // Advice only: a kernel without transparent huge pages refuses, and small pages do.
+  if (is_huge) (void)madvise(data_, static_cast<uint64_t>(bytes), MADV_HUGEPAGE);
+  return Status::Ok();
+}
+
+}  // namespace hps

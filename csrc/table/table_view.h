@@ -1,0 +1,106 @@
+// TableView: where everything of a cache table lies in memory; a small copyable value.
+//
+// Above it: probe.h, reserve.h, and the tiers that own the memory (dram_cache). Below it: nothing.
+// A table is an array of buckets of 64 slots; the row of a slot stands at slot * row_bytes, so a
+// slot is all that compute needs. Beside the rows stand, a byte a slot: the digest of the key (0 =
+// empty), a mark (stamp and flags), and the pins. Compiles for host and device.
+#pragma once
+
+#include "common/key_hash.h"
+
+namespace hps {
+
+inline constexpr int kBucketSlots = 64;
+inline constexpr int kFirstRoundSlots = 60;  // a key's first bucket takes it while it holds fewer
+inline constexpr int kMaxParts = 64;
+inline constexpr int64_t kMinBucketsPerPart = 2;
+
+// Flags of a slot. The upper four bits count how often the row was used (saturating at 7).
+inline constexpr uint8_t kDirty = 1;      // differs from the tier below
+inline constexpr uint8_t kFresh = 2;      // initialised here, stored nowhere, never updated
+inline constexpr uint8_t kPending = 4;    // reserved, its row has not arrived
+inline constexpr uint8_t kExporting = 8;  // its row is on its way down
+inline constexpr int kFrequencyShift = 4;
+inline constexpr int kMaxFrequency = 7;
+
+struct SlotMark {
+  uint8_t stamp;  // the table's clock when the row was last used
+  uint8_t flags;
+};
+
+struct TableShape {
+  int64_t num_parts = 1;
+  int64_t buckets_per_part = kMinBucketsPerPart;
+  int32_t part_bits = 0;
+  int64_t row_bytes = 0;
+
+  HPS_HD_MEMBER int64_t num_buckets() const { return num_parts * buckets_per_part; }
+  HPS_HD_MEMBER int64_t num_slots() const { return num_buckets() * kBucketSlots; }
+};
+
+struct TableView {
+  TableShape shape;
+  uint8_t* digests = nullptr;  // [num_slots]
+  uint8_t* spilled = nullptr;  // [num_buckets] keys of this first bucket that are in their second
+  SlotMark* marks = nullptr;   // [num_slots]
+  uint8_t* pins = nullptr;     // [num_slots]
+  uint8_t* rows = nullptr;     // [num_slots * row_bytes]
+};
+
+inline namespace HPS_BUILD {
+
+// Where a key may be: two different buckets of one part, and its digest (never 0).
+struct KeyPlace {
+  int64_t first;
+  int64_t second;
+  uint8_t digest;
+};
+
+HPS_HD uint64_t MultiplyHigh(uint64_t left, uint64_t right) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(left, right);
+#else
+  __extension__ using uint128 = unsigned __int128;
+  return static_cast<uint64_t>((static_cast<uint128>(left) * right) >> 64);
+#endif
+}
+
+HPS_HD KeyPlace PlaceOfHash(const TableShape& shape, uint64_t hash) {
+  const uint64_t buckets = static_cast<uint64_t>(shape.buckets_per_part);
+  // A shift by 64 is undefined, hence two steps.
+  const uint64_t part = (hash >> 1) >> (63 - shape.part_bits);
+  const uint64_t local = MultiplyHigh(hash << shape.part_bits, buckets);
+  const uint64_t swapped = (hash << 32) | (hash >> 32);
+  uint64_t other = local + 1 + MultiplyHigh(swapped, buckets - 1);
+  if (other >= buckets) other -= buckets;
+  KeyPlace place;
+  place.first = static_cast<int64_t>(part * buckets + local);
+  place.second = static_cast<int64_t>(part * buckets + other);
+  const uint8_t digest = static_cast<uint8_t>(hash & 255);
+  place.digest = digest == 0 ? 255 : digest;
+  return place;
+}
+
+HPS_HD uint8_t* RowAt(const TableView& table, int64_t slot) {
+  return table.rows + slot * table.shape.row_bytes;
+}
+
+HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) {
+  return *reinterpret_cast<const uint64_t*>(RowAt(table, slot));
+}
+
+HPS_HD void SetKeyAt(const TableView& table, int64_t slot, uint64_t key) {
+  *reinterpret_cast<uint64_t*>(RowAt(table, slot)) = key;
+}
+
+// One use of a row by the batch whose clock is `now`: newest stamp, and at most one count a tick.
+HPS_HD SlotMark Touched(SlotMark mark, uint8_t now) {
+  if (mark.stamp == now) return mark;
+  const int frequency = mark.flags >> kFrequencyShift;
+  if (frequency < kMaxFrequency) mark.flags += 1 << kFrequencyShift;
+  mark.stamp = now;
+  return mark;
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps
