@@ -1,4 +1,5 @@
-// The Python module hps._C: one Bind function a component, and the small functions that several share.
+// The Python module hps._C: one Bind function a component, and the small functions that several
+// share.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -9,6 +10,7 @@ namespace nb = nanobind;
 NB_MODULE(_C, module) {
   module.doc() = "Native core of hps.";
   module.def(
-      "xxh64", [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
+      "xxh64",
+      [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
 }

@@ -9,12 +9,18 @@ namespace {
 
 const char* ExceptionName(StatusCode code) {
   switch (code) {
-    case StatusCode::kConfig: return "ConfigError";
-    case StatusCode::kCapacity: return "CapacityError";
-    case StatusCode::kNonFinite: return "NonFiniteError";
-    case StatusCode::kCorruption: return "CorruptionError";
-    case StatusCode::kStore: return "StoreError";
-    case StatusCode::kOk: break;
+    case StatusCode::kConfig:
+      return "ConfigError";
+    case StatusCode::kCapacity:
+      return "CapacityError";
+    case StatusCode::kNonFinite:
+      return "NonFiniteError";
+    case StatusCode::kCorruption:
+      return "CorruptionError";
+    case StatusCode::kStore:
+      return "StoreError";
+    case StatusCode::kOk:
+      break;
   }
   return "HpsError";
 }

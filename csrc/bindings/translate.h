@@ -1,4 +1,5 @@
-// From native Status to Python exceptions. csrc/bindings/ is the only native code that knows Python.
+// From native Status to Python exceptions. csrc/bindings/ is the only native code that knows
+// Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define HPS_CHECK(condition)                                                               \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]] {                                                       \
+#define HPS_CHECK(condition)                                                                 \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
       std::fprintf(stderr, "%s:%d: hps check failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                        \
-    }                                                                                      \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)

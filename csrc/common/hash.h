@@ -1,9 +1,9 @@
 // The hashes of hps: a 64-bit mixer for keys, and XXH64 for byte strings.
 //
 // Above it: the table (bucket choice), the initializers, the readers (raw value -> key), digests.
-// MixKey is a bijection on 64 bits (MurmurHash3's finaliser by A. Appleby, public domain), so no two
-// keys collide in it. XXH64 is Y. Collet's published hash; readers in other languages can use any
-// xxHash library and get the same keys.
+// MixKey is a bijection on 64 bits (MurmurHash3's finaliser by A. Appleby, public domain), so no
+// two keys collide in it. XXH64 is Y. Collet's published hash; readers in other languages can use
+// any xxHash library and get the same keys.
 #pragma once
 
 #include <cstddef>
@@ -76,8 +76,8 @@ inline uint64_t Xxh64(const void* data, size_t size, uint64_t seed) {
       lane3 = Round(lane3, Load<uint64_t>(bytes + 16));
       lane4 = Round(lane4, Load<uint64_t>(bytes + 24));
     }
-    hash = RotateLeft(lane1, 1) + RotateLeft(lane2, 7) + RotateLeft(lane3, 12) +
-           RotateLeft(lane4, 18);
+    hash =
+        RotateLeft(lane1, 1) + RotateLeft(lane2, 7) + RotateLeft(lane3, 12) + RotateLeft(lane4, 18);
     hash = MergeRound(hash, lane1);
     hash = MergeRound(hash, lane2);
     hash = MergeRound(hash, lane3);

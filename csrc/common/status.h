@@ -1,7 +1,8 @@
 // Status: what a native operation returns when the world may refuse it.
 //
 // Above it: every component. Below it: nothing. No native code throws; csrc/bindings turns a Status
-// into the exception of hps.errors with the same name. A Status is a value; copying is cheap when ok.
+// into the exception of hps.errors with the same name. A Status is a value; copying is cheap when
+// ok.
 #pragma once
 
 #include <string>
@@ -40,8 +41,9 @@ class [[nodiscard]] Status {
 }  // namespace hps
 
 // Returns from the enclosing function if `expression` is not ok.
-#define HPS_RETURN_IF_ERROR(expression)                 \
-  do {                                                  \
-    ::hps::Status hps_status_ = (expression);           \
-    if (!hps_status_.ok()) [[unlikely]] return hps_status_; \
+#define HPS_RETURN_IF_ERROR(expression)       \
+  do {                                        \
+    ::hps::Status hps_status_ = (expression); \
+    if (!hps_status_.ok()) [[unlikely]]       \
+      return hps_status_;                     \
   } while (false)

@@ -1,8 +1,9 @@
 // ThreadPool: runs one function on every worker and waits; workers block between calls.
 //
-// Above it: dram_cache, reader. Below it: nothing. A pool that spins is ruinous on a busy machine, so
-// workers sleep on a condition variable. Run may be called by one thread at a time; the caller works
-// as worker 0, so a pool of one thread never switches. Owned by whoever made it; joins in its destructor.
+// Above it: dram_cache, reader. Below it: nothing. A pool that spins is ruinous on a busy machine,
+// so workers sleep on a condition variable. Run may be called by one thread at a time; the caller
+// works as worker 0, so a pool of one thread never switches. Owned by whoever made it; joins in its
+// destructor.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +24,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(worker) once for every worker in [0, num_threads) and returns when all have returned.
+  // Calls task(worker) once for every worker in [0, num_threads) and returns when all have
+  // returned.
   void Run(const std::function<void(int)>& task);
 
  private:
