@@ -85,11 +85,12 @@ install_packages() {
     make_environment "$python"
   fi
   say "installing the packages of constraints.txt"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+  # Byte code is left to the first import: compiling all of torch takes longer than unpacking it.
+  .venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check -r constraints.txt
   say "building hps"
-  PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip install --quiet --no-deps \
+  PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip install -qq --no-deps \
     --disable-pip-version-check --no-build-isolation --editable .
-  touch .venv/.hps-native
+  rm -f .venv/.hps-native
   printf '%s' "$wanted" > "$stamp"
 }
 
