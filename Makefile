@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
-NATIVE_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cc' 'csrc/*.h' 'tests/native/*.cc' 'tests/native/*.h')
+NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
 .PHONY: build demo test check format bench native asan tsan clean
 
