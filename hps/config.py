@@ -1,7 +1,7 @@
 """What a store is and how much of the machine it may use: frozen, keyword-only, checked when made.
 
-Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is the only file of hps that
-reads the environment.
+Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is the only file of hps
+that reads the environment.
 """
 
 import os
@@ -91,7 +91,8 @@ class TableConfig:
             )
         if not isinstance(self.optimizer, Optimizer) or not self.optimizer.kind:
             raise ConfigError(
-                f"{where}: optimizer={self.optimizer!r} must be hps.SGD, Adagrad, RowWiseAdagrad, Adam or FTRL"
+                f"{where}: optimizer={self.optimizer!r} must be hps.SGD, Adagrad, RowWiseAdagrad, "
+                "Adam or FTRL"
             )
         if not isinstance(self.initializer, Initializer) or not self.initializer.kind:
             raise ConfigError(
@@ -229,7 +230,8 @@ class Config:
             for feature in table.features or ():
                 if feature in owner:
                     raise ConfigError(
-                        f"feature {feature!r} stands in tables {owner[feature]!r} and {table.name!r}"
+                        f"feature {feature!r} stands in tables {owner[feature]!r} and "
+                        f"{table.name!r}"
                     )
                 owner[feature] = table.name
 

@@ -1,6 +1,7 @@
 """What a row's weights are before its first update: a pure function of (seed, table, key).
 
-Above it: `hps.config.TableConfig`. Below it: `csrc/optimizer/initializer.h`, which holds the generator.
+Above it: `hps.config.TableConfig`. Below it: `csrc/optimizer/initializer.h`, which holds
+the generator.
 """
 
 import math

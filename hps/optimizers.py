@@ -1,7 +1,8 @@
 """The row optimizers a table can name, and the numbers each needs.
 
-Above it: `hps.config.TableConfig`. Below it: `csrc/optimizer/`, which holds the arithmetic. A learning
-rate may change from step to step (see `hps.RowOptimizer`); every other number belongs to the table.
+Above it: `hps.config.TableConfig`. Below it: `csrc/optimizer/`, which holds the arithmetic. A
+learning rate may change from step to step (see `hps.RowOptimizer`); every other number belongs to
+the table.
 """
 
 import math
@@ -114,8 +115,8 @@ class Adam(Optimizer):
 class FTRL(Optimizer):
     """FTRL-Proximal with the usual power of one half (McMahan et al., KDD 2013, algorithm 1).
 
-    lr is the paper's alpha. The weights a row starts with are kept: z starts so that the closed form
-    returns them.
+    lr is the paper's alpha. The weights a row starts with are kept: z starts so that the closed
+    form returns them.
 
     >>> FTRL(lr=0.1, l1=0.5).hyperparameters()
     [1.0, 0.5, 0.0, 0.0]

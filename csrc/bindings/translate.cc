@@ -1,3 +1,4 @@
+// Looks the exception up by name, so that bindings need no list of Python types.
 #include "bindings/translate.h"
 
 #include <cerrno>

@@ -1,3 +1,4 @@
+// Workers that block between jobs: spinning is ruinous on a machine that others share.
 #include "common/thread_pool.h"
 
 #include "common/check.h"

@@ -1,0 +1,55 @@
+# Every command of the project. Each target first makes .venv and builds hps._C where needed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+PYTHON := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+JOBS ?= $(shell nproc)
+NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
+
+.PHONY: build demo test check format bench native asan tsan clean
+
+build:
+	@tools/bootstrap.sh
+
+demo: build ## Generate a log, train on it with most rows on SSD, evaluate, look into the store.
+	@tools/demo.sh
+
+test: build native ## Native tests, then Python tests.
+	$(PYTHON) -m pytest
+
+check: build ## Lint, format, types.
+	ruff check .
+	ruff format --check .
+	mypy
+	clang-format --dry-run -Werror $(NATIVE_FILES)
+
+format: build
+	ruff check --fix .
+	ruff format .
+	clang-format -i $(NATIVE_FILES)
+
+bench: build ## All benchmarks, as benchmarks/results/ was made.
+	mkdir -p out
+	$(PYTHON) -m benchmarks.run all --json out/bench.json
+
+# The module's own build folder, so that the core is compiled once.
+native: build
+	cmake -S . -B "$$($(PYTHON) tools/build_dir.py)" -DHPS_TESTS=ON > /dev/null
+	cmake --build "$$($(PYTHON) tools/build_dir.py)" -j $(JOBS)
+	ctest --test-dir "$$($(PYTHON) tools/build_dir.py)" --no-tests=ignore --output-on-failure
+
+asan: build
+	$(call sanitize,address)
+
+tsan: build
+	$(call sanitize,thread)
+
+define sanitize
+cmake -S . -B build/$(1) -G Ninja -DHPS_SANITIZE=$(1) -DHPS_TESTS=ON -DHPS_MODULE=OFF \
+  -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g" > /dev/null
+cmake --build build/$(1) -j $(JOBS)
+ctest --test-dir build/$(1) --no-tests=error --output-on-failure
+endef
+
+clean:
+	rm -rf .venv build dist out demo *.egg-info hps/*.so .mypy_cache .ruff_cache .pytest_cache

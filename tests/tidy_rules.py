@@ -1,0 +1,197 @@
+"""The house style as functions: each takes a file's path and text and returns what is wrong in it.
+
+Above it: tests/test_tidy.py, which runs them over the tree and shows that each can fail.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+MAX_FILE_LINES = 600
+MAX_KERNEL_LINES = 800
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 100
+MAX_PARAMETERS = 6
+
+PYTHON = (".py", ".pyi")
+NATIVE = (".cc", ".h", ".cu", ".cuh")
+CODE = (*PYTHON, *NATIVE, ".sh", ".txt", ".toml", ".proto", "Makefile", "run")
+
+# Split, so that this file passes its own rules.
+UNFINISHED = re.compile(
+    "|".join(["TO" + "DO", "FIX" + "ME", r"\bXX" + r"X\b", r"\bHA" + r"CK\b"])
+    + "|NotImplemented"
+    + "Error|"
+    + r"(?i:\bplace"
+    + r"holder|\bst"
+    + r"ub\b)"
+)
+MACHINE_PATH = re.compile(r"(?<![\w.\-/])/(?:root|home|work|Users)\b")
+REGISTRY = re.compile(r"pypi\.o" + r"rg|pythonhost" + r"ed|debian\.o" + r"rg|npmjs\.")
+ENVIRONMENT = re.compile(r"os\.env" + r"iron|\bget" + r"env\b")
+
+TIERS = ("gpu_cache", "dram_cache", "ssd_store")
+COMMON_PYTHON = ("_C", "config", "errors", "initializers", "optimizers", "tier", "types")
+# What a native component may include besides itself; bindings may include all.
+NATIVE_LAYERS = {
+    "common": (),
+    "optimizer": ("common", "table"),
+    "table": ("common", "optimizer"),
+    "reader": ("common",),
+    "dram_cache": ("common", "table", "optimizer"),
+    "gpu_cache": ("common", "table", "optimizer"),
+    "ssd_store": ("common", "table"),
+}
+
+
+def file_length(path: str, text: str) -> Iterator[str]:
+    is_kernel = "kernel" in PurePosixPath(path).name or path.endswith((".cu", ".cuh"))
+    limit = MAX_KERNEL_LINES if is_kernel else MAX_FILE_LINES
+    num_lines = len(text.splitlines())
+    if path.endswith(PYTHON + NATIVE) and num_lines > limit:
+        yield f"{num_lines} lines; the limit is {limit}"
+
+
+def line_length(path: str, text: str) -> Iterator[str]:
+    if path.endswith(CODE) and path != "constraints.txt":
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > MAX_COLUMNS:
+                yield f"line {number}: {len(line)} columns; the limit is {MAX_COLUMNS}"
+
+
+def python_functions(path: str, text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if path.endswith(".py"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+
+def function_length(path: str, text: str) -> Iterator[str]:
+    for function in python_functions(path, text):
+        num_lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if num_lines > MAX_FUNCTION_LINES:
+            yield f"{function.name} has {num_lines} lines; the limit is {MAX_FUNCTION_LINES}"
+
+
+def native_function_length(path: str, text: str) -> Iterator[str]:
+    """Relies on clang-format: a body's end stands in the column where its signature starts."""
+    if not path.endswith(NATIVE):
+        return
+    lines = text.splitlines()
+    for indent in ("", "  "):
+        start = 0
+        for number, line in enumerate(lines, 1):
+            rest = line[len(indent) :]
+            if not line.startswith(indent) or not rest or rest[0] in " #":
+                continue
+            if rest == "}":
+                if number - start + 1 > MAX_FUNCTION_LINES:
+                    yield f"line {start}: a function of {number - start + 1} lines"
+            elif rest[0] != "}":
+                start = number
+
+
+def parameter_count(path: str, text: str) -> Iterator[str]:
+    if path.startswith(("tests/", "benchmarks/")):
+        return
+    for function in python_functions(path, text):
+        arguments = function.args
+        names = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+        count = len([name for name in names if name not in ("self", "cls")])
+        if count > MAX_PARAMETERS:
+            yield f"{function.name} takes {count} parameters; the limit is {MAX_PARAMETERS}"
+
+
+def unfinished_words(path: str, text: str) -> Iterator[str]:
+    if path.endswith(CODE):
+        for number, line in enumerate(text.splitlines(), 1):
+            if match := UNFINISHED.search(line):
+                yield f"line {number}: {match[0]!r} marks unfinished work"
+
+
+def machine_paths(path: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if MACHINE_PATH.search(line) or REGISTRY.search(line):
+            yield f"line {number}: a path of one machine, or the host of a package registry"
+
+
+def environment_reads(path: str, text: str) -> Iterator[str]:
+    is_exempt = path in ("hps/config.py", "setup.py") or path.startswith("tests/")
+    if path.endswith(PYTHON + NATIVE) and not is_exempt:
+        for number, line in enumerate(text.splitlines(), 1):
+            if ENVIRONMENT.search(line):
+                yield f"line {number}: only hps/config.py reads the environment"
+
+
+def swallowed_exceptions(path: str, text: str) -> Iterator[str]:
+    if not path.endswith(".py"):
+        return
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        is_broad = isinstance(node.type, ast.Name) and node.type.id.endswith("Exception")
+        does_nothing = all(isinstance(statement, ast.Pass) for statement in node.body)
+        if node.type is None or (is_broad and does_nothing):
+            yield f"line {node.lineno}: an except that hides every error"
+
+
+def opening_words(path: str, text: str) -> Iterator[str]:
+    if path.endswith(".py") and not (ast.get_docstring(ast.parse(text)) or "").strip():
+        yield "no docstring says what this file is"
+    if path.endswith(NATIVE) and not text.startswith("//"):
+        yield "no opening comment says what this file is"
+
+
+def imported_modules(text: str) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import; `from hps import x` counts as hps.x."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            if base == "hps":
+                yield from ((node.lineno, f"hps.{name.name}") for name in node.names)
+            else:
+                yield node.lineno, base
+
+
+def python_layers(path: str, text: str) -> Iterator[str]:
+    parts = PurePosixPath(path).parts
+    if len(parts) < 3 or parts[0] != "hps" or parts[1] not in TIERS or not path.endswith(".py"):
+        return
+    allowed = {parts[1], *COMMON_PYTHON}
+    for number, module in imported_modules(text):
+        pieces = module.split(".")
+        if pieces[0] == "hps" and (len(pieces) < 2 or pieces[1] not in allowed):
+            yield f"line {number}: {parts[1]} may not import {module}"
+
+
+def native_layers(path: str, text: str) -> Iterator[str]:
+    parts = PurePosixPath(path).parts
+    if len(parts) < 3 or parts[0] != "csrc" or parts[1] not in NATIVE_LAYERS:
+        return
+    allowed = (parts[1], *NATIVE_LAYERS[parts[1]])
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r'#include "([a-z_]+)/', line):
+            if match[1] not in allowed:
+                yield f"line {number}: {parts[1]} may not include {match[1]}/"
+        elif re.match(r"#include <(nanobind/|Python\.h)", line):
+            yield f"line {number}: only csrc/bindings knows Python"
+
+
+Rule = Callable[[str, str], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    file_length,
+    line_length,
+    function_length,
+    native_function_length,
+    parameter_count,
+    unfinished_words,
+    machine_paths,
+    environment_reads,
+    swallowed_exceptions,
+    opening_words,
+    python_layers,
+    native_layers,
+)
