@@ -6,9 +6,14 @@
 
 namespace nb = nanobind;
 
+namespace hps {
+void BindReader(nb::module_& module);
+}  // namespace hps
+
 NB_MODULE(_C, module) {
   module.doc() = "Native core of hps.";
   module.def(
       "xxh64", [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
+  hps::BindReader(module);
 }
