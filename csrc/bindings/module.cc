@@ -8,6 +8,10 @@
 
 namespace nb = nanobind;
 
+namespace hps {
+void BindReader(nb::module_& module);
+}  // namespace hps
+
 NB_MODULE(_C, module) {
   module.doc() = "Native core of hps.";
   hps::BindDramCache(module);
@@ -15,4 +19,5 @@ NB_MODULE(_C, module) {
       "xxh64",
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
+  hps::BindReader(module);
 }

@@ -1,0 +1,178 @@
+// Python's view of csrc/reader: TextParser, the collecting of features, and the hash of string
+// columns.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/translate.h"
+#include "common/check.h"
+#include "common/hash.h"
+#include "reader/text_parser.h"
+#include "reader/token_parser.h"
+
+namespace nb = nanobind;
+
+namespace hps {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ErrorTuple = std::optional<std::tuple<int64_t, uint64_t, nb::bytes>>;
+
+TextFormat FormatOf(const std::string& name) {
+  if (name == "criteo") return TextFormat::kCriteo;
+  if (name == "libsvm") return TextFormat::kLibsvm;
+  if (name == "libffm") return TextFormat::kLibffm;
+  if (name != "slots") ThrowIfError(Status(StatusCode::kConfig, "no text format " + name));
+  return TextFormat::kSlots;
+}
+
+// Hands an array on to numpy, which frees it.
+template <typename Out, typename T>
+nb::object ToNumpy(Array<T>&& array, size_t rows, size_t columns, size_t num_axes) {
+  T* data = array.data.release();
+  nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<T*>(memory); });
+  const size_t shape[2] = {rows, columns};
+  return nb::cast(
+      nb::ndarray<nb::numpy, Out>(reinterpret_cast<Out*>(data), num_axes, shape, owner));
+}
+
+nb::tuple Take(TextParser& parser, size_t count) {
+  if (count == 0 || count > parser.num_ready()) {
+    ThrowIfError(Status(StatusCode::kConfig, "take: asked for " + std::to_string(count) + " of " +
+                                                 std::to_string(parser.num_ready()) + " examples"));
+  }
+  TextBatch batch;
+  {
+    nb::gil_scoped_release release;
+    batch = parser.Take(count);
+  }
+  nb::list tables;
+  for (TableIds& table : batch.tables) {
+    const size_t num_keys = table.keys.size;
+    const size_t num_offsets = table.offsets.size;
+    nb::object weights = nb::none();
+    if (table.weights.data != nullptr) {
+      weights = ToNumpy<float>(std::move(table.weights), num_keys, 0, 1);
+    }
+    tables.append(nb::make_tuple(ToNumpy<int64_t>(std::move(table.keys), num_keys, 0, 1),
+                                 ToNumpy<int64_t>(std::move(table.offsets), num_offsets, 0, 1),
+                                 weights));
+  }
+  return nb::make_tuple(ToNumpy<float>(std::move(batch.labels), count, 0, 1),
+                        ToNumpy<float>(std::move(batch.dense), count, parser.schema().num_dense, 2),
+                        tables, nb::make_tuple(batch.file, batch.byte, batch.line, batch.num_bad));
+}
+
+size_t Feed(TextParser& parser, const Bytes& data, bool at_end) {
+  if (data.size() >= (uint64_t{1} << 32)) {
+    ThrowIfError(Status(StatusCode::kConfig, "feed: a piece of text must be under 4 GiB"));
+  }
+  nb::gil_scoped_release release;
+  return parser.Feed(reinterpret_cast<const char*>(data.data()), data.size(), at_end);
+}
+
+ErrorTuple ErrorOf(const TextParser& parser) {
+  const TextError* error = parser.error();
+  if (error == nullptr) return std::nullopt;
+  return std::make_tuple(error->file, error->line,
+                         nb::bytes(error->reason.data(), error->reason.size()));
+}
+
+// Names of the features in the whole lines of `data`; lines, bad lines and the first error in it.
+nb::tuple Collect(const TextSchema& schema, const Bytes& data) {
+  std::set<std::string, std::less<>> names;
+  ExampleBlock block;
+  {
+    nb::gil_scoped_release release;
+    CollectFeatures(schema, reinterpret_cast<const char*>(data.data()), data.size(), &names,
+                    &block);
+  }
+  nb::list list;
+  for (const std::string& name : names) list.append(nb::bytes(name.data(), name.size()));
+  nb::object error = nb::none();
+  if (block.error_line != 0) {
+    error = nb::make_tuple(block.error_line, nb::bytes(block.error.data(), block.error.size()));
+  }
+  return nb::make_tuple(list, block.num_lines, error);
+}
+
+void HashStrings(const Bytes& data, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig> offsets,
+                 uint64_t seed, nb::ndarray<uint64_t, nb::ndim<1>, nb::c_contig> out) {
+  const size_t num_strings = offsets.size() == 0 ? 0 : offsets.size() - 1;
+  const int64_t* places = offsets.data();
+  bool valid = out.size() == num_strings;
+  for (size_t i = 0; valid && i < num_strings; ++i) valid = places[i] <= places[i + 1];
+  if (num_strings > 0) {
+    valid = valid && places[0] >= 0 && static_cast<size_t>(places[num_strings]) <= data.size();
+  }
+  if (!valid) {
+    ThrowIfError(Status(StatusCode::kConfig, "hash_strings: offsets do not fit the data"));
+  }
+  nb::gil_scoped_release release;
+  for (size_t i = 0; i < num_strings; ++i) {
+    out.data()[i] =
+        Xxh64(data.data() + places[i], static_cast<size_t>(places[i + 1] - places[i]), seed);
+  }
+}
+
+}  // namespace
+
+void BindReader(nb::module_& module) {
+  nb::class_<TextSchema>(module, "TextSchema")
+      .def(
+          "__init__",
+          [](TextSchema* self, const std::string& format,
+             const std::vector<std::tuple<nb::bytes, uint64_t, uint32_t>>& columns,
+             std::vector<uint32_t> table_sizes) {
+            const TextFormat kind = FormatOf(format);
+            new (self) TextSchema();
+            self->format = kind;
+            for (const auto& [name, seed, index] : columns) {
+              self->columns.push_back({std::string(name.c_str(), name.size()), seed, index});
+            }
+            self->table_sizes = std::move(table_sizes);
+          },
+          nb::arg("format"), nb::arg("columns"), nb::arg("table_sizes"))
+      .def_rw("num_dense", &TextSchema::num_dense)
+      .def_rw("num_categories", &TextSchema::num_categories)
+      .def_rw("hash_keys", &TextSchema::hash_keys)
+      .def_rw("skip_bad_lines", &TextSchema::skip_bad_lines)
+      .def_rw("refuse_unknown", &TextSchema::refuse_unknown)
+      .def("collect_features", &Collect, nb::arg("data").noconvert());
+  nb::class_<TextParser>(module, "TextParser")
+      .def(
+          "__init__",
+          [](TextParser* self, const TextSchema& schema, int num_threads) {
+            size_t num_columns = 0;
+            for (const uint32_t size : schema.table_sizes) num_columns += size;
+            bool valid = num_columns == schema.columns.size() && num_threads >= 1;
+            for (const TextColumn& column : schema.columns) {
+              valid = valid && (!schema.fixed() || column.index < schema.num_categories);
+            }
+            if (!valid)
+              ThrowIfError(Status(StatusCode::kConfig, "TextParser: schema does not fit"));
+            new (self) TextParser(schema, num_threads);
+          },
+          nb::arg("schema"), nb::arg("num_threads"))
+      .def("start_file", &TextParser::StartFile, nb::arg("file"), nb::arg("byte"), nb::arg("line"))
+      .def("feed", &Feed, nb::arg("data").noconvert(), nb::arg("at_end"))
+      .def("take", &Take, nb::arg("count"))
+      .def_prop_ro("num_ready", &TextParser::num_ready)
+      .def_prop_ro("num_bad", &TextParser::num_bad)
+      .def_prop_ro("error", &ErrorOf);
+  module.def("hash_strings", &HashStrings, nb::arg("data").noconvert(),
+             nb::arg("offsets").noconvert(), nb::arg("seed"), nb::arg("out").noconvert());
+}
+
+}  // namespace hps

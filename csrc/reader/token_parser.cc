@@ -1,0 +1,284 @@
+// Lines of tokens. One tokenizer serves the three formats; what differs is how a token splits.
+//
+// A line goes to a sink token by token: the block's sink turns features into columns and keeps
+// keys, the collecting sink keeps names. A bad line is taken back as a whole. Above it: TextParser.
+// Below it: FeatureIndex, scan_text, common/hash.h.
+#include "reader/token_parser.h"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "common/hash.h"
+#include "reader/scan_text.h"
+
+namespace hps {
+namespace {
+
+// The parts of a token. `key` is its raw text, `number` its value unless keys are hashed.
+struct Token {
+  std::string_view feature;
+  std::string_view key;
+  uint64_t number = 0;
+  float weight = 1;
+};
+
+inline bool IsSpace(char byte) { return byte == ' ' || byte == '\t'; }
+
+// Takes the next token off the front of `line`; empty at the end.
+inline std::string_view NextToken(std::string_view* line) {
+  const char* text = line->data();
+  const char* end = text + line->size();
+  while (text < end && IsSpace(*text)) ++text;
+  const char* begin = text;
+  while (text < end && !IsSpace(*text)) ++text;
+  *line = std::string_view(text, static_cast<size_t>(end - text));
+  return std::string_view(begin, static_cast<size_t>(text - begin));
+}
+
+class BlockSink {
+ public:
+  BlockSink(const TextSchema& schema, const FeatureIndex& features, ExampleBlock* block)
+      : schema_(schema), features_(features), block_(block) {}
+
+  void BeginLine() {
+    first_key_ = block_->keys.size();
+    first_dense_ = block_->dense.size();
+  }
+
+  void SetLabel(float label) { label_ = label; }
+  void AddDense(float value) { block_->dense.push_back(value); }
+
+  bool AddKey(const Token& token, std::string* reason) {
+    const uint32_t column = features_.Find(token.feature);
+    if (column == FeatureIndex::kNone) {
+      if (!schema_.refuse_unknown) return true;
+      *reason = "feature " + Quote(token.feature) +
+                " is not among the features that the log had when " + "they were listed";
+      return false;
+    }
+    block_->keys.push_back(
+        schema_.hash_keys ? Xxh64(token.key.data(), token.key.size(), schema_.columns[column].seed)
+                          : token.number);
+    block_->columns.push_back(column);
+    if (schema_.weighted()) block_->weights.push_back(token.weight);
+    return true;
+  }
+
+  void EndLine(bool good) {
+    if (good) {
+      block_->labels.push_back(label_);
+      block_->key_ends.push_back(block_->keys.size());
+      return;
+    }
+    block_->keys.resize(first_key_);
+    block_->columns.resize(first_key_);
+    if (schema_.weighted()) block_->weights.resize(first_key_);
+    block_->dense.resize(first_dense_);
+  }
+
+ private:
+  const TextSchema& schema_;
+  const FeatureIndex& features_;
+  ExampleBlock* block_;
+  float label_ = 0;
+  size_t first_key_ = 0;
+  size_t first_dense_ = 0;
+};
+
+class NameSink {
+ public:
+  explicit NameSink(std::set<std::string, std::less<>>* names) : names_(names) {}
+
+  void BeginLine() { line_names_.clear(); }
+  void SetLabel(float) {}
+  void AddDense(float) {}
+  bool AddKey(const Token& token, std::string*) {
+    line_names_.push_back(token.feature);
+    return true;
+  }
+  void EndLine(bool good) {
+    if (!good) return;
+    for (const std::string_view name : line_names_) {
+      if (names_->find(name) == names_->end()) names_->emplace(name);
+    }
+  }
+
+ private:
+  std::set<std::string, std::less<>>* names_;
+  std::vector<std::string_view> line_names_;
+};
+
+bool CheckKey(const TextSchema& schema, Token* token, std::string* reason) {
+  if (schema.hash_keys) {
+    if (!token->key.empty()) return true;
+    *reason = "a key is empty";
+    return false;
+  }
+  const char* end = token->key.data() + token->key.size();
+  if (ScanUnsigned(token->key.data(), end, &token->number) == end) return true;
+  *reason = "key " + Quote(token->key) + " is not a whole number from 0 to 2^64 - 1";
+  return false;
+}
+
+bool CheckWeight(std::string_view text, Token* token, std::string* reason) {
+  if (ScanFloat(text, &token->weight)) return true;
+  *reason = "value " + Quote(text) + " is not a finite number";
+  return false;
+}
+
+// index:value
+bool SplitLibsvm(const TextSchema& schema, std::string_view text, Token* token,
+                 std::string* reason) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) {
+    *reason = "token " + Quote(text) + " is not index:value";
+    return false;
+  }
+  token->feature = "index";
+  token->key = text.substr(0, colon);
+  return CheckKey(schema, token, reason) && CheckWeight(text.substr(colon + 1), token, reason);
+}
+
+// field:index:value
+bool SplitLibffm(const TextSchema& schema, std::string_view text, Token* token,
+                 std::string* reason) {
+  const size_t first = text.find(':');
+  const size_t last = text.rfind(':');
+  if (first == last || first == 0) {
+    *reason = "token " + Quote(text) + " is not field:index:value";
+    return false;
+  }
+  token->feature = text.substr(0, first);
+  token->key = text.substr(first + 1, last - first - 1);
+  return CheckKey(schema, token, reason) && CheckWeight(text.substr(last + 1), token, reason);
+}
+
+// key:slot, or slot:key on a line whose label is named
+bool SplitSlot(const TextSchema& schema, bool named, std::string_view text, Token* token,
+               std::string* reason) {
+  const size_t colon = named ? text.find(':') : text.rfind(':');
+  if (colon == std::string_view::npos || (named ? colon == 0 : colon + 1 == text.size())) {
+    *reason = "token " + Quote(text) + " is not " + (named ? "slot:key" : "key:slot");
+    return false;
+  }
+  const std::string_view front = text.substr(0, colon);
+  const std::string_view back = text.substr(colon + 1);
+  token->feature = named ? front : back;
+  token->key = named ? back : front;
+  return CheckKey(schema, token, reason);
+}
+
+// The label of a slots line: click:0 or label:0 opens the named layout, 0:1 the other.
+bool ScanSlotLabel(std::string_view text, bool* named, float* label) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return false;
+  const std::string_view front = text.substr(0, colon);
+  const std::string_view back = text.substr(colon + 1);
+  *named = front == "click" || front == "label";
+  return *named ? ScanLabel(back, label) : back == "1" && ScanLabel(front, label);
+}
+
+template <typename Sink>
+bool ParseSlotsLine(const TextSchema& schema, std::string_view line, Sink* sink,
+                    std::string* reason) {
+  const std::string_view first = NextToken(&line);
+  bool named = false;
+  float label = 0;
+  if (!ScanSlotLabel(first, &named, &label)) {
+    *reason = "the line begins with " + Quote(first) + "; expected 0:1, 1:1, click:0 or click:1";
+    return false;
+  }
+  sink->SetLabel(label);
+  constexpr std::string_view kDense = "dense_feature:";
+  uint32_t num_dense = 0;
+  for (std::string_view text = NextToken(&line); !text.empty(); text = NextToken(&line)) {
+    Token token;
+    if (named && text.starts_with(kDense)) {
+      if (!CheckWeight(text.substr(kDense.size()), &token, reason)) return false;
+      sink->AddDense(token.weight);
+      ++num_dense;
+    } else if (!SplitSlot(schema, named, text, &token, reason) || !sink->AddKey(token, reason)) {
+      return false;
+    }
+  }
+  if (num_dense == schema.num_dense) return true;
+  *reason = "found " + std::to_string(num_dense) + " dense values, expected " +
+            std::to_string(schema.num_dense);
+  return false;
+}
+
+template <typename Sink>
+bool ParseWeightedLine(const TextSchema& schema, std::string_view line, Sink* sink,
+                       std::string* reason) {
+  const std::string_view first = NextToken(&line);
+  float label = 0;
+  if (!ScanLabel(first, &label)) {
+    *reason = "label " + Quote(first) + " is not 0, 1 or -1";
+    return false;
+  }
+  sink->SetLabel(label);
+  for (std::string_view text = NextToken(&line); !text.empty(); text = NextToken(&line)) {
+    if (text.front() == '#') break;  // a comment
+    Token token;
+    const bool good = schema.format == TextFormat::kLibsvm
+                          ? SplitLibsvm(schema, text, &token, reason)
+                          : SplitLibffm(schema, text, &token, reason);
+    if (!good || !sink->AddKey(token, reason)) return false;
+  }
+  return true;
+}
+
+bool IsBlank(std::string_view line) {
+  for (const char byte : line) {
+    if (!IsSpace(byte)) return false;
+  }
+  return true;
+}
+
+// Walks the lines, gives each to the sink, and keeps the block's counts and its error.
+template <typename Sink>
+void WalkLines(const TextSchema& schema, const char* data, size_t size, Sink* sink,
+               ExampleBlock* block) {
+  block->num_bytes = size;
+  std::string reason;
+  for (size_t begin = 0; begin < size;) {
+    const void* newline = std::memchr(data + begin, '\n', size - begin);
+    const size_t end = newline == nullptr ? size : static_cast<const char*>(newline) - data;
+    const size_t next = newline == nullptr ? size : end + 1;
+    std::string_view line(data + begin, end - begin);
+    begin = next;
+    ++block->num_lines;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (IsBlank(line)) continue;
+    sink->BeginLine();
+    const bool good = schema.format == TextFormat::kSlots
+                          ? ParseSlotsLine(schema, line, sink, &reason)
+                          : ParseWeightedLine(schema, line, sink, &reason);
+    sink->EndLine(good);
+    if (good) {
+      block->EndLine(next, block->num_lines);
+    } else if (!block->BadLine(block->num_lines, schema.skip_bad_lines, std::move(reason))) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void ParseTokens(const TextSchema& schema, const FeatureIndex& features, const char* data,
+                 size_t size, ExampleBlock* block) {
+  block->Clear();
+  block->keys.clear();
+  BlockSink sink(schema, features, block);
+  WalkLines(schema, data, size, &sink, block);
+}
+
+void CollectFeatures(const TextSchema& schema, const char* data, size_t size,
+                     std::set<std::string, std::less<>>* names, ExampleBlock* block) {
+  block->Clear();
+  NameSink sink(names);
+  WalkLines(schema, data, size, &sink, block);
+}
+
+}  // namespace hps
