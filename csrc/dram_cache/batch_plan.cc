@@ -1,3 +1,4 @@
+// BatchPlan's making: who owns which part of a batch, room for each worker, windows over unique keys.
 #include "dram_cache/batch_plan.h"
 
 #include <algorithm>

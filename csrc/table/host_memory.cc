@@ -1,3 +1,4 @@
+// HostMemory over mmap and madvise.
 #include "table/host_memory.h"
 
 #include <sys/mman.h>
