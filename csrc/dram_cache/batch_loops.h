@@ -11,26 +11,38 @@
 
 namespace hps {
 
+// Occurrences of a key, and while they are counted the accumulator of its current run of 32; once
+// all are, the index of its second run among the extra ones (valid if count > 32).
+struct KeyRuns {
+  uint32_t count;
+  uint32_t accumulator;
+};
+
 // What one worker owns of a batch: the keys of its parts, deduplicated. Memory is BatchPlan's.
-// Unique keys stand in order of first occurrence and are named by their index here ("id").
+//
+// Unique keys stand in order of first occurrence and are named by their index here ("id"). A key's
+// gradients are summed in runs of 32 occurrences; each run has an accumulator: the first run of a
+// key has its id, later runs of hot keys have numbers from num_unique on, with an owner each.
 struct WorkerBatch {
   uint64_t owned_parts;  // bit p: sub-part p of 64 (the hash's top six bits) is this worker's
   uint32_t* id_table;    // [id_mask + 1] open addressing: id + 1, 0 = empty
   uint64_t id_mask;
   uint64_t* keys;             // [num_unique]
-  uint32_t* counts;           // [num_unique] occurrences of each key, then cursors while sorting
-  uint32_t* starts;           // [num_unique + 1] into positions
-  uint32_t* positions;        // [num_occurrences + kPositionPadding] grouped by id, in order
-  uint32_t* scan_ids;         // [num_occurrences] id of each own occurrence, in order
+  KeyRuns* runs;              // [num_unique]
+  uint32_t* extra_owners;     // [num_extra] id whose run accumulator num_unique + i is
+  uint32_t* next_runs;        // [num_extra] the owner's following extra run, or kNoRun
+  uint32_t* accumulators;     // [num_occurrences] of each own occurrence, in order
   uint32_t* scan_positions;   // [num_occurrences] where it stands in the batch
   int64_t* slots;             // [num_unique] slot of each key, or kNoSlot
+  uint32_t* starts;           // [num_unique + 1] into positions; see SortPositions
+  uint32_t* positions;        // [num_occurrences] grouped by id, in order
   uint32_t* missing;          // [num_missing] ids of the window without a slot
   uint8_t* second_round;      // [num_missing] scratch of reserve
   Reservation* reservations;  // [num_missing]; entry i belongs to missing[i]
   uint32_t* order;            // [num_missing] entry order[k] was the k-th reservation made
-  float* sums;                // [num_unique * dim]
-  float* scratch;             // [kSumLevels * dim]
+  float* values;              // [(num_unique + num_extra) * dim] embeddings, then gradient sums
   int64_t num_unique;
+  int64_t num_extra;
   int64_t num_occurrences;
   int64_t num_missing;
   int64_t num_reserved;
@@ -40,8 +52,9 @@ struct WorkerBatch {
   int64_t num_dirtied;  // rows that its last Apply made dirty
 };
 
-inline constexpr int64_t kPositionPadding = 32;  // zeros, so that prefetches need no bounds check
-inline constexpr int64_t kSumLevels = 40;        // runs of 32 in a binary counter, and one to carry
+inline constexpr int kRunLength = 32;  // occurrences of a key summed one after the other
+inline constexpr int kSumLevels = 34;  // of the binary counter that combines runs
+inline constexpr uint32_t kNoRun = ~uint32_t{0};
 
 // What every loop of a cache shares.
 struct CacheView {
@@ -57,11 +70,14 @@ struct BatchLoops {
   const char* name;
   // Deduplicates the worker's share of keys[count]; false if its id table is too small.
   bool (*deduplicate)(WorkerBatch* worker, const uint64_t* keys, int64_t count);
-  // Looks up the window; fills slots and missing; copies found embeddings to their positions in
-  // `out` unless it is null; stamps rows.
-  void (*find)(const CacheView& cache, WorkerBatch* worker, float* out);
-  // Copies the window's embeddings to all their positions in out.
-  void (*gather)(const CacheView& cache, const WorkerBatch& worker, float* out);
+  // Groups the occurrences by key (starts, positions): what single keys need.
+  void (*sort_positions)(WorkerBatch* worker);
+  // Looks up the window; fills slots and missing; stamps rows; collects found ones if `collect`.
+  void (*find)(const CacheView& cache, WorkerBatch* worker, bool collect);
+  // Copies the window's embeddings to values.
+  void (*collect)(const CacheView& cache, const WorkerBatch& worker);
+  // Copies every key's embedding from values to all its positions in out [L, dim].
+  void (*expand)(const WorkerBatch& worker, int32_t dim, float* out);
   // Takes slots for the missing keys, in rounds; false if one cannot be had (the caller undoes).
   bool (*reserve)(const CacheView& cache, WorkerBatch* worker);
   // Makes rows of missing keys [first, last): rows[i] where found[i], else the initial value.

@@ -16,6 +16,7 @@ inline namespace HPS_BUILD {
 
 inline constexpr int kGroup = 16;
 inline constexpr int kChunk = 1024;
+inline constexpr uint32_t kExtraRun = uint32_t{1} << 31;
 
 // Calls body with the widths that are worth compiling for as constants, any other as 0.
 template <class Body>
@@ -82,62 +83,116 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
   return kept;
 }
 
-// Groups the occurrences by id, in order: a counting sort over the ids that the scan wrote.
-inline void SortPositions(WorkerBatch* worker) {
-  uint32_t start = 0;
-  for (int64_t id = 0; id < worker->num_unique; ++id) {
-    const uint32_t count = worker->counts[id];
-    worker->starts[id] = start;
-    worker->counts[id] = start;
-    start += count;
+// One more occurrence of key `id`; returns the accumulator it belongs to. Numbers of later runs
+// carry the top bit until the number of unique keys is known.
+inline uint32_t CountOccurrence(WorkerBatch* worker, uint32_t id) {
+  KeyRuns& runs = worker->runs[id];
+  if (runs.count % kRunLength == 0 && runs.count != 0) {
+    worker->extra_owners[worker->num_extra] = id;
+    runs.accumulator = static_cast<uint32_t>(worker->num_extra++) | kExtraRun;
   }
-  worker->starts[worker->num_unique] = start;
-  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
-    worker->positions[worker->counts[worker->scan_ids[i]]++] = worker->scan_positions[i];
+  ++runs.count;
+  return runs.accumulator;
+}
+
+// The id of a key that the quick look did not find: displaced from its entry, or new.
+inline uint32_t FindOrAddId(WorkerBatch* worker, uint64_t key, uint64_t hash) {
+  for (uint64_t entry = hash >> 16 & worker->id_mask;; entry = (entry + 1) & worker->id_mask) {
+    const uint32_t found = worker->id_table[entry];
+    if (found != 0 && worker->keys[found - 1] == key) return found - 1;
+    if (found != 0) continue;
+    const auto id = static_cast<uint32_t>(worker->num_unique++);
+    worker->id_table[entry] = id + 1;
+    worker->keys[id] = key;
+    worker->runs[id] = {0, id};
+    return id;
   }
-  for (int64_t i = 0; i < kPositionPadding; ++i) {
-    worker->positions[worker->num_occurrences + i] = 0;
+}
+
+// Gives every occurrence of a chunk its accumulator. A first look without branches sorts out the
+// keys that earlier chunks brought and that stand in their own entry; a key goes that way with all
+// its occurrences in the chunk or with none, so their order is kept.
+inline void NumberChunk(WorkerBatch* worker, const OwnedChunk& chunk, int kept) {
+  uint32_t ids[kChunk];
+  uint16_t known[kChunk];
+  uint16_t unknown[kChunk];
+  int num_known = 0;
+  int num_unknown = 0;
+  for (int i = 0; i < kept; ++i) {
+    const uint32_t found = worker->id_table[chunk.hashes[i] >> 16 & worker->id_mask];
+    const uint32_t id = found - (found != 0);
+    const bool is_known = (found != 0) & (worker->keys[id] == chunk.keys[i]);
+    ids[i] = id;
+    known[num_known] = static_cast<uint16_t>(i);
+    unknown[num_unknown] = static_cast<uint16_t>(i);
+    num_known += is_known;
+    num_unknown += !is_known;
+  }
+  uint32_t* accumulators = worker->accumulators + worker->num_occurrences;
+  for (int i = 0; i < num_known; ++i) {
+    accumulators[known[i]] = CountOccurrence(worker, ids[known[i]]);
+  }
+  for (int i = 0; i < num_unknown; ++i) {
+    const int at = unknown[i];
+    const uint32_t id = FindOrAddId(worker, chunk.keys[at], chunk.hashes[at]);
+    accumulators[at] = CountOccurrence(worker, id);
+  }
+  for (int i = 0; i < kept; ++i) {
+    worker->scan_positions[worker->num_occurrences + i] = chunk.positions[i];
+  }
+  worker->num_occurrences += kept;
+}
+
+// Chains each hot key's later runs in order, starting from its KeyRuns.
+inline void ChainRuns(WorkerBatch* worker) {
+  for (int64_t i = 0; i < worker->num_extra; ++i) {
+    worker->runs[worker->extra_owners[i]].accumulator = kNoRun;
+  }
+  for (int64_t i = worker->num_extra - 1; i >= 0; --i) {
+    uint32_t& second = worker->runs[worker->extra_owners[i]].accumulator;
+    worker->next_runs[i] = second;
+    second = static_cast<uint32_t>(i);
   }
 }
 
 inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count) {
   OwnedChunk chunk;
-  const uint64_t mask = worker->id_mask;
-  const int64_t most_unique = static_cast<int64_t>(mask - mask / 8);
-  __builtin_memset(worker->id_table, 0, (mask + 1) * sizeof(uint32_t));
-  int64_t num_unique = 0;
-  int64_t num_own = 0;
+  const int64_t most_unique = static_cast<int64_t>(worker->id_mask - worker->id_mask / 8);
+  __builtin_memset(worker->id_table, 0, (worker->id_mask + 1) * sizeof(uint32_t));
+  worker->num_unique = 0;
+  worker->num_extra = 0;
+  worker->num_occurrences = 0;
+  worker->keys[0] = 0;  // read, and not believed, by the first looks
   for (int64_t first = 0; first < count; first += kChunk) {
     const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
     const int kept = CompressOwned(keys + first, length, static_cast<uint32_t>(first),
                                    worker->owned_parts, &chunk);
-    if (num_unique + kept > most_unique) return false;
-    for (int i = 0; i < kept; ++i) {
-      const uint64_t key = chunk.keys[i];
-      uint64_t entry = (chunk.hashes[i] >> 16) & mask;
-      uint32_t id;
-      for (;; entry = (entry + 1) & mask) {
-        const uint32_t found = worker->id_table[entry];
-        if (found == 0) {
-          id = static_cast<uint32_t>(num_unique++);
-          worker->id_table[entry] = id + 1;
-          worker->keys[id] = key;
-          worker->counts[id] = 0;
-          break;
-        }
-        id = found - 1;
-        if (worker->keys[id] == key) break;
-      }
-      ++worker->counts[id];
-      worker->scan_ids[num_own] = id;
-      worker->scan_positions[num_own] = chunk.positions[i];
-      ++num_own;
-    }
+    if (worker->num_unique + kept > most_unique) return false;
+    NumberChunk(worker, chunk, kept);
   }
-  worker->num_unique = num_unique;
-  worker->num_occurrences = num_own;
-  SortPositions(worker);
+  const auto num_unique = static_cast<uint32_t>(worker->num_unique);
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
+    const uint32_t number = worker->accumulators[i];
+    worker->accumulators[i] = (number & ~kExtraRun) + (number >> 31) * num_unique;
+  }
+  ChainRuns(worker);
   return true;
+}
+
+inline void SortPositions(WorkerBatch* worker) {
+  uint32_t start = 0;
+  for (int64_t id = 0; id < worker->num_unique; ++id) {
+    worker->starts[id] = start;
+    start += worker->runs[id].count;
+  }
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
+    const int64_t number = worker->accumulators[i];
+    const int64_t extra = number - worker->num_unique;
+    const int64_t id = extra >= 0 ? worker->extra_owners[extra] : number;
+    worker->positions[worker->starts[id]++] = worker->scan_positions[i];
+  }
+  for (int64_t id = worker->num_unique; id > 0; --id) worker->starts[id] = worker->starts[id - 1];
+  worker->starts[0] = 0;
 }
 
 struct LookupStage {
@@ -155,29 +210,42 @@ inline void AskForBuckets(const TableView& table, const uint64_t* keys, int coun
   }
 }
 
+inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
+  for (int64_t line = 0; line < bytes - 1; line += 64) __builtin_prefetch(row + line);
+  __builtin_prefetch(row + bytes - 1);
+}
+
 inline void AskForRows(const TableView& table, int count, int64_t useful_bytes,
                        LookupStage* stage) {
   const HostGroup group;
   for (int i = 0; i < count; ++i) {
     const KeyPlace& place = stage->places[i];
-    const uint64_t mask = group.match(table.digests + place.first * kBucketSlots, place.digest);
+    uint64_t mask = group.match(table.digests + place.first * kBucketSlots, place.digest);
     stage->candidates[i] = kNoSlot;
     if (mask != 0) {
       const int64_t slot = place.first * kBucketSlots + LowestBit(mask);
       stage->candidates[i] = slot;
-      const uint8_t* row = RowAt(table, slot);
-      for (int64_t line = 0; line < useful_bytes; line += 64) __builtin_prefetch(row + line);
-      __builtin_prefetch(row + useful_bytes - 1);
+      PrefetchRow(RowAt(table, slot), useful_bytes);
       __builtin_prefetch(table.marks + slot, 1);
+      // In one bucket of five some other key has the same digest.
+      mask &= mask - 1;
+      if (mask != 0) {
+        const int64_t other = place.first * kBucketSlots + LowestBit(mask);
+        PrefetchRow(RowAt(table, other), useful_bytes);
+      }
     } else if (table.spilled[place.first] != 0) {
       __builtin_prefetch(table.digests + place.second * kBucketSlots);
     }
   }
 }
 
-template <int kDim>
-inline void UseRows(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
-                    const LookupStage& stage, float* out) {
+inline const float* WeightsAt(const TableView& table, int64_t slot) {
+  return reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
+}
+
+template <int kDim, bool kCollect>
+inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
+                      const LookupStage& stage) {
   const TableView& table = cache.table;
   const HostGroup group;
   for (int i = 0; i < count; ++i) {
@@ -193,17 +261,15 @@ inline void UseRows(const CacheView& cache, WorkerBatch* worker, int64_t first, 
       continue;
     }
     table.marks[slot] = Touched(table.marks[slot], cache.now);
-    if (out == nullptr) continue;
-    const auto* weights = reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
-    const uint32_t start = worker->starts[id];
-    ScatterRow<kDim>(weights, cache.dim, worker->positions + start, worker->starts[id + 1] - start,
-                     out);
+    if (kCollect) {
+      CopyColumns<kDim>(WeightsAt(table, slot), cache.dim, worker->values + id * cache.dim);
+    }
   }
 }
 
-template <int kDim>
-inline void FindWithDim(const CacheView& cache, WorkerBatch* worker, float* out) {
-  const int64_t useful_bytes = kRowHeaderBytes + (out == nullptr ? 0 : 4 * cache.dim);
+template <int kDim, bool kCollect>
+inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
+  const int64_t useful_bytes = kCollect ? kRowHeaderBytes + 4 * cache.dim : 8;
   const int64_t begin = worker->window_begin;
   const int64_t total = worker->window_end - begin;
   const int64_t num_groups = (total + kGroup - 1) / kGroup;
@@ -220,31 +286,51 @@ inline void FindWithDim(const CacheView& cache, WorkerBatch* worker, float* out)
       AskForRows(cache.table, length(g - 1), useful_bytes, &stages[(g - 1) % 3]);
     }
     if (g >= 2) {
-      UseRows<kDim>(cache, worker, begin + (g - 2) * kGroup, length(g - 2), stages[(g - 2) % 3],
-                    out);
+      CheckKeys<kDim, kCollect>(cache, worker, begin + (g - 2) * kGroup, length(g - 2),
+                                stages[(g - 2) % 3]);
     }
   }
 }
 
-inline void Find(const CacheView& cache, WorkerBatch* worker, float* out) {
-  WithDim(cache.dim, [&](auto lanes) { FindWithDim<decltype(lanes)::kWidth>(cache, worker, out); });
+inline void Find(const CacheView& cache, WorkerBatch* worker, bool collect) {
+  if (!collect) return FindWith<0, false>(cache, worker);
+  WithDim(cache.dim, [&](auto lanes) { FindWith<decltype(lanes)::kWidth, true>(cache, worker); });
 }
 
-inline void Gather(const CacheView& cache, const WorkerBatch& worker, float* out) {
-  constexpr int64_t kAhead = 8;
+inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
+  constexpr int64_t kAhead = 16;
   WithDim(cache.dim, [&](auto lanes) {
     for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
       if (id + kAhead < worker.window_end) {
-        const uint8_t* row = RowAt(cache.table, worker.slots[id + kAhead]);
-        const int64_t bytes = kRowHeaderBytes + 4 * cache.dim;
-        for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line);
-        __builtin_prefetch(row + bytes - 1);
+        PrefetchRow(RowAt(cache.table, worker.slots[id + kAhead]), kRowHeaderBytes + 4 * cache.dim);
       }
-      const auto* row = reinterpret_cast<const float*>(RowAt(cache.table, worker.slots[id]));
-      const uint32_t start = worker.starts[id];
-      ScatterRow<decltype(lanes)::kWidth>(row + kRowHeaderFloats, cache.dim,
-                                          worker.positions + start, worker.starts[id + 1] - start,
-                                          out);
+      CopyColumns<decltype(lanes)::kWidth>(WeightsAt(cache.table, worker.slots[id]), cache.dim,
+                                           worker.values + id * cache.dim);
+    }
+  });
+}
+
+// Rows lie scattered over the table, but collected they are few and dense; so the large output is
+// written front to back, from values that are in a near cache.
+inline void Expand(const WorkerBatch& worker, int32_t dim, float* out) {
+  constexpr int64_t kAhead = 16;
+  WithDim(dim, [&](auto lanes) {
+    constexpr int kWidth = decltype(lanes)::kWidth;
+    for (int64_t i = 0; i < worker.num_extra; ++i) {
+      CopyColumns<kWidth>(worker.values + int64_t{worker.extra_owners[i]} * dim, dim,
+                          worker.values + (worker.num_unique + i) * dim);
+    }
+    for (int64_t i = 0; i < worker.num_occurrences; ++i) {
+      if (i + kAhead < worker.num_occurrences) {
+        const float* ahead = worker.values + int64_t{worker.accumulators[i + kAhead]} * dim;
+        float* dst = out + int64_t{worker.scan_positions[i + kAhead]} * dim;
+        for (int d = 0; d < lanes.size(); d += 16) {
+          __builtin_prefetch(ahead + d);
+          __builtin_prefetch(dst + d, 1);
+        }
+      }
+      CopyColumns<kWidth>(worker.values + int64_t{worker.accumulators[i]} * dim, dim,
+                          out + int64_t{worker.scan_positions[i]} * dim);
     }
   });
 }

@@ -1,4 +1,5 @@
-// BatchPlan's making: who owns which part of a batch, room for each worker, windows over unique keys.
+// BatchPlan's making: who owns which part of a batch, room for each worker, windows over unique
+// keys.
 #include "dram_cache/batch_plan.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@ namespace {
 
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
 constexpr int64_t kSampledKeys = 2048;
-constexpr uint64_t kMinIdTable = 1 << 10;
+constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
+constexpr int64_t kChunkSlack = 1024;      // a chunk's keys are written before they are counted
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
   uint64_t power = 1;
@@ -41,6 +43,7 @@ void BatchPlan::Build(const uint64_t* keys, int64_t count, int64_t num_parts,
   num_unique_ = 0;
   ForWorkersInTurn([&](WorkerBatch* worker) { num_unique_ += worker->num_unique; });
   state = State::kKeys;
+  is_sorted_ = false;
   num_victims = 0;
   SetWindow(0, num_unique_);
 }
@@ -77,21 +80,32 @@ void BatchPlan::Deduplicate(Worker* worker, const BatchLoops& loops) {
   WorkerBatch& batch = worker->batch;
   const int64_t most = num_occurrences_;
   batch.keys = worker->keys.Reserve(most + 8);
-  batch.counts = worker->counts.Reserve(most + 8);
-  batch.starts = worker->starts.Reserve(most + 8);
-  batch.positions = worker->positions.Reserve(most + kPositionPadding);
-  batch.scan_ids = worker->scan_ids.Reserve(most + 8);
-  batch.scan_positions = worker->scan_positions.Reserve(most + 8);
+  batch.runs = worker->runs.Reserve(most + 8);
+  batch.accumulators = worker->accumulators.Reserve(most + kChunkSlack);
+  batch.scan_positions = worker->scan_positions.Reserve(most + kChunkSlack);
+  batch.extra_owners = worker->extra_owners.Reserve(most / kRunLength + 8);
+  batch.next_runs = worker->next_runs.Reserve(most / kRunLength + 8);
   batch.slots = worker->slots.Reserve(most + 8);
   batch.missing = worker->missing.Reserve(most + 8);
   batch.num_missing = 0;
-  const int64_t expected = most / num_workers_ + most / 16;
-  for (uint64_t entries = PowerOfTwoFrom(std::max<uint64_t>(kMinIdTable, expected));;
-       entries *= 2) {
+  const auto expected = static_cast<uint64_t>(2 * worker->last_unique);
+  for (uint64_t entries = PowerOfTwoFrom(std::max(kMinIdTable, expected));; entries *= 2) {
     batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
     batch.id_mask = entries - 1;
-    if (loops.deduplicate(&batch, keys_.data(), num_occurrences_)) return;
+    if (loops.deduplicate(&batch, keys_.data(), num_occurrences_)) break;
   }
+  worker->last_unique = batch.num_unique;
+}
+
+void BatchPlan::SortPositions(const BatchLoops& loops, ThreadPool* pool) {
+  if (is_sorted_) return;
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    worker.batch.starts = worker.starts.Reserve(worker.batch.num_unique + 1);
+    worker.batch.positions = worker.positions.Reserve(worker.batch.num_occurrences);
+  }
+  ForWorkers(pool, [&](WorkerBatch* worker) { loops.sort_positions(worker); });
+  is_sorted_ = true;
 }
 
 bool BatchPlan::Matches(const uint64_t* keys, int64_t count) const {
@@ -101,6 +115,7 @@ bool BatchPlan::Matches(const uint64_t* keys, int64_t count) const {
 
 void BatchPlan::SetWindow(int64_t first, int64_t count) {
   HPS_CHECK(first >= 0 && count >= 0 && first + count <= num_unique_);
+  window_first_ = first;
   window_size_ = count;
   int64_t base = 0;
   ForWorkersInTurn([&](WorkerBatch* worker) {
@@ -127,11 +142,11 @@ void BatchPlan::PrepareMissing() {
   });
 }
 
-void BatchPlan::PrepareSums(int32_t dim) {
+void BatchPlan::PrepareValues(int32_t dim) {
   for (int i = 0; i < num_workers_; ++i) {
     Worker& worker = workers_[i];
-    worker.batch.sums = worker.sums.Reserve(worker.batch.num_unique * dim);
-    worker.batch.scratch = worker.scratch.Reserve(kSumLevels * dim);
+    const int64_t num_values = worker.batch.num_unique + worker.batch.num_extra;
+    worker.batch.values = worker.values.Reserve(num_values * dim);
   }
 }
 

@@ -57,12 +57,16 @@ class BatchPlan {
   void SetWindow(int64_t first, int64_t count);
   // Makes room for what reserve needs to know about the window's missing keys.
   void PrepareMissing();
-  void PrepareSums(int32_t dim);
+  // Makes room for a value a key (and a run).
+  void PrepareValues(int32_t dim);
+  // Groups occurrences by key, once a batch, for those who need it.
+  void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
   int64_t num_occurrences() const { return num_occurrences_; }
   int64_t num_unique() const { return num_unique_; }
   int64_t num_missing() const;
   int64_t window_size() const { return window_size_; }
+  int64_t window_end() const { return window_first_ + window_size_; }
   void CopyUniqueKeys(uint64_t* keys) const;
   uint64_t UniqueKey(int64_t id) const;
 
@@ -75,12 +79,15 @@ class BatchPlan {
  private:
   struct Worker {
     WorkerBatch batch = {};
-    Array<uint32_t> id_table, counts, starts, positions, scan_ids, scan_positions, missing, order;
+    Array<uint32_t> id_table, accumulators, scan_positions, extra_owners, next_runs;
+    Array<uint32_t> starts, positions, missing, order;
+    Array<KeyRuns> runs;
     Array<uint64_t> keys;
     Array<int64_t> slots;
     Array<uint8_t> second_round;
     Array<Reservation> reservations;
-    Array<float> sums, scratch;
+    Array<float> values;
+    int64_t last_unique = 0;  // of the batch before: sizes the id table of the next
   };
 
   void ChooseOwners(int64_t num_parts, int num_workers);
@@ -91,7 +98,9 @@ class BatchPlan {
   Array<uint64_t> keys_;
   int64_t num_occurrences_ = 0;
   int64_t num_unique_ = 0;
+  int64_t window_first_ = 0;
   int64_t window_size_ = 0;
+  bool is_sorted_ = false;
 };
 
 }  // namespace hps

@@ -10,50 +10,76 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int64_t kGradientsAhead = 24;
 inline constexpr int64_t kRowsAhead = 8;
 
-inline bool IsFinite(const float* values, int dim) {
-  bool finite = true;
-  for (int d = 0; d < dim; ++d) finite &= values[d] - values[d] == 0.0f;
-  return finite;
-}
-
-inline int64_t FirstNonFinite(const WorkerBatch& worker, int dim) {
-  for (int64_t id = 0; id < worker.num_unique; ++id) {
-    if (!IsFinite(worker.sums + id * dim, dim)) return id;
-  }
-  return -1;
-}
-
+// Adds every occurrence's gradient to its accumulator, in the batch's order, from +0.
 template <int kDim>
-inline bool SumAll(int dim, WorkerBatch* worker, const float* gradients) {
-  Float16 poison = {};  // x - x is 0, or NaN if x is not finite
-  float poison_single = 0;
-  for (int64_t id = 0; id < worker->num_unique; ++id) {
-    const uint32_t start = worker->starts[id];
-    const int64_t count = worker->starts[id + 1] - start;
-    const uint32_t* positions = worker->positions + start;
-    for (int64_t i = 0; i < count && i < kPositionPadding; ++i) {
-      const float* ahead = gradients + static_cast<int64_t>(positions[i + kGradientsAhead]) * dim;
-      for (int d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+inline void SumRuns(int dim, WorkerBatch* worker, const float* gradients) {
+  constexpr int64_t kAhead = 16;
+  const auto num_sums = static_cast<uint64_t>(worker->num_unique + worker->num_extra);
+  __builtin_memset(worker->values, 0, num_sums * static_cast<uint64_t>(dim) * sizeof(float));
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
+    if (i + kAhead < worker->num_occurrences) {
+      const float* gradient =
+          gradients + static_cast<int64_t>(worker->scan_positions[i + kAhead]) * dim;
+      const float* sum =
+          worker->values + static_cast<int64_t>(worker->accumulators[i + kAhead]) * dim;
+      for (int d = 0; d < dim; d += 16) {
+        __builtin_prefetch(gradient + d);
+        __builtin_prefetch(sum + d, 1);
+      }
     }
-    float* sum = worker->sums + id * dim;
-    SumOccurrences<kDim>(gradients, dim, positions, count, worker->scratch, sum);
-    ForColumns<kDim>(
-        dim, [&](int d) { poison += Sixteen(sum + d) - Sixteen(sum + d); },
-        [&](int d) { poison_single += sum[d] - sum[d]; });
+    AddColumns<kDim>(worker->values + static_cast<int64_t>(worker->accumulators[i]) * dim,
+                     gradients + static_cast<int64_t>(worker->scan_positions[i]) * dim, dim);
   }
-  float total = poison_single;
+}
+
+// Combines the runs of each key that has several into the first, as a binary counter does:
+// neighbours of equal size, leftovers youngest to oldest. A hot key would else be one long chain on
+// a GPU.
+template <int kDim>
+inline void CombineRuns(int dim, WorkerBatch* worker) {
+  const auto sum = [=](int64_t number) { return worker->values + number * dim; };
+  for (int64_t i = 0; i < worker->num_extra; ++i) {
+    const uint32_t owner = worker->extra_owners[i];
+    if (worker->runs[owner].accumulator != i) continue;  // not the owner's second run
+    int64_t stack[kSumLevels] = {owner};
+    int depth = 1;
+    int64_t num_runs = 1;
+    for (uint32_t run = static_cast<uint32_t>(i); run != kNoRun; run = worker->next_runs[run]) {
+      stack[depth++] = worker->num_unique + run;
+      ++num_runs;
+      for (int64_t carry = num_runs; (carry & 1) == 0; carry >>= 1) {
+        --depth;
+        AddColumns<kDim>(sum(stack[depth - 1]), sum(stack[depth]), dim);
+      }
+    }
+    for (; depth > 1; --depth) AddColumns<kDim>(sum(stack[depth - 2]), sum(stack[depth - 1]), dim);
+  }
+}
+
+// x - x is 0, or NaN if x is not finite.
+inline bool AreFinite(const float* values, int64_t count) {
+  Float16 poison = {};
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) poison += Sixteen(values + i) - Sixteen(values + i);
+  float total = 0;
   for (int lane = 0; lane < 16; ++lane) total += poison[lane];
+  for (; i < count; ++i) total += values[i] - values[i];
   return total == 0.0f;
 }
 
 inline int64_t SumGradients(const CacheView& cache, WorkerBatch* worker, const float* gradients) {
-  const bool finite = WithDim(cache.dim, [&](auto lanes) {
-    return SumAll<decltype(lanes)::kWidth>(cache.dim, worker, gradients);
+  const int dim = cache.dim;
+  WithDim(dim, [&](auto lanes) {
+    SumRuns<decltype(lanes)::kWidth>(dim, worker, gradients);
+    CombineRuns<decltype(lanes)::kWidth>(dim, worker);
   });
-  return finite ? -1 : FirstNonFinite(*worker, cache.dim);
+  if (AreFinite(worker->values, worker->num_unique * dim)) return -1;
+  for (int64_t id = 0; id < worker->num_unique; ++id) {
+    if (!AreFinite(worker->values + id * dim, dim)) return id;
+  }
+  return -1;
 }
 
 template <class Lanes, class Update>
@@ -73,7 +99,7 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
       __builtin_prefetch(table.marks + slot, 1);
     }
     const int64_t slot = worker.slots[id];
-    update(lanes, reinterpret_cast<float*>(RowAt(table, slot)), worker.sums + id * cache.dim);
+    update(lanes, reinterpret_cast<float*>(RowAt(table, slot)), worker.values + id * cache.dim);
     uint8_t& flags = table.marks[slot].flags;
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
@@ -116,8 +142,8 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                            \
-  namespace hps {                                                          \
-  const BatchLoops variable = {label,   Deduplicate, Find,         Gather, \
-                               Reserve, Fill,        SumGradients, Apply}; \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                           \
+  namespace hps {                                                                         \
+  const BatchLoops variable = {label,  Deduplicate, SortPositions, Find,         Collect, \
+                               Expand, Reserve,     Fill,          SumGradients, Apply};  \
   }

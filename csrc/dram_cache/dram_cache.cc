@@ -116,7 +116,10 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
   MakePlan(keys, count, plan);
   AdvanceClock(plan->num_unique());
-  return FindWindow(plan, out);
+  plan->PrepareValues(view_.dim);
+  const int64_t num_missing = FindWindow(plan, true);
+  if (num_missing == 0) Expand(plan, out);
+  return num_missing;
 }
 
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
@@ -124,11 +127,11 @@ int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
   plan->SetWindow(first, count);
   AdvanceClock(count);
-  return FindWindow(plan, nullptr);
+  return FindWindow(plan, false);
 }
 
-int64_t DramCache::FindWindow(BatchPlan* plan, float* out) {
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, out); });
+int64_t DramCache::FindWindow(BatchPlan* plan, bool collect) {
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, collect); });
   const int64_t num_missing = plan->num_missing();
   counters_.hits += plan->window_size() - num_missing;
   counters_.misses += num_missing;
@@ -317,14 +320,24 @@ void DramCache::Release(BatchPlan* plan) {
 
 void DramCache::Gather(BatchPlan* plan, float* out) {
   HPS_CHECK(IsCurrent(*plan));
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->gather(view_, *worker, out); });
+  plan->PrepareValues(view_.dim);
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->collect(view_, *worker); });
+  if (plan->window_end() == plan->num_unique()) Expand(plan, out);
+}
+
+void DramCache::Expand(BatchPlan* plan, float* out) {
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->expand(*worker, view_.dim, out); });
 }
 
 int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
-  plan->PrepareSums(view_.dim);
+  plan->PrepareValues(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     worker->result = loops_->sum_gradients(view_, worker, gradients);
   });
+  bool is_finite = true;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_finite &= worker->result < 0; });
+  if (is_finite) return -1;
+  plan->SortPositions(*loops_, pool_);
   int64_t base = 0;
   int64_t worst = -1;
   uint32_t first_position = 0;

@@ -59,6 +59,7 @@ class DramCache {
   void Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr, bool create);
   void Release(BatchPlan* plan);
 
+  // Collects the window's embeddings; with the batch's last window, writes all of out [count, dim].
   void Gather(BatchPlan* plan, float* out);
   // Sums gradients [count, dim] per unique key. The first unique key with a non-finite sum, or -1.
   int64_t SumGradients(BatchPlan* plan, const float* gradients);
@@ -97,7 +98,8 @@ class DramCache {
   Status MapTable();
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
-  int64_t FindWindow(BatchPlan* plan, float* out);
+  int64_t FindWindow(BatchPlan* plan, bool collect);
+  void Expand(BatchPlan* plan, float* out);
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);
   void CommitReservations(BatchPlan* plan);

@@ -29,6 +29,7 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, f
   HPS_CHECK(IsCurrent(*plan));
   const RowLayout& layout = options_.layout;
   const HostLanes<0> lanes{view_.dim};
+  plan->SortPositions(*loops_, pool_);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     worker->result = 0;
     worker->num_dirtied = 0;
