@@ -10,6 +10,7 @@ namespace nb = nanobind;
 
 namespace hps {
 void BindReader(nb::module_& module);
+void BindSsdStore(nb::module_& module);
 }  // namespace hps
 
 NB_MODULE(_C, module) {
@@ -20,4 +21,5 @@ NB_MODULE(_C, module) {
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindReader(module);
+  hps::BindSsdStore(module);
 }

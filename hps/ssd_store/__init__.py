@@ -1,1 +1,6 @@
-"""ssd_store of hps."""
+"""The tier on SSD: all rows, in log-structured segments, with checksums and checkpoints."""
+
+from hps.ssd_store.schema import TableSchema, row_bytes
+from hps.ssd_store.store import SsdStore, verify
+
+__all__ = ["SsdStore", "TableSchema", "row_bytes", "verify"]

@@ -1,0 +1,247 @@
+// SsdStore for Python: arrays in and out, the GIL released around every call that works on data.
+//
+// Above it: hps/ssd_store/store.py. Below it: csrc/ssd_store.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/translate.h"
+#include "ssd_store/scan.h"
+#include "ssd_store/store.h"
+#include "ssd_store/verify.h"
+
+namespace nb = nanobind;
+
+namespace hps {
+namespace {
+
+using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// name, dim, optimizer's number, initializer, its numbers, row_bytes
+using SchemaTuple = std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t>;
+
+void Require(bool condition, const std::string& message) {
+  if (!condition) ThrowIfError(Status(StatusCode::kConfig, message));
+}
+
+TableSchema SchemaFrom(const SchemaTuple& fields) {
+  TableSchema schema;
+  schema.name = std::get<0>(fields);
+  schema.dim = std::get<1>(fields);
+  schema.kind = static_cast<OptimizerKind>(std::get<2>(fields));
+  schema.initializer = std::get<3>(fields);
+  schema.initializer_numbers[0] = std::get<4>(fields);
+  schema.initializer_numbers[1] = std::get<5>(fields);
+  schema.row_bytes = std::get<6>(fields);
+  return schema;
+}
+
+SchemaTuple TupleFrom(const TableSchema& schema) {
+  return {schema.name, schema.dim, static_cast<uint32_t>(schema.kind), schema.initializer,
+          schema.initializer_numbers[0], schema.initializer_numbers[1], schema.row_bytes};
+}
+
+std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
+                                    nb::dict settings) {
+  StoreOptions options;
+  options.path = path;
+  for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
+  options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
+  options.keep_last = nb::cast<uint32_t>(settings["keep_last"]);
+  options.has_seed = !nb::object(settings["seed"]).is_none();
+  if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
+  options.read_only = nb::cast<bool>(settings["read_only"]);
+  options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
+  options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
+  std::unique_ptr<SsdStore> store;
+  const nb::gil_scoped_release release;
+  ThrowIfError(SsdStore::Open(PosixFileSystem(), options, &store));
+  return store;
+}
+
+const TableStore& TableOf(const SsdStore& store, size_t table) {
+  Require(table < store.num_tables(), "there is no table number " + std::to_string(table));
+  return store.table(table);
+}
+
+void CheckRows(const SsdStore& store, size_t table, size_t row_bytes) {
+  const TableSchema& schema = TableOf(store, table).schema();
+  Require(row_bytes == schema.row_bytes, "table '" + schema.name + "': rows have " +
+                                             std::to_string(row_bytes) + " bytes, " +
+                                             std::to_string(schema.row_bytes) + " expected");
+}
+
+void CheckLengths(size_t keys, size_t other, const char* name) {
+  Require(keys == other, std::string(name) + " has length " + std::to_string(other) + ", keys " +
+                             std::to_string(keys));
+}
+
+void Append(SsdStore& store, size_t table, ConstRows rows) {
+  CheckRows(store, table, rows.shape(1));
+  const nb::gil_scoped_release release;
+  ThrowIfError(store.Append(table, reinterpret_cast<const char*>(rows.data()), rows.shape(0)));
+}
+
+void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags found) {
+  CheckRows(store, table, rows.shape(1));
+  CheckLengths(keys.shape(0), rows.shape(0), "rows");
+  CheckLengths(keys.shape(0), found.shape(0), "found");
+  const nb::gil_scoped_release release;
+  ThrowIfError(store.table(table).Fetch(keys.data(), keys.shape(0),
+                                        reinterpret_cast<char*>(rows.data()), found.data()));
+}
+
+void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
+  const TableStore& asked = TableOf(store, table);
+  CheckLengths(keys.shape(0), found.shape(0), "found");
+  const nb::gil_scoped_release release;
+  asked.Contains(keys.data(), keys.shape(0), found.data());
+}
+
+void Erase(SsdStore& store, size_t table, ConstKeys keys, Flags found) {
+  TableOf(store, table);
+  CheckLengths(keys.shape(0), found.shape(0), "found");
+  const nb::gil_scoped_release release;
+  ThrowIfError(store.Erase(table, keys.data(), keys.shape(0), found.data()));
+}
+
+nb::dict DictFrom(const CheckpointSummary& summary) {
+  nb::dict result;
+  result["id"] = summary.id;
+  result["tag"] = summary.tag.empty() ? nb::none() : nb::object(nb::str(summary.tag.c_str()));
+  result["created"] = summary.created;
+  result["current"] = summary.is_current;
+  result["rows"] = summary.num_rows;
+  result["segments"] = summary.num_segments;
+  result["bytes"] = summary.bytes;
+  return result;
+}
+
+nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras) {
+  std::vector<NamedBlob> blobs;
+  for (const auto& [name, value] : extras) {
+    const nb::bytes bytes = nb::cast<nb::bytes>(value);
+    blobs.push_back({nb::cast<std::string>(name), std::string(bytes.c_str(), bytes.size())});
+  }
+  CheckpointSummary summary;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.MakeCheckpoint(tag, blobs, &summary));
+  }
+  return DictFrom(summary);
+}
+
+nb::list Checkpoints(const SsdStore& store) {
+  std::vector<CheckpointSummary> summaries;
+  {
+    const nb::gil_scoped_release release;
+    summaries = store.Checkpoints();
+  }
+  nb::list result;
+  for (const CheckpointSummary& summary : summaries) result.append(DictFrom(summary));
+  return result;
+}
+
+nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id) {
+  std::vector<NamedBlob> blobs;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.Extras({tag, id}, &blobs));
+  }
+  nb::dict result;
+  for (const NamedBlob& blob : blobs) {
+    result[blob.name.c_str()] = nb::bytes(blob.bytes.data(), blob.bytes.size());
+  }
+  return result;
+}
+
+std::vector<std::string> DeleteCheckpoint(SsdStore& store, const std::string& tag, uint64_t id) {
+  std::vector<std::string> holders;
+  ThrowIfError(store.DeleteCheckpoint({tag, id}, &holders));
+  return holders;
+}
+
+std::map<std::string, uint64_t> TableStats(const SsdStore& store, size_t table) {
+  const TableFigures figures = TableOf(store, table).Figures();
+  return {{"rows", figures.num_rows},
+          {"segments", figures.num_segments},
+          {"live_bytes", figures.live_bytes},
+          {"segment_bytes", figures.segment_bytes},
+          {"index_bytes", figures.index_bytes}};
+}
+
+std::map<std::string, uint64_t> StoreStats(const SsdStore& store) {
+  const StoreFigures figures = store.Figures();
+  return {{"bytes_read", figures.bytes_read},
+          {"bytes_written", figures.bytes_written},
+          {"files_bytes", figures.files_bytes},
+          {"checkpoint_only_bytes", figures.checkpoint_only_bytes}};
+}
+
+std::vector<std::pair<std::string, std::string>> Verify(const std::string& path) {
+  std::vector<Damage> damages;
+  ThrowIfError(VerifyStore(PosixFileSystem(), path, &damages));
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const Damage& damage : damages) result.emplace_back(damage.file, damage.message);
+  return result;
+}
+
+}  // namespace
+
+void BindSsdStore(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<TableScan>(module, "SsdScan")
+      .def_prop_ro("num_rows", &TableScan::num_rows)
+      .def("next", [](TableScan& scan, Rows rows) {
+        uint64_t count = 0;
+        const nb::gil_scoped_release release;
+        ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
+        return count;
+      }, nb::arg("rows").noconvert());
+  nb::class_<SsdStore>(module, "SsdStore")
+      .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
+      .def_prop_ro("seed", &SsdStore::seed)
+      .def_prop_ro("tables", [](const SsdStore& store) {
+        std::vector<SchemaTuple> tables;
+        for (size_t i = 0; i < store.num_tables(); ++i) {
+          tables.push_back(TupleFrom(store.table(i).schema()));
+        }
+        return tables;
+      })
+      .def("append", &Append, nb::arg("table"), nb::arg("rows").noconvert())
+      .def("fetch", &Fetch, nb::arg("table"), nb::arg("keys").noconvert(),
+           nb::arg("rows").noconvert(), nb::arg("found").noconvert())
+      .def("contains", &Contains, nb::arg("table"), nb::arg("keys").noconvert(),
+           nb::arg("found").noconvert())
+      .def("erase", &Erase, nb::arg("table"), nb::arg("keys").noconvert(),
+           nb::arg("found").noconvert())
+      .def("num_rows", [](const SsdStore& store, size_t table) {
+        return TableOf(store, table).num_rows();
+      }, Release())
+      .def("scan", [](SsdStore& store, size_t table) {
+        return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
+      }, nb::keep_alive<0, 1>(), Release())
+      .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
+      .def("restore", [](SsdStore& store, const std::string& tag, uint64_t id) {
+        ThrowIfError(store.Restore({tag, id}));
+      }, nb::arg("tag"), nb::arg("id"), Release())
+      .def("delete_checkpoint", &DeleteCheckpoint, nb::arg("tag"), nb::arg("id"), Release())
+      .def("checkpoints", &Checkpoints)
+      .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
+      .def("table_stats", &TableStats, nb::arg("table"), Release())
+      .def("stats", &StoreStats, Release());
+  module.def("verify_store", &Verify, nb::arg("path"), Release());
+  module.def("crc32c", [](nb::bytes data, uint32_t seed, bool portable) {
+    return portable ? crc32c::ExtendPortable(seed, data.c_str(), data.size())
+                    : Crc32c(seed, data.c_str(), data.size());
+  }, nb::arg("data"), nb::arg("seed") = 0, nb::arg("portable") = false);
+}
+
+}  // namespace hps

@@ -1,0 +1,109 @@
+// Portable CRC32C by eight tables, the choice of implementation, and the table that joins lanes.
+//
+// Above it: crc32c.h. Below it: nothing.
+#include "ssd_store/crc32c.h"
+
+#include <array>
+#include <cstring>
+
+namespace hps {
+namespace crc32c {
+namespace {
+
+constexpr uint32_t kPolynomial = 0x82F63B78u;  // 0x1EDC6F41 with its bits reversed
+
+using Tables = std::array<std::array<uint32_t, 256>, 8>;
+
+constexpr Tables MakeTables() {
+  Tables tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+    tables[0][byte] = value;
+  }
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    for (size_t table = 1; table < 8; ++table) {
+      const uint32_t before = tables[table - 1][byte];
+      tables[table][byte] = (before >> 8) ^ tables[0][before & 255];
+    }
+  }
+  return tables;
+}
+
+constexpr Tables kTables = MakeTables();
+
+uint32_t FeedZeros(uint32_t value, size_t count) {
+  for (size_t i = 0; i < count; ++i) value = (value >> 8) ^ kTables[0][value & 255];
+  return value;
+}
+
+// Feeding zeros is linear, so the effect on each byte of the register can be looked up and combined.
+using LaneTables = std::array<std::array<uint32_t, 256>, 4>;
+
+LaneTables MakeLaneTables() {
+  LaneTables tables{};
+  for (size_t place = 0; place < 4; ++place) {
+    for (size_t bit = 0; bit < 8; ++bit) {
+      tables[place][size_t{1} << bit] =
+          FeedZeros(uint32_t{1} << (8 * place + bit), kLaneBytes);
+    }
+    for (size_t byte = 1; byte < 256; ++byte) {
+      const size_t lowest = byte & (~byte + 1);
+      if (byte != lowest) tables[place][byte] = tables[place][lowest] ^ tables[place][byte ^ lowest];
+    }
+  }
+  return tables;
+}
+
+}  // namespace
+
+uint32_t ShiftLane(uint32_t value) {
+  static const LaneTables tables = MakeLaneTables();
+  return tables[0][value & 255] ^ tables[1][(value >> 8) & 255] ^ tables[2][(value >> 16) & 255] ^
+         tables[3][value >> 24];
+}
+
+uint32_t ExtendPortable(uint32_t seed, const void* bytes, size_t size) {
+  const auto* data = static_cast<const unsigned char*>(bytes);
+  uint32_t value = ~seed;
+  for (; size >= 8; size -= 8, data += 8) {
+    uint64_t word;
+    std::memcpy(&word, data, 8);
+    word ^= value;
+    value = 0;
+    for (size_t i = 0; i < 8; ++i) value ^= kTables[7 - i][(word >> (8 * i)) & 255];
+  }
+  for (; size > 0; --size, ++data) value = (value >> 8) ^ kTables[0][(value ^ *data) & 255];
+  return ~value;
+}
+
+#if !defined(__x86_64__)
+bool HasHardware() { return false; }
+#endif
+
+}  // namespace crc32c
+
+uint32_t Crc32c(uint32_t seed, const void* bytes, size_t size) {
+#if defined(__x86_64__)
+  static const bool has_hardware = crc32c::HasHardware();
+  if (has_hardware) return crc32c::ExtendHardware(seed, bytes, size);
+#endif
+  return crc32c::ExtendPortable(seed, bytes, size);
+}
+
+void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,
+                uint32_t* checksums) {
+#if defined(__x86_64__)
+  static const bool has_hardware = crc32c::HasHardware();
+  if (has_hardware) {
+    crc32c::ManyHardware(bytes, stride, size, count, seeds, checksums);
+    return;
+  }
+#endif
+  const char* piece = static_cast<const char*>(bytes);
+  for (size_t i = 0; i < count; ++i, piece += stride) {
+    checksums[i] = crc32c::ExtendPortable(seeds[i], piece, size);
+  }
+}
+
+}  // namespace hps

@@ -1,0 +1,77 @@
+// FileSystem and File: every call that ssd_store makes to the operating system goes through these.
+//
+// Above them: all of ssd_store. Below them: POSIX (posix_file_system.cc), or in tests a layer that fails
+// the Nth call, forgets unsynced bytes or tears a write (tests/native/fault_file_system.h). They are
+// virtual for that reason alone; one call moves a whole batch, so the indirection costs nothing.
+// Thread-safety: a FileSystem is safe to share; a File too, as long as writes do not overlap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace hps {
+
+enum class OpenMode {
+  kRead,       // must exist
+  kReadWrite,  // must exist
+  kCreate,     // read and write, made if missing
+  kCreateNew,  // read and write, must not exist
+};
+
+class File {
+ public:
+  virtual ~File() = default;
+
+  const std::string& path() const { return path_; }
+
+  // Reads exactly `size` bytes; a file that ends before is kCorruption (naming path and offset).
+  virtual Status Read(uint64_t offset, uint64_t size, void* bytes) = 0;
+  // Writes all of `size` bytes. After an error the range holds old, new or torn bytes.
+  virtual Status Write(uint64_t offset, const void* bytes, uint64_t size) = 0;
+  // Reserves the disk space of a range; the file's size stays. kStore with ENOSPC when the disk is full.
+  virtual Status Allocate(uint64_t offset, uint64_t size) = 0;
+  virtual Status Truncate(uint64_t size) = 0;
+  virtual Status SyncData() = 0;
+  virtual Status Size(uint64_t* size) = 0;
+  // Takes an advisory lock on the whole file without waiting; *taken tells whether it was free.
+  virtual Status TryLock(bool exclusive, bool* taken) = 0;
+  // Whether some name still leads to the file.
+  virtual Status IsLinked(bool* linked) = 0;
+
+ protected:
+  explicit File(std::string path) : path_(std::move(path)) {}
+
+ private:
+  std::string path_;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) = 0;
+  virtual Status Rename(const std::string& source, const std::string& target) = 0;
+  // Makes the names in a folder (creations, renames, removals) durable.
+  virtual Status SyncFolder(const std::string& path) = 0;
+  virtual Status Unlink(const std::string& path) = 0;
+  virtual Status List(const std::string& path, std::vector<std::string>* names) = 0;
+  virtual Status CreateFolder(const std::string& path) = 0;  // parents too; no error if it exists
+  virtual bool Exists(const std::string& path) = 0;
+};
+
+// The operating system's files. Lives as long as the process.
+FileSystem* PosixFileSystem();
+
+// kStore: what was tried, on which path, and the system's own words for `error` (an errno value).
+Status SystemError(const std::string& action, const std::string& path, int error);
+
+// Reads a whole file.
+Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes);
+// Makes `path` (which must not exist) of `bytes`, space reserved first, synced at the end.
+Status WriteNewFile(FileSystem* files, const std::string& path, const std::string& bytes);
+
+}  // namespace hps

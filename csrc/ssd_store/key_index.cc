@@ -1,0 +1,168 @@
+// KeyIndex's changes: insertion and removal that keep a shard sorted, and growth in place.
+//
+// Above it: table_store. Below it: mmap and mremap; shards under a page use malloc, so that a small
+// table stays small.
+#include "ssd_store/key_index.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kSmallestBytes = 192;
+constexpr uint64_t kMostOverflow = 48;  // slots behind the homes; a run past them makes the shard grow
+
+bool IsFull(uint64_t count, uint64_t slots) { return count * 100 > slots * 86; }
+
+// Memory of `bytes`, keeping the first min(old, new) bytes of the old block; nullptr if refused.
+unsigned char* Reallocate(unsigned char* old, uint64_t old_bytes, uint64_t bytes) {
+  const bool was_mapped = old_bytes >= kPage;
+  const bool is_mapped = bytes >= kPage;
+  if (was_mapped && is_mapped) {
+    void* moved = mremap(old, old_bytes, bytes, MREMAP_MAYMOVE);
+    return moved == MAP_FAILED ? nullptr : static_cast<unsigned char*>(moved);
+  }
+  if (!was_mapped && !is_mapped) return static_cast<unsigned char*>(std::realloc(old, bytes));
+  void* fresh = is_mapped ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                          : std::malloc(bytes);
+  if (fresh == MAP_FAILED || fresh == nullptr) return nullptr;
+  if (old != nullptr) std::memcpy(fresh, old, std::min(old_bytes, bytes));
+  if (was_mapped) {
+    munmap(old, old_bytes);
+  } else {
+    std::free(old);
+  }
+  return static_cast<unsigned char*>(fresh);
+}
+
+}  // namespace
+
+// Entries are pushed together at the front, moved to the end of the new slots, and dealt out from
+// there to their new homes; an entry never moves behind where it was read from, so one block is enough.
+bool KeyIndex::Spread(Shard* shard, uint64_t slots) {
+  uint64_t packed = 0;
+  for (uint64_t slot = 0; slot < shard->slots; ++slot) {
+    const Entry entry = Load(*shard, slot);
+    if (!entry.is_empty()) Store(*shard, packed++, entry);
+  }
+  HPS_CHECK(packed == shard->count && packed < slots);
+  const uint64_t start = slots - packed;
+  std::memmove(shard->entries + start * kEntryBytes, shard->entries, packed * kEntryBytes);
+  std::memset(shard->entries, 0xff, start * kEntryBytes);
+  shard->slots = slots;
+  shard->homes = slots - std::min(kMostOverflow, slots / 4);
+  uint64_t next = 0;
+  for (uint64_t source = start; source < slots; ++source) {
+    next = std::max(next, Home(*shard, Load(*shard, source).remainder())) + 1;
+  }
+  if (next >= slots) return false;
+  const Entry empty{~uint64_t{0}, ~uint32_t{0}};
+  next = 0;
+  for (uint64_t source = start; source < slots; ++source) {
+    const Entry entry = Load(*shard, source);
+    const uint64_t target = std::max(next, Home(*shard, entry.remainder()));
+    next = target + 1;
+    Store(*shard, source, empty);
+    Store(*shard, target, entry);
+  }
+  return true;
+}
+
+bool KeyIndex::Resize(Shard* shard, uint64_t bytes) {
+  const uint64_t old_bytes = shard->bytes;
+  const uint64_t slots = bytes / kEntryBytes;
+  if (bytes < old_bytes && !Spread(shard, slots)) {
+    HPS_CHECK(Spread(shard, old_bytes / kEntryBytes));
+    return true;
+  }
+  unsigned char* entries = Reallocate(shard->entries, old_bytes, bytes);
+  if (entries == nullptr) {
+    if (bytes < old_bytes) HPS_CHECK(Spread(shard, old_bytes / kEntryBytes));
+    return false;
+  }
+  shard->entries = entries;
+  shard->bytes = bytes;
+  allocated_bytes_ += bytes - old_bytes;
+  return bytes < old_bytes || Spread(shard, slots) || Grow(shard);
+}
+
+bool KeyIndex::Grow(Shard* shard) {
+  if (shard->bytes == 0) return Resize(shard, kSmallestBytes);
+  if (shard->bytes < kPage) return Resize(shard, std::min(shard->bytes * 2, kPage));
+  const uint64_t pages = shard->bytes / kPage;
+  return Resize(shard, kPage * std::max(pages + 1, pages * 11 / 10));
+}
+
+bool KeyIndex::Put(uint64_t hash, uint64_t location, uint64_t* previous) {
+  HPS_CHECK(location < kNone);
+  Shard& shard = shards_[hash >> 56];
+  const uint64_t remainder = Remainder(hash);
+  const Entry fresh{remainder << 8 | location >> 32, static_cast<uint32_t>(location)};
+  *previous = kNone;
+  for (;;) {
+    if (shard.slots > 0) {
+      const uint64_t slot = Seek(shard, remainder);
+      const Entry entry = Load(shard, slot);
+      if (entry.remainder() == remainder && !entry.is_empty()) {
+        *previous = entry.location();
+        Store(shard, slot, fresh);
+        return true;
+      }
+      uint64_t end = slot;
+      while (!Load(shard, end).is_empty()) ++end;
+      if (end + 1 < shard.slots && !IsFull(shard.count + 1, shard.slots)) {
+        unsigned char* place = shard.entries + slot * kEntryBytes;
+        std::memmove(place + kEntryBytes, place, (end - slot) * kEntryBytes);
+        Store(shard, slot, fresh);
+        ++shard.count;
+        ++size_;
+        return true;
+      }
+    }
+    if (!Grow(&shard)) return false;
+  }
+}
+
+uint64_t KeyIndex::Erase(uint64_t hash) {
+  Shard& shard = shards_[hash >> 56];
+  if (shard.count == 0) return kNone;
+  const uint64_t remainder = Remainder(hash);
+  const uint64_t slot = Seek(shard, remainder);
+  const Entry entry = Load(shard, slot);
+  if (entry.remainder() != remainder || entry.is_empty()) return kNone;
+  // Entries behind it that are not at home move up by one.
+  uint64_t end = slot + 1;
+  while (!Load(shard, end).is_empty() && Home(shard, Load(shard, end).remainder()) < end) ++end;
+  unsigned char* place = shard.entries + slot * kEntryBytes;
+  std::memmove(place, place + kEntryBytes, (end - slot - 1) * kEntryBytes);
+  Store(shard, end - 1, Entry{~uint64_t{0}, ~uint32_t{0}});
+  --shard.count;
+  --size_;
+  if (shard.bytes > 2 * kPage && shard.count * 2 < shard.slots) {
+    const uint64_t wanted = shard.count * kEntryBytes * 4 / 3 + kPage;
+    if (wanted < shard.bytes) Resize(&shard, wanted / kPage * kPage);  // refused: it stays large
+  }
+  return entry.location();
+}
+
+void KeyIndex::Clear() {
+  for (Shard& shard : shards_) {
+    if (shard.bytes >= kPage) {
+      munmap(shard.entries, shard.bytes);
+    } else {
+      std::free(shard.entries);
+    }
+    shard = Shard();
+  }
+  size_ = 0;
+  allocated_bytes_ = 0;
+}
+
+}  // namespace hps

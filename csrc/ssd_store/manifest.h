@@ -1,0 +1,59 @@
+// Manifest: the append-only log that says which files make up the store, and CURRENT, which says how
+// much of it counts.
+//
+// Above it: store, verify. Below it: manifest_records, file_system. A record's checksum continues
+// the one before it, so records cannot be reordered, and a leftover behind a newer tail cannot
+// pass. Commit makes one record durable: space for it, the new CURRENT under another name, the
+// record, then the rename. An error before the record was begun leaves all as it was; a later one means that
+// nobody knows what is on disk, and the store must stop. Thread-safety: none; the store serialises.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ssd_store/file_system.h"
+#include "ssd_store/manifest_records.h"
+
+namespace hps {
+
+class Manifest {
+ public:
+  Manifest(FileSystem* files, std::string folder) : files_(files), folder_(std::move(folder)) {}
+
+  // Reads CURRENT and the log. A writer also takes whole valid records beyond CURRENT's length; a
+  // reader, which may stand beside a living writer, does not.
+  // kCorruption for any damage below CURRENT's length.
+  Status Load(bool is_writer);
+  // Starts the manifest of a new store, or rewrites a loaded one, as file `number`.
+  // *is_begun tells, on error, whether the disk may hold the new state.
+  Status Start(uint64_t number, const OpenRecord& open, bool* is_begun);
+  // Appends one record and makes it count.
+  Status Commit(RecordKind kind, const std::string& payload, bool* is_begun);
+
+  const ManifestState& state() const { return state_; }
+  uint64_t number() const { return number_; }
+  uint64_t size() const { return log_.size(); }
+  // The log has outgrown the records still wanted; Start writes a short one.
+  bool is_bloated() const { return log_.size() > kSmallLog + 4 * started_bytes_; }
+  std::string path() const;
+
+ private:
+  static constexpr uint64_t kSmallLog = uint64_t{1} << 20;
+
+  Status ReadCurrent(uint64_t* length, uint64_t* digest);
+  Status ParseLog(const std::string& bytes, uint64_t length, bool is_writer);
+  std::string Frame(RecordKind kind, const std::string& payload) const;
+  Status WriteCurrentBeside(uint64_t number, const std::string& log);
+  Status ReplaceCurrent();
+
+  FileSystem* files_;
+  std::string folder_;
+  uint64_t number_ = 0;
+  std::string log_;  // all valid bytes of the log
+  uint32_t chain_ = 0;
+  uint64_t started_bytes_ = 0;
+  ManifestState state_;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace hps

@@ -1,0 +1,86 @@
+// Segment: one file of records, and the writer that fills and seals it.
+//
+// Above it: table_store, verify, recovery. Below it: format, file_system. A segment is written by one
+// SegmentWriter, sealed by its footer and immutable from then on. A record is a row image and its
+// checksum. Reading is safe from any thread, also of an unsealed segment up to what has been written.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ssd_store/file_cache.h"
+#include "ssd_store/file_system.h"
+#include "ssd_store/manifest_records.h"
+
+namespace hps {
+
+struct Tombstone {
+  uint64_t key = 0;
+  uint64_t position = 0;  // it counts just before the record of this number
+};
+
+// A segment as its table knows it. `live`, `chunks` and `info` change under the table's lock only.
+struct Segment {
+  std::string path;
+  uint32_t row_bytes = 0;
+  SegmentInfo info;
+  bool is_sealed = false;
+  uint64_t live = 0;             // records that the index names
+  std::vector<uint32_t> chunks;  // of the table's location space, one for each 4096 records
+
+  uint64_t stride() const { return row_bytes + kChecksumBytes; }
+};
+
+// What a footer holds, in pieces: keys of records [first, first + count), or tombstones.
+struct FooterVisitor {
+  std::function<void(uint64_t first, const uint64_t* keys, uint64_t count)> keys;
+  std::function<void(const Tombstone* tombstones, uint64_t count)> tombstones;
+};
+
+// Checks the header against what the manifest says of the segment.
+Status CheckSegmentHeader(File* file, const Segment& segment, const TableSchema& schema,
+                          uint64_t store_id);
+// Checks header, length, footer and the footer's checksum, calling the visitor on the way;
+// kCorruption by name. What the visitor was given counts only if the result is ok.
+Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);
+// Checks `count` records that lie one after another in `bytes`; the first is record `first`.
+Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes);
+// Reads all records in pieces, checks them and calls visit(first, count, records).
+Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
+                   const std::function<void(uint64_t, uint64_t, const char*)>& visit);
+
+class SegmentWriter {
+ public:
+  // Makes the file and writes its header. `segment` must carry path, row_bytes and numbers.
+  static Status Create(FileSystem* files, std::shared_ptr<Segment> segment,
+                       const TableSchema& schema, uint64_t store_id,
+                       std::unique_ptr<SegmentWriter>* writer);
+
+  // Writes `count` rows (row_bytes apart) as records behind the last: space reserved, then one write
+  // for each 8 MiB of records. The caller raises info.num_records when it installs them.
+  // After an error the next Append overwrites what was left.
+  Status Append(const char* rows, uint64_t count);
+  void AddTombstone(uint64_t key) { tombstones_.push_back({key, segment_->info.num_records}); }
+  // Writes the footer, whose keys are read back from the records (and checked) rather than kept in
+  // memory. Not synced yet: the caller keeps file() and syncs it.
+  Status Seal();
+
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  const std::shared_ptr<File>& file() const { return file_; }
+  uint64_t num_tombstones() const { return tombstones_.size(); }
+  uint64_t memory_bytes() const { return tombstones_.capacity() * sizeof(Tombstone); }
+
+ private:
+  SegmentWriter(std::shared_ptr<Segment> segment, std::shared_ptr<File> file)
+      : segment_(std::move(segment)), file_(std::move(file)) {}
+  Status WriteFooter(uint64_t* end);
+
+  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<File> file_;
+  std::vector<Tombstone> tombstones_;
+  uint64_t reserved_ = 0;
+};
+
+}  // namespace hps

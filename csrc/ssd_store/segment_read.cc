@@ -1,0 +1,95 @@
+// Reading a segment in order: footer, records, and their checks.
+//
+// Above it: segment.h. Below it: format, file_system. Scattered records are row_fetch.cc's.
+#include <algorithm>
+
+#include "ssd_store/segment.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kCheckedAtOnce = 256;
+
+}  // namespace
+
+Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor) {
+  const SegmentInfo& info = segment.info;
+  uint64_t offset = info.RecordOffset(info.num_records, segment.row_bytes);
+  const uint64_t footer_start = offset;
+  uint64_t size = 0;
+  HPS_RETURN_IF_ERROR(file->Size(&size));
+  if (size != info.FileBytes(segment.row_bytes)) {
+    return Corruption(file->path(), size, "the file ends here; its manifest names a length of " +
+                                              std::to_string(info.FileBytes(segment.row_bytes)));
+  }
+  uint32_t checksum = 0;
+  std::vector<uint64_t> words(kPieceBytes / 8);
+  for (uint64_t first = 0; first < info.num_records;) {
+    const uint64_t count = std::min<uint64_t>(words.size(), info.num_records - first);
+    HPS_RETURN_IF_ERROR(file->Read(offset, count * 8, words.data()));
+    checksum = Crc32c(checksum, words.data(), count * 8);
+    if (visitor.keys) visitor.keys(first, words.data(), count);
+    first += count;
+    offset += count * 8;
+  }
+  std::vector<Tombstone> tombstones(kPieceBytes / kTombstoneBytes);
+  static_assert(sizeof(Tombstone) == kTombstoneBytes);
+  for (uint64_t first = 0; first < info.num_tombstones;) {
+    const uint64_t count = std::min<uint64_t>(tombstones.size(), info.num_tombstones - first);
+    HPS_RETURN_IF_ERROR(file->Read(offset, count * kTombstoneBytes, tombstones.data()));
+    checksum = Crc32c(checksum, tombstones.data(), count * kTombstoneBytes);
+    if (visitor.tombstones) visitor.tombstones(tombstones.data(), count);
+    first += count;
+    offset += count * kTombstoneBytes;
+  }
+  char trailer[kFooterTrailerBytes];
+  HPS_RETURN_IF_ERROR(file->Read(offset, sizeof(trailer), trailer));
+  checksum = Crc32c(checksum, trailer, sizeof(trailer) - 4);
+  uint32_t stored = 0;
+  std::memcpy(&stored, trailer + sizeof(trailer) - 4, 4);
+  if (checksum != stored || checksum != info.footer_checksum) {
+    return Corruption(file->path(), footer_start,
+                      "the checksum of the footer is " + std::to_string(checksum) + ", " +
+                          std::to_string(info.footer_checksum) + " expected");
+  }
+  return Status::Ok();
+}
+
+Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes) {
+  const uint64_t segment_seed = SegmentSeed(segment.info.number);
+  uint32_t seeds[kCheckedAtOnce];
+  uint32_t checksums[kCheckedAtOnce];
+  for (uint64_t start = 0; start < count; start += kCheckedAtOnce) {
+    const uint64_t size = std::min(kCheckedAtOnce, count - start);
+    const char* records = bytes + start * segment.stride();
+    for (uint64_t i = 0; i < size; ++i) seeds[i] = RecordSeed(segment_seed, first + start + i);
+    Crc32cMany(records, segment.stride(), segment.row_bytes, size, seeds, checksums);
+    for (uint64_t i = 0; i < size; ++i) {
+      uint32_t stored = 0;
+      std::memcpy(&stored, records + i * segment.stride() + segment.row_bytes, 4);
+      if (stored == checksums[i]) continue;
+      const uint64_t record = first + start + i;
+      return Corruption(segment.path, segment.info.RecordOffset(record, segment.row_bytes),
+                        "the checksum of record " + std::to_string(record) + " is " +
+                            std::to_string(checksums[i]) + ", stored is " + std::to_string(stored));
+    }
+  }
+  return Status::Ok();
+}
+
+Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
+                   const std::function<void(uint64_t, uint64_t, const char*)>& visit) {
+  const uint64_t piece = std::max<uint64_t>(1, kPieceBytes / segment.stride());
+  const std::unique_ptr<char[]> records(new char[piece * segment.stride()]);
+  for (uint64_t first = 0; first < num_records; first += piece) {
+    const uint64_t count = std::min(piece, num_records - first);
+    HPS_RETURN_IF_ERROR(file->Read(segment.info.RecordOffset(first, segment.row_bytes),
+                                   count * segment.stride(), records.get()));
+    HPS_RETURN_IF_ERROR(CheckRecords(segment, first, count, records.get()));
+    visit(first, count, records.get());
+  }
+  return Status::Ok();
+}
+
+}  // namespace hps

@@ -1,0 +1,241 @@
+// SsdStore's verbs: append, erase, checkpoint, restore, and the removal of files nobody needs.
+//
+// Above it: store.h. Below it: table_store, manifest. Opening is store_open.cc's.
+#include "ssd_store/store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <set>
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kMostInlineBytes = 4096;
+constexpr size_t kMostUnsynced = 16;
+
+std::string ExtraPath(const std::string& folder, uint64_t number) {
+  return folder + "/" + FileName(kExtraPrefix, number);
+}
+
+}  // namespace
+
+SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
+    : files_(files),
+      options_(options),
+      cache_(files, 256),
+      manifest_(files, options.path) {
+  context_.files = files;
+  context_.folder = options.path;
+  context_.segment_bytes = options.segment_bytes;
+  context_.cache = &cache_;
+  context_.take_number = [this](uint64_t* number) { return TakeNumber(number); };
+  context_.sync_later = [this](std::shared_ptr<File> file) {
+    unsynced_.push_back(std::move(file));
+    return unsynced_.size() < kMostUnsynced ? Status::Ok() : SyncPending();
+  };
+}
+
+SsdStore::~SsdStore() = default;
+
+Status SsdStore::CheckWritable() const {
+  if (options_.read_only) {
+    return Status(StatusCode::kStore, options_.path + ": the store was opened read-only", EROFS);
+  }
+  if (!failure_.empty()) {
+    return Status(StatusCode::kStore,
+                  options_.path + ": the store stopped after an error (" + failure_ +
+                      "); open it again to go on from its newest checkpoint",
+                  EIO);
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::Settle(Status status) {
+  if (failure_.empty()) failure_ = status.message();
+  return status;
+}
+
+// A failed sync is never retried: the kernel may have dropped the pages and call the next one a success.
+Status SsdStore::SyncPending() {
+  while (!unsynced_.empty()) {
+    const Status status = unsynced_.back()->SyncData();
+    if (!status.ok()) return Settle(status);
+    unsynced_.pop_back();
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
+  bool is_begun = false;
+  const Status status = manifest_.Commit(kind, payload, &is_begun);
+  if (!status.ok()) return is_begun ? Settle(status) : status;
+  if (!manifest_.is_bloated()) return Status::Ok();
+  uint64_t number = 0;
+  HPS_RETURN_IF_ERROR(TakeNumber(&number));
+  const Status started = manifest_.Start(number, manifest_.state().open, &is_begun);
+  return !started.ok() && is_begun ? Settle(started) : Status::Ok();
+}
+
+Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  const Status status = tables_[table]->Append(rows, count);
+  return status.os_error() == ENOMEM ? Settle(status) : status;
+}
+
+Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  return tables_[table]->Erase(keys, count, found);
+}
+
+Status SsdStore::WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras) {
+  for (const NamedBlob& blob : blobs) {
+    Extra extra;
+    extra.name = blob.name;
+    extra.length = blob.bytes.size();
+    extra.digest = Xxh64(blob.bytes.data(), blob.bytes.size(), 0);
+    if (blob.bytes.size() <= kMostInlineBytes) {
+      extra.bytes = blob.bytes;
+    } else {
+      HPS_RETURN_IF_ERROR(TakeNumber(&extra.file_number));
+      const std::string path = ExtraPath(options_.path, extra.file_number);
+      std::unique_ptr<File> file;
+      HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreateNew, &file));
+      Status status = file->Allocate(0, blob.bytes.size());
+      if (status.ok()) status = file->Write(0, blob.bytes.data(), blob.bytes.size());
+      if (!status.ok()) {
+        (void)files_->Unlink(path).ok();  // else the next removal of leftovers takes it
+        return status;
+      }
+      context_.bytes_written += blob.bytes.size();
+      unsynced_.push_back(std::move(file));
+    }
+    extras->push_back(std::move(extra));
+  }
+  return Status::Ok();
+}
+
+std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
+  std::vector<uint64_t> dropped;
+  uint32_t untagged = tag.empty() ? 1 : 0;
+  const auto& kept = manifest_.state().checkpoints;
+  for (auto it = kept.rbegin(); it != kept.rend(); ++it) {
+    if (it->second.is_deleted) continue;  // goes by itself when another becomes current
+    const bool is_replaced = !tag.empty() && it->second.tag == tag;
+    const bool is_too_old = it->second.tag.empty() && ++untagged > options_.keep_last;
+    if (is_replaced || is_too_old) dropped.push_back(it->first);
+  }
+  return dropped;
+}
+
+Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
+                                CheckpointSummary* summary) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  Checkpoint checkpoint;
+  checkpoint.id = manifest_.state().open.next_checkpoint;
+  checkpoint.tag = tag;
+  checkpoint.created = std::chrono::duration<double>(
+                           std::chrono::system_clock::now().time_since_epoch()).count();
+  HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint.extras));
+  for (const std::unique_ptr<TableStore>& table : tables_) {
+    HPS_RETURN_IF_ERROR(table->Seal());
+    table->DropDead(&retired_);
+    checkpoint.tables.push_back(table->Cut());
+  }
+  checkpoint.dropped = Superseded(tag);
+  HPS_RETURN_IF_ERROR(SyncPending());
+  const Status synced = files_->SyncFolder(options_.path);
+  if (!synced.ok()) return Settle(synced);
+  HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint)));
+  *summary = Summarize(checkpoint);
+  std::vector<std::string> holders;
+  return RemoveUnneeded(&holders);
+}
+
+Status SsdStore::LoadCut(const Checkpoint* cut) {
+  for (const std::unique_ptr<TableStore>& table : tables_) {
+    const TableCut* found = nullptr;
+    for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
+      if (cut->tables[i].schema.id == table->schema().id) found = &cut->tables[i];
+    }
+    HPS_RETURN_IF_ERROR(table->Load(found, &retired_));
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::Restore(const CheckpointName& name) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  const Checkpoint* target = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(name, &target));
+  if (target != nullptr) {
+    // Every footer is checked first, so that a damaged cut leaves the store where it is.
+    for (const TableCut& table : target->tables) {
+      for (const SegmentInfo& info : table.segments) {
+        Segment segment;
+        segment.path = options_.path + "/" + FileName(kSegmentPrefix, info.number);
+        segment.row_bytes = table.schema.row_bytes;
+        segment.info = info;
+        std::shared_ptr<File> file;
+        HPS_RETURN_IF_ERROR(cache_.Open(info.number, segment.path, &file));
+        HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
+      }
+    }
+    HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kRestore, EncodeId(target->id)));
+  }
+  unsynced_.clear();
+  const Status loaded = LoadCut(manifest_.state().Current());
+  if (!loaded.ok()) return Settle(loaded);
+  std::vector<std::string> holders;
+  return RemoveUnneeded(&holders);
+}
+
+Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  const Checkpoint* target = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(name, &target));
+  if (target == nullptr || target->is_deleted) {
+    return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint to delete");
+  }
+  HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kDelete, EncodeId(target->id)));
+  return RemoveUnneeded(holders);
+}
+
+// Everything in the folder that bears a store's name and that no kept checkpoint, no table, no living
+// reader and no running call needs. Leftovers of killed processes go the same way.
+Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
+  PinnedFiles pinned;
+  HPS_RETURN_IF_ERROR(ReadPins(files_, options_.path, &pinned));
+  *holders = pinned.holders;
+  if (pinned.everything) return Status::Ok();
+  std::set<uint64_t> needed = pinned.numbers;
+  needed.insert(manifest_.number());
+  for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
+    for (const uint64_t number : checkpoint.FileNumbers()) needed.insert(number);
+  }
+  for (const std::unique_ptr<TableStore>& table : tables_) {
+    for (const auto& segment : table->Segments()) needed.insert(segment->info.number);
+  }
+  std::erase_if(retired_, [](const std::weak_ptr<Segment>& segment) { return segment.expired(); });
+  for (const std::weak_ptr<Segment>& retired : retired_) {
+    if (const auto segment = retired.lock()) needed.insert(segment->info.number);
+  }
+  std::vector<std::string> names;
+  HPS_RETURN_IF_ERROR(files_->List(options_.path, &names));
+  for (const std::string& name : names) {
+    uint64_t number = 0;
+    const bool is_ours = ParseFileName(name, kSegmentPrefix, &number) ||
+                         ParseFileName(name, kExtraPrefix, &number) ||
+                         ParseFileName(name, kManifestPrefix, &number);
+    if (!is_ours || needed.count(number) > 0) continue;
+    cache_.Forget(number);
+    HPS_RETURN_IF_ERROR(files_->Unlink(options_.path + "/" + name));
+  }
+  return Status::Ok();
+}
+
+}  // namespace hps

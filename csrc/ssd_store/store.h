@@ -1,0 +1,126 @@
+// SsdStore: a directory of tables with checkpoints; the lowest tier, which holds every row.
+//
+// Above it: the Python wrapper (hps/ssd_store/store.py). Below it: table_store, manifest, reader_pin. One
+// process writes, by a lock that names it; readers stand beside it, each at one checkpoint.
+// Thread-safety: every method may be called from any thread. Mutations run one after the other; Fetch
+// and Contains do not wait for their I/O. After a failed sync nobody knows what is on disk, so
+// the store refuses every later mutation and says why; what was acknowledged before stays.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ssd_store/manifest.h"
+#include "ssd_store/reader_pin.h"
+#include "ssd_store/table_store.h"
+
+namespace hps {
+
+// Names a checkpoint: by tag, or by id; with neither, the current cut.
+struct CheckpointName {
+  std::string tag;
+  uint64_t id = 0;
+};
+
+struct StoreOptions {
+  std::string path;
+  std::vector<TableSchema> tables;  // ids are ignored
+  uint64_t segment_bytes = uint64_t{256} << 20;
+  uint32_t keep_last = 2;
+  uint64_t seed = 0;
+  bool has_seed = true;  // false: whatever is stored, 0 in a new store
+  bool read_only = false;
+  CheckpointName checkpoint;  // read-only: the cut to open
+};
+
+struct NamedBlob {
+  std::string name;
+  std::string bytes;
+};
+
+struct CheckpointSummary {
+  uint64_t id = 0;
+  std::string tag;
+  double created = 0;
+  bool is_current = false;
+  uint64_t num_rows = 0;
+  uint64_t num_segments = 0;
+  uint64_t bytes = 0;  // of its segments and extras
+};
+
+struct StoreFigures {
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  uint64_t files_bytes = 0;            // segments and extras that anything still needs
+  uint64_t checkpoint_only_bytes = 0;  // segments that only kept checkpoints need
+};
+
+class SsdStore {
+ public:
+  static Status Open(FileSystem* files, const StoreOptions& options,
+                     std::unique_ptr<SsdStore>* store);
+  ~SsdStore();
+
+  // Tables stand in the order of the options, then those that the directory holds besides.
+  size_t num_tables() const { return tables_.size(); }
+  const TableStore& table(size_t table) const { return *tables_[table]; }
+  uint64_t seed() const { return manifest_.state().open.seed; }
+
+  Status Append(size_t table, const char* rows, uint64_t count);
+  Status Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found);
+
+  Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
+                        CheckpointSummary* summary);
+  // Makes an older cut the current one; what came after it stays only in its own checkpoints.
+  Status Restore(const CheckpointName& name);
+  // `holders` says which living readers still keep its files.
+  Status DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders);
+  std::vector<CheckpointSummary> Checkpoints() const;
+  Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const;
+  StoreFigures Figures() const;
+  FileCache* cache() { return &cache_; }
+
+ private:
+  SsdStore(FileSystem* files, const StoreOptions& options);
+
+  // store_open.cc
+  Status TakeLock();
+  Status OpenWriter();
+  Status OpenReader();
+  Status CreateManifest();
+  Status CheckSchemas() const;
+  Status MergeSchemas(OpenRecord* open) const;
+  Status MakeTables(const Checkpoint* cut);
+  Status TakeNumber(uint64_t* number);
+
+  Status CheckWritable() const;
+  Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
+  Status CommitRecord(RecordKind kind, const std::string& payload);
+  Status SyncPending();
+  Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
+  std::vector<uint64_t> Superseded(const std::string& tag) const;
+  Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
+  Status LoadCut(const Checkpoint* cut);
+  Status RemoveUnneeded(std::vector<std::string>* holders);
+  CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
+
+  FileSystem* files_;
+  StoreOptions options_;
+  FileCache cache_;
+  StoreContext context_;
+  Manifest manifest_;
+  std::unique_ptr<File> lock_;
+  std::unique_ptr<ReaderPin> pin_;
+  uint64_t reader_cut_ = 0;
+  std::vector<std::unique_ptr<TableStore>> tables_;
+
+  mutable std::mutex writer_;  // guards what follows and all mutations
+  std::string failure_;
+  uint64_t next_number_ = 1;
+  std::vector<std::shared_ptr<File>> unsynced_;
+  std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
+};
+
+}  // namespace hps

@@ -1,0 +1,215 @@
+// Opening a store: the lock, the manifest, the check of schemas, and the load of the current cut.
+//
+// Above it: store.h. Below it: manifest, reader_pin, table_store.
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+#include <sstream>
+
+#include "ssd_store/store.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kReservedNumbers = uint64_t{1} << 20;  // file numbers taken at each open
+constexpr int kMostReaderAttempts = 50;
+
+std::string Describe(double first, double second) {
+  std::ostringstream out;
+  out << '(' << first << ", " << second << ')';
+  return out.str();
+}
+
+Status Mismatch(const TableSchema& asked, const std::string& field, const std::string& stored,
+                const std::string& value) {
+  return Status(StatusCode::kConfig, "table '" + asked.name + "': stored " + field + " is " + stored +
+                                         ", asked is " + value +
+                                         "; it is fixed once the store exists: ask for the stored "
+                                         "one, or use another path");
+}
+
+const char* KindName(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kSgd: return "sgd";
+    case OptimizerKind::kAdagrad: return "adagrad";
+    case OptimizerKind::kRowWiseAdagrad: return "rowwise_adagrad";
+    case OptimizerKind::kAdam: return "adam";
+    case OptimizerKind::kFtrl: return "ftrl";
+  }
+  return "unknown";
+}
+
+Status CompareSchemas(const TableSchema& stored, const TableSchema& asked) {
+  if (stored.dim != asked.dim) {
+    return Mismatch(asked, "dim", std::to_string(stored.dim), std::to_string(asked.dim));
+  }
+  if (stored.kind != asked.kind) {
+    return Mismatch(asked, "optimizer", KindName(stored.kind), KindName(asked.kind));
+  }
+  if (stored.row_bytes != asked.row_bytes) {
+    return Mismatch(asked, "row_bytes", std::to_string(stored.row_bytes),
+                    std::to_string(asked.row_bytes));
+  }
+  const double* left = stored.initializer_numbers;
+  const double* right = asked.initializer_numbers;
+  if (stored.initializer != asked.initializer || left[0] != right[0] || left[1] != right[1]) {
+    return Mismatch(asked, "initializer", stored.initializer + Describe(left[0], left[1]),
+                    asked.initializer + Describe(right[0], right[1]));
+  }
+  return Status::Ok();
+}
+
+const TableSchema* FindSchema(const std::vector<TableSchema>& schemas, const std::string& name) {
+  for (const TableSchema& schema : schemas) {
+    if (schema.name == name) return &schema;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
+                      std::unique_ptr<SsdStore>* store) {
+  std::unique_ptr<SsdStore> opened(new SsdStore(files, options));
+  HPS_RETURN_IF_ERROR(options.read_only ? opened->OpenReader() : opened->OpenWriter());
+  *store = std::move(opened);
+  return Status::Ok();
+}
+
+Status SsdStore::TakeLock() {
+  const std::string path = options_.path + "/" + kLockName;
+  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreate, &lock_));
+  bool taken = false;
+  HPS_RETURN_IF_ERROR(lock_->TryLock(true, &taken));
+  if (!taken) {
+    std::string holder;
+    HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &holder));
+    return Status(StatusCode::kStore,
+                  options_.path + ": the store is open for writing by process " + holder +
+                      "; close it there, or open read-only",
+                  EAGAIN);
+  }
+  const std::string pid = std::to_string(getpid());
+  HPS_RETURN_IF_ERROR(lock_->Truncate(0));
+  return lock_->Write(0, pid.data(), pid.size());
+}
+
+Status SsdStore::CreateManifest() {
+  std::vector<std::string> names;
+  HPS_RETURN_IF_ERROR(files_->List(options_.path, &names));
+  uint64_t last = 0;
+  for (const std::string& name : names) {
+    uint64_t number = 0;
+    if (ParseFileName(name, kSegmentPrefix, &number) || ParseFileName(name, kExtraPrefix, &number)) {
+      return Corruption(options_.path + "/" + kCurrentName, 0,
+                        "the file is missing, but the store has " + name);
+    }
+    if (ParseFileName(name, kManifestPrefix, &number)) last = std::max(last, number);
+  }
+  OpenRecord open;
+  std::random_device random;
+  open.store_id = uint64_t{random()} << 32 | random();
+  open.seed = options_.seed;
+  next_number_ = last + 2;
+  open.reserved_end = next_number_ + kReservedNumbers;
+  HPS_RETURN_IF_ERROR(MergeSchemas(&open));
+  bool is_begun = false;
+  return manifest_.Start(last + 1, open, &is_begun);
+}
+
+Status SsdStore::MergeSchemas(OpenRecord* open) const {
+  uint32_t next_id = 1;
+  for (const TableSchema& schema : open->tables) next_id = std::max(next_id, schema.id + 1);
+  for (const TableSchema& asked : options_.tables) {
+    if (FindSchema(open->tables, asked.name) != nullptr) continue;
+    open->tables.push_back(asked);
+    open->tables.back().id = next_id++;
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::CheckSchemas() const {
+  const OpenRecord& open = manifest_.state().open;
+  for (const TableSchema& asked : options_.tables) {
+    if (options_.has_seed && open.seed != options_.seed) {
+      return Mismatch(asked, "seed", std::to_string(open.seed), std::to_string(options_.seed));
+    }
+    const TableSchema* stored = FindSchema(open.tables, asked.name);
+    if (stored != nullptr) {
+      HPS_RETURN_IF_ERROR(CompareSchemas(*stored, asked));
+    } else if (options_.read_only) {
+      return Status(StatusCode::kConfig,
+                    options_.path + ": the store has no table '" + asked.name + "'");
+    }
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::OpenWriter() {
+  HPS_RETURN_IF_ERROR(files_->CreateFolder(options_.path + "/" + kPinFolder));
+  HPS_RETURN_IF_ERROR(TakeLock());
+  if (!files_->Exists(options_.path + "/" + kCurrentName)) {
+    HPS_RETURN_IF_ERROR(CreateManifest());
+  } else {
+    HPS_RETURN_IF_ERROR(manifest_.Load(true));
+    HPS_RETURN_IF_ERROR(CheckSchemas());
+    OpenRecord open = manifest_.state().open;
+    next_number_ = open.reserved_end;
+    open.reserved_end = next_number_ + kReservedNumbers;
+    HPS_RETURN_IF_ERROR(MergeSchemas(&open));
+    HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kOpen, EncodeOpen(open)));
+  }
+  HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
+  std::vector<std::string> holders;
+  return RemoveUnneeded(&holders);
+}
+
+Status SsdStore::OpenReader() {
+  if (!files_->Exists(options_.path + "/" + kCurrentName)) {
+    return Status(StatusCode::kStore, options_.path + ": there is no store here", ENOENT);
+  }
+  HPS_RETURN_IF_ERROR(ReaderPin::Create(files_, options_.path, &pin_));
+  // A writer may replace the manifest between the reading of CURRENT and of the file that it names.
+  Status loaded;
+  for (int attempt = 0; attempt < kMostReaderAttempts; ++attempt) {
+    loaded = manifest_.Load(false);
+    if (loaded.os_error() != ENOENT) break;
+  }
+  HPS_RETURN_IF_ERROR(loaded);
+  HPS_RETURN_IF_ERROR(CheckSchemas());
+  reader_cut_ = manifest_.state().current;
+  const Checkpoint* cut = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(options_.checkpoint, &cut));
+  reader_cut_ = cut == nullptr ? 0 : cut->id;
+  HPS_RETURN_IF_ERROR(MakeTables(cut));
+  if (pin_ == nullptr) return Status::Ok();
+  return pin_->Narrow(reader_cut_, cut == nullptr ? std::vector<uint64_t>() : cut->FileNumbers());
+}
+
+Status SsdStore::MakeTables(const Checkpoint* cut) {
+  const OpenRecord& open = manifest_.state().open;
+  context_.store_id = open.store_id;
+  const auto add = [this](const TableSchema& schema) {
+    tables_.push_back(std::make_unique<TableStore>(&context_, schema));
+  };
+  for (const TableSchema& asked : options_.tables) add(*FindSchema(open.tables, asked.name));
+  for (const TableSchema& stored : open.tables) {
+    if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
+  }
+  return LoadCut(cut);
+}
+
+Status SsdStore::TakeNumber(uint64_t* number) {
+  if (next_number_ == manifest_.state().open.reserved_end) {
+    OpenRecord open = manifest_.state().open;
+    open.reserved_end += kReservedNumbers;
+    bool is_begun = false;
+    const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), &is_begun);
+    if (!status.ok()) return is_begun ? Settle(status) : status;
+  }
+  *number = next_number_++;
+  return Status::Ok();
+}
+
+}  // namespace hps

@@ -1,0 +1,117 @@
+// SsdStore's questions: which checkpoints there are, what they carry, how many bytes.
+//
+// Above it: store.h. Below it: manifest, table_store.
+#include <algorithm>
+#include <map>
+
+#include "ssd_store/store.h"
+
+namespace hps {
+
+Status SsdStore::Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const {
+  const ManifestState& state = manifest_.state();
+  if (name.tag.empty() && name.id == 0) {
+    const auto found = state.checkpoints.find(options_.read_only ? reader_cut_ : state.current);
+    *checkpoint = found == state.checkpoints.end() ? nullptr : &found->second;
+    return Status::Ok();
+  }
+  if (!name.tag.empty()) {
+    *checkpoint = state.Find(name.tag);
+  } else {
+    const auto found = state.checkpoints.find(name.id);
+    *checkpoint = found == state.checkpoints.end() || found->second.is_deleted ? nullptr
+                                                                              : &found->second;
+  }
+  if (*checkpoint != nullptr) return Status::Ok();
+  std::string known;
+  for (const auto& [id, kept] : state.checkpoints) {
+    if (kept.is_deleted) continue;
+    known += (known.empty() ? "" : ", ") + std::to_string(id);
+    if (!kept.tag.empty()) known += " ('" + kept.tag + "')";
+  }
+  const std::string asked = name.tag.empty() ? std::to_string(name.id) : "'" + name.tag + "'";
+  return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint " + asked +
+                                         "; kept are: " + (known.empty() ? "none" : known));
+}
+
+CheckpointSummary SsdStore::Summarize(const Checkpoint& checkpoint) const {
+  CheckpointSummary summary;
+  summary.id = checkpoint.id;
+  summary.tag = checkpoint.tag;
+  summary.created = checkpoint.created;
+  summary.is_current = checkpoint.id == manifest_.state().current;
+  for (const TableCut& table : checkpoint.tables) {
+    summary.num_rows += table.num_rows;
+    summary.num_segments += table.segments.size();
+    for (const SegmentInfo& segment : table.segments) {
+      summary.bytes += segment.FileBytes(table.schema.row_bytes);
+    }
+  }
+  for (const Extra& extra : checkpoint.extras) summary.bytes += extra.length;
+  return summary;
+}
+
+std::vector<CheckpointSummary> SsdStore::Checkpoints() const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  std::vector<CheckpointSummary> summaries;
+  for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
+    if (!checkpoint.is_deleted) summaries.push_back(Summarize(checkpoint));
+  }
+  return summaries;
+}
+
+Status SsdStore::Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const Checkpoint* checkpoint = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(name, &checkpoint));
+  if (checkpoint == nullptr) return Status::Ok();
+  for (const Extra& extra : checkpoint->extras) {
+    NamedBlob blob{extra.name, extra.bytes};
+    std::string path = manifest_.path();
+    if (extra.file_number != 0) {
+      path = options_.path + "/" + FileName(kExtraPrefix, extra.file_number);
+      HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &blob.bytes));
+    }
+    if (blob.bytes.size() != extra.length ||
+        Xxh64(blob.bytes.data(), blob.bytes.size(), 0) != extra.digest) {
+      return Corruption(path, 0, "the digest of '" + extra.name + "' of checkpoint " +
+                                     std::to_string(checkpoint->id) + " (" +
+                                     std::to_string(extra.length) + " bytes) does not match");
+    }
+    extras->push_back(std::move(blob));
+  }
+  return Status::Ok();
+}
+
+StoreFigures SsdStore::Figures() const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  std::map<uint64_t, uint64_t> live;
+  std::map<uint64_t, uint64_t> kept;
+  for (const std::unique_ptr<TableStore>& table : tables_) {
+    for (const auto& segment : table->Segments()) {
+      live[segment->info.number] = segment->info.FileBytes(segment->row_bytes);
+    }
+  }
+  for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
+    for (const TableCut& table : checkpoint.tables) {
+      for (const SegmentInfo& info : table.segments) {
+        kept[info.number] = info.FileBytes(table.schema.row_bytes);
+      }
+    }
+    for (const Extra& extra : checkpoint.extras) {
+      if (extra.file_number != 0) live[extra.file_number] = extra.length;
+    }
+  }
+  StoreFigures figures;
+  figures.bytes_read = context_.bytes_read;
+  figures.bytes_written = context_.bytes_written;
+  for (const auto& [number, bytes] : live) figures.files_bytes += bytes;
+  for (const auto& [number, bytes] : kept) {
+    if (live.count(number) > 0) continue;
+    figures.files_bytes += bytes;
+    figures.checkpoint_only_bytes += bytes;
+  }
+  return figures;
+}
+
+}  // namespace hps

@@ -1,0 +1,254 @@
+// TableStore's verbs: append, erase, look-up, seal, and the tables' accounts.
+//
+// Above it: table_store.h. Below it: key_index, segment. Loading a cut is table_load.cc's.
+#include "ssd_store/table_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kAhead = 16;  // keys between a prefetch and its use
+
+Status OutOfMemory(const std::string& table) {
+  return Status(StatusCode::kStore,
+                "table '" + table + "': the system has no memory left for the store's index",
+                ENOMEM);
+}
+
+}  // namespace
+
+uint64_t TableStore::CapacityOf(uint64_t num_bytes) const {
+  const uint64_t records = num_bytes / (schema_.row_bytes + kChecksumBytes);
+  return std::clamp<uint64_t>(records, 1, kMostRecords);
+}
+
+Status TableStore::OpenSegment() {
+  auto segment = std::make_shared<Segment>();
+  HPS_RETURN_IF_ERROR(context_->take_number(&segment->info.number));
+  segment->info.sequence = segment->info.number;
+  segment->path = context_->folder + "/" + FileName(kSegmentPrefix, segment->info.number);
+  segment->row_bytes = schema_.row_bytes;
+  HPS_RETURN_IF_ERROR(SegmentWriter::Create(context_->files, segment, schema_, context_->store_id,
+                                            &writer_));
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  writer_ordinal_ = AddSegment(std::move(segment));
+  return Status::Ok();
+}
+
+uint32_t TableStore::AddSegment(std::shared_ptr<Segment> segment) {
+  const auto free = std::find(segments_.begin(), segments_.end(), nullptr);
+  const auto ordinal = static_cast<uint32_t>(free - segments_.begin());
+  if (free == segments_.end()) {
+    segments_.push_back(std::move(segment));
+  } else {
+    *free = std::move(segment);
+  }
+  return ordinal;
+}
+
+bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
+  Segment& segment = *segments_[ordinal];
+  while (segment.chunks.size() * kChunkRecords < num_records) {
+    const ChunkPlace place{ordinal, static_cast<uint32_t>(segment.chunks.size())};
+    if (free_chunks_.empty()) {
+      if ((chunks_.size() + 1) << kChunkBits >= KeyIndex::kNone) return false;
+      segment.chunks.push_back(static_cast<uint32_t>(chunks_.size()));
+      chunks_.push_back(place);
+    } else {
+      segment.chunks.push_back(free_chunks_.back());
+      chunks_[free_chunks_.back()] = place;
+      free_chunks_.pop_back();
+    }
+  }
+  return true;
+}
+
+bool TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
+                         uint64_t count) {
+  if (!AddChunks(ordinal, first + count)) return false;
+  Segment& segment = *segments_[ordinal];
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) index_.Prefetch(MixKey(RowKey(keys + (i + kAhead) * stride)));
+    const uint64_t record = first + i;
+    const uint64_t location = uint64_t{segment.chunks[record >> kChunkBits]} << kChunkBits |
+                              (record & (kChunkRecords - 1));
+    uint64_t previous = KeyIndex::kNone;
+    if (!index_.Put(MixKey(RowKey(keys + i * stride)), location, &previous)) return false;
+    ++segment.live;
+    if (previous != KeyIndex::kNone) --segments_[chunks_[previous >> kChunkBits].segment]->live;
+  }
+  return true;
+}
+
+Status TableStore::Append(const char* rows, uint64_t count) {
+  const uint64_t row_bytes = schema_.row_bytes;
+  const uint64_t capacity = CapacityOf(context_->segment_bytes);
+  while (count > 0) {
+    if (writer_ != nullptr) {
+      const uint64_t used = writer_->segment()->info.num_records;
+      if (used > 0 && used + count > capacity) HPS_RETURN_IF_ERROR(Seal());
+    }
+    if (writer_ == nullptr) HPS_RETURN_IF_ERROR(OpenSegment());
+    Segment& segment = *writer_->segment();
+    const uint64_t first = segment.info.num_records;
+    const uint64_t size = std::min(count, std::max<uint64_t>(1, capacity - first));
+    HPS_RETURN_IF_ERROR(writer_->Append(rows, size));
+    context_->bytes_written += size * segment.stride();
+    {
+      const std::unique_lock<std::shared_mutex> lock(mutex_);
+      segment.info.num_records += size;
+      if (!PutKeys(writer_ordinal_, first, rows, row_bytes, size)) return OutOfMemory(schema_.name);
+    }
+    rows += size * row_bytes;
+    count -= size;
+  }
+  return Status::Ok();
+}
+
+Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
+  std::memset(found, 0, count);
+  if (writer_ == nullptr) {
+    std::vector<uint8_t> stored(count);
+    Contains(keys, count, stored.data());
+    if (std::find(stored.begin(), stored.end(), 1) == stored.end()) return Status::Ok();
+    HPS_RETURN_IF_ERROR(OpenSegment());
+  }
+  {
+    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
+      const uint64_t location = index_.Erase(MixKey(keys[i]));
+      if (location == KeyIndex::kNone) continue;
+      found[i] = 1;
+      --segments_[chunks_[location >> kChunkBits].segment]->live;
+      writer_->AddTombstone(keys[i]);
+    }
+  }
+  return writer_->num_tombstones() < kMostTombstones ? Status::Ok() : Seal();
+}
+
+Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8_t* found) const {
+  HPS_CHECK(count <= UINT32_MAX);
+  std::vector<WantedRecord> wanted;
+  wanted.reserve(count);
+  std::vector<std::shared_ptr<const Segment>> used;  // one for each run of a segment in `wanted`
+  {
+    const std::shared_lock<std::shared_mutex> lock(mutex_);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
+      const uint64_t location = index_.Find(MixKey(keys[i]));
+      found[i] = location != KeyIndex::kNone;
+      if (!found[i]) continue;
+      wanted.push_back(Decode(location));
+      wanted.back().row = static_cast<uint32_t>(i);
+    }
+    std::sort(wanted.begin(), wanted.end(), [](const WantedRecord& left, const WantedRecord& right) {
+      return left.segment != right.segment ? left.segment < right.segment
+                                           : left.record < right.record;
+    });
+    for (uint64_t i = 0; i < wanted.size(); ++i) {
+      if (i == 0 || wanted[i].segment != wanted[i - 1].segment) {
+        used.push_back(segments_[wanted[i].segment]);
+      }
+    }
+  }
+  uint64_t first = 0;
+  for (const std::shared_ptr<const Segment>& segment : used) {
+    uint64_t end = first;
+    while (end < wanted.size() && wanted[end].segment == wanted[first].segment) ++end;
+    HPS_RETURN_IF_ERROR(
+        FetchRecords(context_, *segment, &wanted[first], end - first, keys, rows));
+    first = end;
+  }
+  return Status::Ok();
+}
+
+void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
+    found[i] = index_.Find(MixKey(keys[i])) != KeyIndex::kNone;
+  }
+}
+
+uint64_t TableStore::num_rows() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return index_.size();
+}
+
+TableFigures TableStore::Figures() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  TableFigures figures;
+  figures.num_rows = index_.size();
+  figures.index_bytes = index_.memory_bytes() + chunks_.capacity() * sizeof(ChunkPlace) +
+                        free_chunks_.capacity() * sizeof(uint32_t);
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment == nullptr) continue;
+    ++figures.num_segments;
+    figures.live_bytes += segment->live * segment->stride();
+    figures.segment_bytes += segment->is_sealed
+                                 ? segment->info.FileBytes(segment->row_bytes)
+                                 : segment->info.RecordOffset(segment->info.num_records,
+                                                              segment->row_bytes);
+    figures.index_bytes += sizeof(Segment) + segment->chunks.capacity() * sizeof(uint32_t);
+  }
+  return figures;
+}
+
+TableSnapshot TableStore::Snapshot() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  TableSnapshot snapshot;
+  std::vector<TableSnapshot::Part> parts(segments_.size());
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    if (segments_[i] == nullptr) continue;
+    parts[i].segment = segments_[i];
+    parts[i].live.resize((segments_[i]->info.num_records + 63) / 64);
+  }
+  index_.ForEachLocation([&](uint64_t location) {
+    const WantedRecord place = Decode(location);
+    parts[place.segment].live[place.record / 64] |= uint64_t{1} << (place.record % 64);
+  });
+  snapshot.num_rows = index_.size();
+  for (TableSnapshot::Part& part : parts) {
+    if (part.segment != nullptr) snapshot.parts.push_back(std::move(part));
+  }
+  return snapshot;
+}
+
+Status TableStore::Seal() {
+  if (writer_ == nullptr) return Status::Ok();
+  HPS_RETURN_IF_ERROR(writer_->Seal());
+  context_->bytes_written += writer_->segment()->info.FooterBytes();
+  {
+    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    writer_->segment()->is_sealed = true;
+  }
+  const std::shared_ptr<File> file = writer_->file();
+  writer_.reset();
+  return context_->sync_later(file);
+}
+
+TableCut TableStore::Cut() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  TableCut cut;
+  cut.schema = schema_;
+  cut.num_rows = index_.size();
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment == nullptr) continue;
+    HPS_CHECK(segment->is_sealed);
+    cut.segments.push_back(segment->info);
+  }
+  std::sort(cut.segments.begin(), cut.segments.end(),
+            [](const SegmentInfo& left, const SegmentInfo& right) {
+              return left.sequence != right.sequence ? left.sequence < right.sequence
+                                                     : left.generation < right.generation;
+            });
+  return cut;
+}
+
+}  // namespace hps

@@ -1,0 +1,308 @@
+"""SsdStore: every row of every table in one directory, log-structured, with checkpoints.
+
+Above it: `hps.ParameterServer`. Below it: `hps._C.SsdStore` (csrc/ssd_store), which does all work on
+data. The files are described in docs/ssd_store_format.md.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from hps import _C
+from hps.errors import ConfigError, StoreError
+from hps.ssd_store.schema import TableSchema
+from hps.tier import Flags, Keys, Rows
+
+
+def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Checks every checksum under a store's directory; may run beside a writer.
+
+    Args:
+        path: the store's directory.
+
+    Returns:
+        (file, what is wrong with it) for each damaged file; empty if all is well.
+
+    Raises:
+        StoreError: there is no store, or it cannot be listed.
+
+    Cost: reads every byte of every kept checkpoint; nothing is removed while it runs.
+    """
+    return _C.verify_store(os.fspath(path))
+
+
+def _name(checkpoint: str | int | None) -> tuple[str, int]:
+    """A checkpoint's (tag, id) as the native core takes them."""
+    if isinstance(checkpoint, str) and not checkpoint:
+        raise ConfigError("checkpoint='' is not a tag; use None for the current cut")
+    if isinstance(checkpoint, int):
+        if checkpoint < 1:
+            raise ConfigError(f"checkpoint={checkpoint}: ids count from 1")
+        return "", checkpoint
+    return checkpoint or "", 0
+
+
+class SsdStore:
+    """A directory of rows; see `hps.tier.RowTier` for the verbs.
+
+    Every method may be called from any thread. Mutations run one after the other; fetch, contains and
+    scan run beside them.
+
+    >>> import tempfile
+    >>> schema = TableSchema(name="ads", dim=4, optimizer="sgd", initializer="constant",
+    ...                      numbers=(0.0, 0.0), row_bytes=32)
+    >>> rows = np.zeros((2, 32), np.uint8)
+    >>> rows[:, :8].view(np.uint64)[:, 0] = [7, 2**64 - 1]
+    >>> with SsdStore.open(tempfile.mkdtemp(), [schema]) as store:
+    ...     store.append("ads", rows)
+    ...     store.contains("ads", np.array([7, 8], np.uint64)).tolist()
+    [1, 0]
+    """
+
+    def __init__(self, path: Path, native: _C.SsdStore) -> None:
+        """Use `open`."""
+        self.path = path
+        self._native: _C.SsdStore | None = native
+        self._lock = threading.Lock()
+        schemas = [TableSchema.from_native(fields) for fields in native.tables]
+        self.schemas: dict[str, TableSchema] = {schema.name: schema for schema in schemas}
+        self._numbers = {schema.name: number for number, schema in enumerate(schemas)}
+        self.seed: int = native.seed
+
+    @classmethod
+    def open(  # noqa: PLR0913 - the arguments of a public constructor, all but two with defaults
+        cls,
+        path: str | os.PathLike[str],
+        tables: Sequence[TableSchema],
+        *,
+        segment_bytes: int = 256 * 2**20,
+        keep_last: int = 2,
+        read_only: bool = False,
+        checkpoint: str | int | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Opens the store at `path`, at its newest complete checkpoint; makes it if it is missing.
+
+        Args:
+            path: a directory of its own.
+            tables: the tables wanted; tables that the directory holds besides stay and are in
+                `schemas` too, so an empty list opens a store as it is.
+            segment_bytes: a segment is sealed before it would grow past this.
+            keep_last: untagged checkpoints that are kept.
+            read_only: beside a writer or without one; needs a store.
+            checkpoint: read-only: the tag or id of the cut to open; None is the current one.
+            seed: of the initializers; fixed once the store exists. None takes the stored one (0 in a
+                new store).
+
+        Raises:
+            ConfigError: a table or the seed differs from what is stored; no such checkpoint.
+            StoreError: another process writes there (its pid is named), or the system refused.
+            CorruptionError: damaged files, by name and offset.
+
+        Cost: reads manifest and footers, about 8 bytes a record, never rows.
+        """
+        if checkpoint is not None and not read_only:
+            raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
+        path = Path(path)
+        tag, number = _name(checkpoint)
+        settings = {
+            "segment_bytes": segment_bytes,
+            "keep_last": keep_last,
+            "seed": seed,
+            "read_only": read_only,
+            "tag": tag,
+            "id": number,
+        }
+        native = _C.SsdStore.open(os.fspath(path), [t.to_native() for t in tables], settings)
+        return cls(path, native)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open_native(self) -> _C.SsdStore:
+        native = self._native
+        if native is None:
+            raise StoreError(f"{self.path}: the store has been closed; open it again")
+        return native
+
+    def _number(self, table: str) -> int:
+        if table not in self._numbers:
+            raise ConfigError(
+                f"{self.path}: there is no table {table!r}; there are {sorted(self._numbers)}"
+            )
+        return self._numbers[table]
+
+    def append(self, table: str, rows: Rows) -> None:
+        """Stores rows; later rows of a key supersede earlier ones.
+
+        Args:
+            table: its name.
+            rows: uint8 [n, row_bytes], contiguous; the key of each is in its first 8 bytes.
+
+        Raises:
+            StoreError: the disk is full (the store goes on: repeat the call when there is space; some
+                of the rows may be stored already), or the store has failed.
+
+        Cost: one write for each 8 MiB, into the page cache; durable from the next checkpoint on.
+        """
+        self._open_native().append(self._number(table), rows)
+
+    def fetch(self, table: str, keys: Keys, rows: Rows, found: Flags) -> None:
+        """Fills rows[i] where keys[i] is stored; other rows are left as they are.
+
+        Args:
+            table: its name.
+            keys: uint64 [n], any order, duplicates allowed.
+            rows: uint8 [n, row_bytes], contiguous, written.
+            found: uint8 [n], written: 1 where stored.
+
+        Raises:
+            CorruptionError: a record fails its checksum or has another key; names file and offset.
+
+        Cost: reads merged where records lie within 2 KiB; each record's checksum is computed.
+        """
+        self._open_native().fetch(self._number(table), keys, rows, found)
+
+    def contains(self, table: str, keys: Keys) -> Flags:
+        """1 where a key is stored; uint8 [n] for keys uint64 [n]. No I/O."""
+        found = np.empty(len(keys), np.uint8)
+        self._open_native().contains(self._number(table), keys, found)
+        return found
+
+    def erase(self, table: str, keys: Keys) -> Flags:
+        """Removes keys; uint8 [n], 1 where one was stored (for its first occurrence in `keys`).
+
+        Raises:
+            StoreError: as append.
+
+        Cost: 16 bytes a removed key in memory until the segment is sealed.
+        """
+        found = np.empty(len(keys), np.uint8)
+        self._open_native().erase(self._number(table), keys, found)
+        return found
+
+    def num_rows(self, table: str) -> int:
+        """Stored keys of the table, exactly."""
+        return self._open_native().num_rows(self._number(table))
+
+    def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
+        """Every row stored when the scan begins, once, in the order of the disk.
+
+        What is appended or erased meanwhile does not change what it yields.
+
+        Args:
+            table: its name.
+            batch_rows: rows of a piece, at most.
+
+        Returns:
+            uint8 [n, row_bytes] arrays, n > 0, each its own.
+
+        Raises:
+            CorruptionError: as fetch.
+
+        Cost: reads the table's segments once in order; one bit a record of memory.
+        """
+        if batch_rows < 1:
+            raise ConfigError(f"batch_rows={batch_rows} must be at least 1")
+        scan = self._open_native().scan(self._number(table))
+        return self._pieces(scan, batch_rows, self.schemas[table].row_bytes)
+
+    @staticmethod
+    def _pieces(scan: _C.SsdScan, batch_rows: int, row_bytes: int) -> Iterator[Rows]:
+        while True:
+            rows = np.empty((batch_rows, row_bytes), np.uint8)
+            count = scan.next(rows)
+            if count == 0:
+                return
+            yield rows[:count]
+
+    def checkpoint(
+        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+    ) -> dict[str, Any]:
+        """Makes what is stored now a durable cut; returns when it is on disk.
+
+        Args:
+            tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept until
+                keep_last newer untagged ones exist.
+            extras: blobs kept with it, each with a digest.
+
+        Returns:
+            id, tag, created (seconds since 1970), current, rows, segments, bytes.
+
+        Raises:
+            StoreError: the disk is full (nothing changed), or a sync failed (the store has stopped).
+        """
+        if tag == "":
+            raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
+        return self._open_native().checkpoint(tag or "", dict(extras or {}))
+
+    def restore(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+        """Makes a kept cut the current one; what was stored since then is dropped.
+
+        Args:
+            checkpoint: tag or id; None is the current cut (drops what no checkpoint holds).
+
+        Returns:
+            The cut's extras.
+
+        Raises:
+            ConfigError: no such checkpoint; the message lists those kept.
+            CorruptionError: its footers are damaged; the store stays where it was.
+
+        Cost: reads the cut's footers.
+        """
+        self._open_native().restore(*_name(checkpoint))
+        return self.extras(None)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The kept cuts, oldest first, as `checkpoint` returns them."""
+        return self._open_native().checkpoints()
+
+    def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
+        """Gives up a kept cut. If it is the current one, its files go when another becomes current.
+
+        Returns:
+            The living readers ("process 12 (checkpoint 3)"), whose files stay until they close.
+
+        Raises:
+            ConfigError: no such checkpoint.
+        """
+        return self._open_native().delete_checkpoint(*_name(checkpoint))
+
+    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+        """The blobs of a kept cut (None: of the current one), digests checked.
+
+        Raises:
+            ConfigError: no such checkpoint.
+            CorruptionError: a digest does not match.
+        """
+        return self._open_native().extras(*_name(checkpoint))
+
+    def stats(self) -> dict[str, Any]:
+        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; by table rows and bytes."""
+        native = self._open_native()
+        tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
+        return {**native.stats(), "tables": tables}
+
+    def verify(self) -> list[tuple[str, str]]:
+        """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""
+        return verify(self.path)
+
+    def close(self) -> None:
+        """Lets go of all files and of the lock; what no checkpoint holds is lost. May be repeated."""
+        with self._lock:
+            self._native = None
+

@@ -1,0 +1,228 @@
+"""Recovery: kill -9 at any moment, restore to older cuts, layouts that do not fit, full disks."""
+
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ssd_twin import dump, fetch, keys_of, make_rows, schema
+
+from hps.errors import ConfigError, StoreError
+from hps.ssd_store import SsdStore, TableSchema
+
+# Appends, erases and checkpoints for ever; checkpoint n holds exactly the rows that `expected(n)` says.
+WRITER = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_ssd_recovery import apply_step
+from ssd_twin import schema
+from hps.ssd_store import SsdStore
+with SsdStore.open({path!r}, [schema()], segment_bytes=2**14) as store:
+    number = int(store.extras().get("number", b"0"))
+    while True:
+        number += 1
+        apply_step(store, number)
+        store.checkpoint(None, {{"number": str(number).encode(), "blob": bytes(5000)}})
+        print(number, flush=True)
+"""
+
+
+def apply_step(store: SsdStore, number: int) -> None:
+    chance = np.random.default_rng(number)
+    for part in range(3):
+        store.append("ads", make_rows(chance.integers(0, 3000, 200).astype(np.uint64), number + part))
+    store.erase("ads", chance.integers(0, 3000, 60).astype(np.uint64))
+
+
+def test_kill_at_random_moments_returns_to_the_newest_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kills_between = 0
+    replayed = 0
+    with SsdStore.open(tmp_path / "replay", [schema()]) as replay:
+        for _ in range(10):
+            script = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
+            process = subprocess.Popen(
+                [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd()
+            )
+            assert process.stdout is not None
+            first = int(process.stdout.readline())
+            time.sleep(chance.uniform(0, 0.03))
+            process.send_signal(signal.SIGKILL)
+            printed = [first, *(int(line) for line in process.stdout if line.endswith(b"\n"))]
+            process.wait()
+            with SsdStore.open(path, [schema()], segment_bytes=2**14) as store:
+                number = int(store.extras()["number"])
+                assert number in (printed[-1], printed[-1] + 1)
+                kills_between += number > printed[0]
+                while replayed < number:
+                    replayed += 1
+                    apply_step(replay, replayed)
+                assert dump(store, "ads") == dump(replay, "ads")
+                assert store.verify() == []
+    assert kills_between > 0
+
+
+def test_appends_after_the_checkpoint_do_not_show_up(tmp_path: Path) -> None:
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        store.append("ads", make_rows(keys_of(range(10)), 1))
+        store.checkpoint()
+        store.append("ads", make_rows(keys_of(range(5, 20)), 2))
+        store.erase("ads", keys_of([0, 1]))
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert fetch(store, "ads", keys_of(range(30))) == {
+            key: make_rows(keys_of([key]), 1).tobytes() for key in range(10)
+        }
+
+
+def test_restore_to_an_older_tag_then_more_then_reopen(tmp_path: Path) -> None:
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        store.append("ads", make_rows(keys_of([1, 2]), 1))
+        store.checkpoint("day-1", {"position": b"one"})
+        store.append("ads", make_rows(keys_of([2, 3]), 2))
+        store.checkpoint("day-2", {"position": b"two"})
+        assert store.restore("day-1") == {"position": b"one"}
+        day_1 = dump(store, "ads")
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert dump(store, "ads") == day_1, "a kill after restore returns to the restored cut"
+        store.append("ads", make_rows(keys_of([9]), 3))
+        store.checkpoint()
+        after = dump(store, "ads")
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert dump(store, "ads") == after
+        assert after.keys() == {1, 2, 9}
+        store.restore("day-2")
+        assert store.num_rows("ads") == 3
+        assert store.extras("day-1") == {"position": b"one"}
+
+
+def test_deleting_the_current_checkpoint_does_not_lose_it(tmp_path: Path) -> None:
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        store.append("ads", make_rows(keys_of([1, 2]), 1))
+        store.checkpoint("only")
+        store.delete_checkpoint("only")
+        assert store.checkpoints() == []
+        with pytest.raises(ConfigError, match="only"):
+            store.restore("only")
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert store.num_rows("ads") == 2
+        assert store.checkpoints() == []
+
+
+def test_file_numbers_are_never_used_again(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for value in range(4):
+        with SsdStore.open(tmp_path, [schema()]) as store:
+            store.append("ads", make_rows(keys_of([value]), value))
+            names = {file.name for file in tmp_path.glob("segment-*")}
+            assert not names & seen
+            seen |= names
+            if value == 1:
+                store.erase("ads", keys_of([value]))
+                store.checkpoint()
+                store.checkpoint()
+                store.checkpoint()
+
+
+def test_manifest_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
+    with SsdStore.open(tmp_path, [schema()], segment_bytes=2**16, keep_last=1) as store:
+        store.append("ads", make_rows(keys_of(range(100)), 1))
+        store.checkpoint("kept", {"blob": b"k" * 4000})
+        manifests = set()
+        for number in range(400):
+            store.checkpoint(None, {"blob": bytes([number % 256]) * 4000})
+            manifests |= {file.name for file in tmp_path.glob("MANIFEST-*")}
+        assert len(manifests) > 1
+        assert len(list(tmp_path.glob("MANIFEST-*"))) == 1
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert store.extras() == {"blob": bytes([399 % 256]) * 4000}
+        assert store.extras("kept") == {"blob": b"k" * 4000}
+        assert store.num_rows("ads") == 100
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (schema(dim=8), "dim is 4, asked is 8"),
+        (schema(optimizer="adam"), "optimizer is sgd, asked is adam"),
+        (
+            TableSchema(
+                name="ads",
+                dim=4,
+                optimizer="sgd",
+                initializer="uniform",
+                numbers=(0.0, 1.0),
+                row_bytes=32,
+            ),
+            r"initializer is normal\(0.01, 0\), asked is uniform\(0, 1\)",
+        ),
+    ],
+)
+def test_another_layout_is_refused_by_name(tmp_path: Path, other: TableSchema, words: str) -> None:
+    SsdStore.open(tmp_path, [schema()], seed=3).close()
+    with pytest.raises(ConfigError, match="table 'ads': stored " + words):
+        SsdStore.open(tmp_path, [other], seed=3)
+    SsdStore.open(tmp_path, [schema()], seed=3).close()
+
+
+def test_another_seed_is_refused_and_tables_may_be_added(tmp_path: Path) -> None:
+    with SsdStore.open(tmp_path, [schema()], seed=3) as store:
+        store.append("ads", make_rows(keys_of([1]), 1))
+        store.checkpoint("one-table")
+    with pytest.raises(ConfigError, match="table 'ads': stored seed is 3, asked is 4"):
+        SsdStore.open(tmp_path, [schema()], seed=4)
+    with SsdStore.open(tmp_path, [schema("users", 8), schema()], seed=3) as store:
+        assert store.num_rows("users") == 0
+        store.append("users", make_rows(keys_of([7]), 1, 48))
+        store.checkpoint()
+        store.restore("one-table")
+        assert (store.num_rows("ads"), store.num_rows("users")) == (1, 0)
+    with SsdStore.open(tmp_path, []) as store:
+        assert list(store.schemas) == ["ads", "users"]
+        assert store.seed == 3
+
+
+@contextmanager
+def file_size_limit(num_bytes: int) -> Iterator[None]:
+    """Makes the system refuse files larger than this: to the store, as a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.parametrize("limit", [40, 500, 5000, 20000])
+def test_full_disk_is_a_typed_error_and_the_store_goes_on(tmp_path: Path, limit: int) -> None:
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        store.append("ads", make_rows(keys_of(range(100)), 1))
+        store.checkpoint("safe")
+        store.append("ads", make_rows(keys_of(range(50)), 2))
+        before = dump(store, "ads")
+        with file_size_limit(limit):
+            with pytest.raises(StoreError) as full:
+                store.append("ads", make_rows(keys_of(range(100, 1100)), 3))
+                store.checkpoint("full")
+            assert full.value.errno in (errno.EFBIG, errno.ENOSPC)
+            assert fetch(store, "ads", keys_of(range(100))) == before
+        store.append("ads", make_rows(keys_of(range(100, 1100)), 3))
+        store.checkpoint("after")
+        after = dump(store, "ads")
+        assert len(after) == 1100
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert dump(store, "ads") == after
+        store.restore("safe")
+        assert store.num_rows("ads") == 100
+        assert store.verify() == []
