@@ -49,8 +49,9 @@ class Counts:
 class Reader(ABC, Iterator[Batch]):
     """The batches of a log. Made by `open_reader`; for one thread at a time.
 
-    Iterating goes on from the position: after a loop that was left by `break`, the next one continues
-    with the batch that follows. Once a loop has run to the end of the last epoch, the next one starts over.
+    Iterating goes on from the position: after a loop that was left by `break`, the next one
+    continues with the batch that follows. Once a loop has run to the end of the last epoch, the
+    next one starts over.
     """
 
     def __init__(
