@@ -147,5 +147,8 @@ class TextParser:
     ]: ...
 
 def hash_strings(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: int, out: npt.NDArray[np.uint64]
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    seed: int,
+    out: npt.NDArray[np.uint64],
 ) -> None: ...
