@@ -153,3 +153,41 @@ class SsdStore:
 
 def verify_store(path: str) -> list[tuple[str, str]]: ...
 def crc32c(data: bytes, seed: int = 0, portable: bool = False) -> int: ...
+
+# --- reader
+
+class TextSchema:
+    num_dense: int
+    num_categories: int
+    hash_keys: bool
+    skip_bad_lines: bool
+    refuse_unknown: bool
+    def __init__(
+        self, format: str, columns: list[tuple[bytes, int, int]], table_sizes: list[int]
+    ) -> None: ...
+    def collect_features(
+        self, data: npt.NDArray[np.uint8]
+    ) -> tuple[list[bytes], int, tuple[int, bytes] | None]: ...
+
+class TextParser:
+    num_ready: int
+    num_bad: int
+    error: tuple[int, int, bytes] | None
+    def __init__(self, schema: TextSchema, num_threads: int) -> None: ...
+    def start_file(self, file: int, byte: int, line: int) -> None: ...
+    def feed(self, data: npt.NDArray[np.uint8], at_end: bool) -> int: ...
+    def take(
+        self, count: int
+    ) -> tuple[
+        npt.NDArray[np.float32],
+        npt.NDArray[np.float32],
+        list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]],
+        tuple[int, int, int, int],
+    ]: ...
+
+def hash_strings(
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    seed: int,
+    out: npt.NDArray[np.uint64],
+) -> None: ...

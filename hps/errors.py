@@ -24,6 +24,10 @@ class CorruptionError(HpsError):
     """Stored bytes do not match their checksum or structure. Names file, offset, expectation."""
 
 
+class DataError(HpsError, ValueError):
+    """A click log that cannot be read as its format says. Names file, line (from 1) and reason."""
+
+
 class StoreError(HpsError, OSError):
     """The operating system refused an operation on the store (disk full, lock held, I/O error)."""
 

@@ -157,6 +157,7 @@ void BindReader(nb::module_& module) {
             size_t num_columns = 0;
             for (const uint32_t size : schema.table_sizes) num_columns += size;
             bool valid = num_columns == schema.columns.size() && num_threads >= 1;
+            valid = valid && (!schema.weighted() || schema.num_dense == 0);
             for (const TextColumn& column : schema.columns) {
               valid = valid && (!schema.fixed() || column.index < schema.num_categories);
             }

@@ -18,6 +18,7 @@ void CopyExamples(const TextSchema& schema, const std::vector<BlockSlice>& slice
   float* dense = batch->dense.data.get();
   for (const BlockSlice& slice : slices) {
     labels = std::copy_n(slice.block->labels.data() + slice.first, slice.count, labels);
+    if (schema.num_dense == 0) continue;
     dense = std::copy_n(slice.block->dense.data() + slice.first * schema.num_dense,
                         slice.count * schema.num_dense, dense);
   }

@@ -35,6 +35,7 @@ std::vector<size_t> CutBlocks(const char* data, size_t size) {
 TextParser::TextParser(TextSchema schema, int num_threads)
     : schema_(std::move(schema)), features_(schema_.columns) {
   HPS_CHECK(num_threads >= 1);
+  HPS_CHECK(!schema_.weighted() || schema_.num_dense == 0);
   if (num_threads > 1) pool_ = std::make_unique<ThreadPool>(num_threads);
 }
 

@@ -25,7 +25,7 @@ struct TextSchema {
   TextFormat format = TextFormat::kCriteo;
   std::vector<TextColumn> columns;
   std::vector<uint32_t> table_sizes;  // columns of each table
-  uint32_t num_dense = 0;             // numbers a line must hold
+  uint32_t num_dense = 0;             // numbers a line must hold; 0 if weighted()
   uint32_t num_categories = 0;        // criteo: categories a line must hold
   bool hash_keys = false;             // hash the raw text of a key even if it is a number
   bool skip_bad_lines = false;        // count a bad line and go on, instead of stopping at it

@@ -1,0 +1,130 @@
+"""From arrow columns to keys, dense values and labels.
+
+Above it: the parquet reader. Below it: pyarrow, the native string hash.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hps import _C
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a log, read but not yet cut into batches.
+
+    Args:
+        labels: float32 [n].
+        dense: float32 [n, number of dense].
+        keys: a column's keys, one array a column: uint64 [L].
+        offsets: int64 [n + 1]; row r of the column has keys [offsets[r], offsets[r + 1]).
+        row_ends: int64 [n]; rows of the file up to and including each.
+        num_skipped: int64 [n]; bad rows of this piece before each.
+    """
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    keys: list[NDArray[np.uint64]]
+    offsets: list[NDArray[np.int64]]
+    row_ends: NDArray[np.int64]
+    num_skipped: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def slice(self, begin: int, end: int) -> "Rows":
+        """Rows [begin, end); views, offsets starting at 0."""
+        keys = [
+            column[places[begin] : places[end]]
+            for column, places in zip(self.keys, self.offsets, strict=True)
+        ]
+        return Rows(
+            self.labels[begin:end],
+            self.dense[begin:end],
+            keys,
+            [places[begin : end + 1] - places[begin] for places in self.offsets],
+            self.row_ends[begin:end],
+            self.num_skipped[begin:end],
+        )
+
+
+def value_type(kind: Any) -> Any:
+    """The type of a column's keys: of a list's items, of a dictionary's values."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return value_type(kind.value_type)
+    return value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
+def is_string(kind: Any) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def is_feature(kind: Any) -> bool:
+    """True for a type whose values can be keys."""
+    inner = value_type(kind)
+    return is_string(inner) or bool(pa.types.is_integer(inner))
+
+
+def is_dense(kind: Any) -> bool:
+    return bool(pa.types.is_floating(kind))
+
+
+def to_floats(column: Any, missing: float) -> NDArray[np.float64]:
+    """A column of numbers as float64; null as `missing`."""
+    values = pc.fill_null(column.cast(pa.float64()), missing)
+    return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+
+
+def to_keys(
+    column: Any, seed: int, hash_numbers: bool
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """A column's keys and the offsets of its rows. A null has no key, nor has one in a list.
+
+    Args:
+        column: arrow array of integers, strings, or lists of them; dictionaries too.
+        seed: of the key hash.
+        hash_numbers: integers are hashed as decimal text instead of taken as they stand.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_fixed_size_list(kind):
+        column = column.cast(pa.list_(kind.value_type))
+        kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
+        ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return items, item_offsets[ends]
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
+    if column.null_count:
+        column = column.drop_null()
+    if is_string(kind) or hash_numbers:
+        return _hash_strings(column if is_string(kind) else column.cast(pa.string()), seed), offsets
+    wide = pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
+    numbers = column.cast(wide).to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(numbers).view(np.uint64), offsets
+
+
+def _hash_strings(column: Any, seed: int) -> NDArray[np.uint64]:
+    column = column.cast(pa.large_binary())
+    keys = np.empty(len(column), np.uint64)
+    if len(column) == 0:
+        return keys
+    _, offsets, data = column.buffers()
+    places = np.frombuffer(offsets, np.int64, len(column) + 1, column.offset * 8)
+    text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    _C.hash_strings(text, places, seed, keys)
+    return keys

@@ -1,0 +1,44 @@
+"""The way in: `open_reader` picks the reader of a format.
+
+Above it: the command line, users. Below it: the text and the parquet reader.
+"""
+
+import os
+from collections.abc import Sequence
+
+from hps.config import TableConfig
+from hps.reader.config import ReaderConfig
+from hps.reader.reader import Reader
+from hps.reader.schema import check_tables
+from hps.reader.source import check_paths
+
+
+def open_reader(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tables: Sequence[TableConfig],
+    config: ReaderConfig,
+) -> Reader:
+    """An iterator of the log's batches.
+
+    Args:
+        paths: the log's file, or its files in order. Batches run across their borders.
+        tables: whose features the batches carry; `hps.Config.tables` fits.
+        config: the format and how to cut it.
+
+    Raises:
+        ConfigError: no file, a feature that the log does not have, or one that two tables take.
+        StoreError: a file that cannot be read.
+        DataError: a file that is not of the format, as far as its beginning shows.
+
+    Source: docs/formats.md.
+    """
+    files = check_paths(paths)
+    checked = check_tables(tables)
+    if config.format == "parquet":
+        from hps.reader.parquet_reader import ParquetReader  # pyarrow takes its time to import
+
+        return ParquetReader(files, checked, config)
+    from hps.reader.text_reader import TextReader
+
+    return TextReader(files, checked, config)

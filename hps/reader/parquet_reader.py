@@ -1,0 +1,221 @@
+"""Reads parquet logs with pyarrow, row group by row group.
+
+Above it: `open_reader`. Below it: pyarrow, hps/reader/columns.py.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from hps.config import TableConfig
+from hps.errors import ConfigError, DataError, StoreError
+from hps.reader.columns import Rows, is_dense, is_feature, to_floats, to_keys
+from hps.reader.config import ReaderConfig
+from hps.reader.reader import Position, Reader
+from hps.types import Batch, Ids
+
+_PIECE_ROWS = 16384
+_ARROW_ERRORS = (pa.ArrowException, OSError)
+
+
+class ParquetReader(Reader):
+    """A reader of a log whose examples are rows of parquet files."""
+
+    def __init__(
+        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+    ) -> None:
+        super().__init__(paths, tables, config)
+        self._dense: list[str] = []
+        _ = self.schema  # shows a mistake at once
+
+    def _find_features(self) -> tuple[Sequence[str] | None, int]:
+        with _open(self.paths[0]) as file:
+            fields = list(file.schema_arrow)
+        if self.config.label not in [field.name for field in fields]:
+            raise ConfigError(
+                f"{self.paths[0]} has no column {self.config.label!r} for the label; "
+                f"it has {[field.name for field in fields]}"
+            )
+        others = [field for field in fields if field.name != self.config.label]
+        self._dense = [field.name for field in others if is_dense(field.type)]
+        if self.config.dense not in (None, len(self._dense)):
+            raise ConfigError(
+                f"ReaderConfig.dense={self.config.dense}, but {self.paths[0]} has "
+                f"{len(self._dense)} columns of floats: {self._dense}"
+            )
+        return [field.name for field in others if is_feature(field.type)], len(self._dense)
+
+    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+        size = self.config.batch_size
+        place = start
+        for epoch in range(start.epoch, self.config.epochs):
+            first = place
+            waiting: list[Rows] = []
+            num_waiting = 0
+            after = place
+            for file in range(first.file, len(self.paths)):
+                row = first.offset if file == first.file else 0
+                for rows, num_bad in self._read_file(self.paths[file], row):
+                    base = after.skipped
+                    after = replace(after, skipped=base + num_bad)
+                    begin = 0
+                    while num_waiting + len(rows) - begin >= size:
+                        end = begin + size - num_waiting
+                        waiting.append(rows.slice(begin, end))
+                        place = Position(
+                            epoch=epoch,
+                            file=file,
+                            offset=int(rows.row_ends[end - 1]),
+                            line=int(rows.row_ends[end - 1]),
+                            examples=place.examples + size,
+                            skipped=base + int(rows.num_skipped[end - 1]),
+                        )
+                        yield self._make_batch(waiting), place
+                        waiting, num_waiting, begin = [], 0, end
+                    if begin < len(rows):
+                        waiting.append(rows.slice(begin, len(rows)))
+                        num_waiting += len(rows) - begin
+                        end_row = int(rows.row_ends[-1])
+                        after = replace(after, epoch=epoch, file=file, offset=end_row, line=end_row)
+            if waiting and not self.config.drop_last:
+                place = replace(after, examples=place.examples + num_waiting)
+                yield self._make_batch(waiting), place
+            place = Position(epoch=epoch + 1, examples=place.examples, skipped=after.skipped)
+        self._position = place
+
+    def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[Rows, int]]:
+        """Pieces of a file from a row on, each with the number of its bad rows."""
+        names = [column.name for columns in self.schema.tables.values() for column in columns]
+        names = [self.config.label, *self._dense, *names]
+        with _open(path) as file:
+            self._check_columns(path, file.schema_arrow)
+            num_rows = file.metadata.num_rows
+            if first_row > num_rows:
+                raise ConfigError(
+                    f"{path} has {num_rows} rows; the position {first_row} is not of this file"
+                )
+            row = 0
+            groups: list[int] = []
+            for group in range(file.metadata.num_row_groups):
+                group_rows = file.metadata.row_group(group).num_rows
+                if not groups and row + group_rows <= first_row:
+                    row += group_rows
+                else:
+                    groups.append(group)
+            if not groups:
+                return
+            try:
+                for piece in file.iter_batches(_PIECE_ROWS, groups, names):
+                    begin = min(max(first_row - row, 0), len(piece))
+                    row += len(piece)
+                    if begin < len(piece):
+                        yield self._convert(path, piece.slice(begin), row - len(piece) + begin)
+            except _ARROW_ERRORS as error:
+                raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
+
+    def _check_columns(self, path: Path, schema: Any) -> None:
+        """A later file must have the columns of the first, in types that are read alike."""
+        wanted = {self.config.label: None, **dict.fromkeys(self._dense, is_dense)}
+        for names in self.features.values():
+            wanted.update(dict.fromkeys(names, is_feature))
+        for name, fits in wanted.items():
+            index = schema.get_field_index(name)
+            if index < 0:
+                raise DataError(f"{path} has no column {name!r} (or more than one of this name)")
+            if fits is not None and not fits(schema.field(index).type):
+                raise DataError(
+                    f"{path}: column {name!r} is of type {schema.field(index).type}, "
+                    f"which does not fit that of {self.paths[0]}"
+                )
+
+    def _convert(self, path: Path, piece: Any, first_row: int) -> tuple[Rows, int]:
+        columns = dict(zip(piece.schema.names, piece.columns, strict=True))
+        try:
+            labels = to_floats(columns[self.config.label], np.nan)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{path}: column {self.config.label!r} cannot be a label: {error}"
+            ) from error
+        dense = np.empty((len(piece), len(self._dense)), np.float32)
+        with np.errstate(over="ignore"):
+            for idx, name in enumerate(self._dense):
+                dense[:, idx] = to_floats(columns[name], 0.0)
+        is_label = (labels == 0) | (labels == 1) | (labels == -1)
+        good = is_label & np.isfinite(dense).all(axis=1)
+        if not good.all():
+            if self.config.on_error == "raise":
+                self._raise_bad_row(path, int(np.argmin(good)), first_row, (labels, dense))
+            piece = piece.filter(pa.array(good))
+            columns = dict(zip(piece.schema.names, piece.columns, strict=True))
+        keys = [
+            to_keys(columns[column.name], column.seed, self.config.hash_keys)
+            for table in self.schema.tables.values()
+            for column in table
+        ]
+        rows = Rows(
+            labels=(labels[good] == 1).astype(np.float32),
+            dense=dense[good],
+            keys=[column for column, _ in keys],
+            offsets=[offsets for _, offsets in keys],
+            row_ends=first_row + 1 + np.flatnonzero(good),
+            num_skipped=np.cumsum(~good)[good],
+        )
+        return rows, int(len(good) - good.sum())
+
+    def _raise_bad_row(
+        self,
+        path: Path,
+        row: int,
+        first_row: int,
+        values: tuple[NDArray[np.float64], NDArray[np.float32]],
+    ) -> None:
+        labels, dense = values
+        bad = np.flatnonzero(~np.isfinite(dense[row]))
+        if bad.size:
+            reason = (
+                f"column {self._dense[bad[0]]!r} holds {dense[row, bad[0]]}, not a finite number"
+            )
+        else:
+            reason = f"label {labels[row]} in column {self.config.label!r} is not 0, 1 or -1"
+        raise DataError(
+            f"{path}, row {first_row + row + 1}: {reason}; "
+            "mend the row, or skip bad rows with on_error='skip' (--on-error skip)"
+        )
+
+    def _make_batch(self, pieces: list[Rows]) -> Batch:
+        features = {}
+        column = 0
+        for name, columns in self.schema.tables.items():
+            keys: list[NDArray[np.uint64]] = []
+            counts: list[NDArray[np.int64]] = []
+            for idx in range(column, column + len(columns)):
+                keys.extend(piece.keys[idx] for piece in pieces)
+                counts.extend(np.diff(piece.offsets[idx]) for piece in pieces)
+            column += len(columns)
+            offsets = np.zeros(sum(map(len, counts)) + 1, np.int64)
+            np.cumsum(np.concatenate([np.empty(0, np.int64), *counts]), out=offsets[1:])
+            flat = np.concatenate([np.empty(0, np.uint64), *keys]).view(np.int64)
+            features[name] = Ids(torch.from_numpy(flat), torch.from_numpy(offsets))
+        dense = np.concatenate([piece.dense for piece in pieces])
+        labels = np.concatenate([piece.labels for piece in pieces])
+        return Batch(features, torch.from_numpy(dense), torch.from_numpy(labels))
+
+
+def _open(path: Path) -> Any:
+    try:
+        with path.open("rb"):
+            pass  # pyarrow's own error does not tell a missing file from a damaged one
+        return pq.ParquetFile(path)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+    except OSError as error:
+        if error.errno is None:
+            raise DataError(f"{path} is not a parquet file: {error}") from error
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error

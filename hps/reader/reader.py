@@ -1,0 +1,190 @@
+"""What every reader is: an iterator of batches whose position can be saved and taken up again.
+
+Above it: `open_reader`, `hps.Pipeline`, checkpoints, which store the position. Below it: the text
+and the parquet reader, which fill in how a format is read.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.reader.config import ReaderConfig
+from hps.reader.schema import Schema, make_schema
+from hps.types import Batch
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place between two examples of a log that is read some number of times.
+
+    Args:
+        epoch: times that the log has been read whole.
+        file: index of the file.
+        offset: bytes of the file (uncompressed) before the place; in parquet its rows.
+        line: lines of the file before the place; in parquet its rows.
+        examples: handed out before the place, all epochs together.
+        skipped: bad lines passed over before the place, all epochs together.
+    """
+
+    epoch: int = 0
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+    examples: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Examples handed out and bad lines skipped so far, all epochs together."""
+
+    examples: int
+    skipped: int
+
+
+class Reader(ABC, Iterator[Batch]):
+    """The batches of a log. Made by `open_reader`; for one thread at a time.
+
+    Iterating goes on from the position: after a loop that was left by `break`, the next one
+    continues with the batch that follows. Once a loop has run to the end of the last epoch, the
+    next one starts over.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+    ) -> None:
+        self.paths = tuple(paths)
+        self.config = config
+        self._tables = tuple(tables)
+        self._schema: Schema | None = None
+        self._position = Position()
+        self._stream: Generator[tuple[Batch, Position], None, None] | None = None
+        self._finished = False
+
+    @abstractmethod
+    def _find_features(self) -> tuple[Sequence[str] | None, int]:
+        """Every feature of the log, or None if it takes reading all of it and no table asks for it;
+        and the number of dense values."""
+
+    @abstractmethod
+    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+        """Yields the batches after `start`, each with the position after it. Sets `_position`
+        itself only at the end, for lines skipped after the last batch."""
+
+    @property
+    def schema(self) -> Schema:
+        """The tables' columns. Cost: the first use may read the whole log (see docs/formats.md)."""
+        if self._schema is None:
+            known, num_dense = self._find_features()
+            self._schema = make_schema(self._tables, known, num_dense)
+        return self._schema
+
+    @property
+    def features(self) -> dict[str, tuple[str, ...]]:
+        """Table name -> its features, in the order of Ids.offsets."""
+        return self.schema.features()
+
+    @property
+    def num_dense(self) -> int:
+        return self.schema.num_dense
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(examples=self._position.examples, skipped=self._position.skipped)
+
+    def __iter__(self) -> Self:
+        if self._finished:
+            self._finished = False
+            self._position = Position()
+        return self
+
+    def __next__(self) -> Batch:
+        if self._finished:
+            raise StopIteration
+        if self._stream is None:
+            self._stream = self._read(self._position)
+        try:
+            batch, self._position = next(self._stream)
+        except StopIteration:
+            self._stream = None
+            self._finished = True
+            raise
+        except BaseException:
+            self._stream = None  # the position stands; the next call tries again from there
+            raise
+        batch.position = self.state_dict()
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch: numbers, strings, lists; also the features, so that a
+        reader that takes it up needs no second look for them and cannot mix up columns."""
+        return {
+            "format": self.config.format,
+            **asdict(self._position),
+            "dense": self.num_dense,
+            "features": {name: list(names) for name, names in self.features.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the reader go on from a position; it then yields exactly the batches that remained.
+
+        Raises:
+            ConfigError: the position is of another format, of other features, or not one at all.
+        """
+        names = [field.name for field in fields(Position)]
+        values = [value for name in names if isinstance(value := state.get(name), int)]
+        if len(values) != len(names) or min(values) < 0:
+            raise ConfigError(
+                f"{dict(state)!r} is not a reader's position; use what state_dict() returned"
+            )
+        position = Position(**dict(zip(names, values, strict=True)))
+        if state.get("format") != self.config.format:
+            raise ConfigError(
+                f"the position is of format {state.get('format')!r}, not {self.config.format!r}"
+            )
+        if position.file >= len(self.paths):
+            raise ConfigError(
+                f"the position is in file number {position.file} of the log (from 0), "
+                f"but only {len(self.paths)} are given"
+            )
+        self._take_features(state)
+        self.close()
+        self._position = position
+        self._finished = False
+
+    def _take_features(self, state: Mapping[str, Any]) -> None:
+        stored = state.get("features")
+        num_dense = state.get("dense")
+        tables = [table.name for table in self._tables]
+        if not isinstance(stored, Mapping) or list(stored) != tables:
+            raise ConfigError(f"the position is of other tables than {tables}: {stored!r}")
+        for table in self._tables:
+            if table.features is not None and list(table.features) != list(stored[table.name]):
+                raise ConfigError(
+                    f"table {table.name!r} has features {list(table.features)}, "
+                    f"but the position is of {list(stored[table.name])}"
+                )
+        if self.config.dense not in (None, num_dense):
+            raise ConfigError(
+                f"ReaderConfig.dense={self.config.dense}, but the position is of {num_dense!r}"
+            )
+        if self._schema is None and isinstance(num_dense, int):
+            known = [str(name) for names in stored.values() for name in names]
+            self._schema = make_schema(self._tables, known, num_dense)
+        if {name: tuple(names) for name, names in stored.items()} != self.features or (
+            self.num_dense != num_dense
+        ):
+            raise ConfigError(
+                f"the position is of features {dict(stored)!r} and {num_dense!r} dense values, "
+                f"but the log has {self.features!r} and {self.num_dense}"
+            )
+
+    def close(self) -> None:
+        """Closes open files; the reader can be used again."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,139 @@
+"""Reads criteo, libsvm, libffm and slots logs: files in, native parser, batches out.
+
+Above it: `open_reader`. Below it: ByteSource, discover, csrc/reader/text_parser.h.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from hps import _C
+from hps.config import TableConfig
+from hps.errors import ConfigError, DataError
+from hps.reader.config import ReaderConfig
+from hps.reader.discover import (
+    bad_line,
+    collect_features,
+    count_dense,
+    most_common,
+    read_lines,
+    sample_lines,
+)
+from hps.reader.reader import Position, Reader
+from hps.reader.schema import Schema, encode_name
+from hps.types import Batch, Ids
+
+CRITEO_DENSE = 13
+CRITEO_CATEGORIES = 26
+LIBSVM_FEATURE = "index"
+# Text that a thread gets at once: enough to hide the threads' start, little enough for the cache.
+_PIECE_BYTES = 512 * 1024
+
+
+class TextReader(Reader):
+    """A reader of a log whose examples are lines of text."""
+
+    def __init__(
+        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+    ) -> None:
+        super().__init__(paths, tables, config)
+        self._num_categories = 0
+        takes_all = any(table.features is None for table in tables)
+        if config.format in ("criteo", "libsvm") or not takes_all:
+            _ = self.schema  # cheap here, and shows a mistake at once
+
+    def _find_features(self) -> tuple[Sequence[str] | None, int]:
+        dense = self.config.dense
+        if self.config.format == "criteo":
+            return self._find_criteo_columns(CRITEO_DENSE if dense is None else dense)
+        if self.config.format in ("libsvm", "libffm"):
+            if dense:
+                raise ConfigError(
+                    f"ReaderConfig.dense={dense}: {self.config.format} has no dense values"
+                )
+            dense = 0
+        if self.config.format == "libsvm":
+            return [LIBSVM_FEATURE], dense or 0
+        if dense is None:
+            dense = most_common(sample_lines(self.paths), count_dense) or 0
+        if all(table.features is not None for table in self._tables):
+            return None, dense
+        return collect_features(self.paths, self._native_schema(None, dense)), dense
+
+    def _find_criteo_columns(self, dense: int) -> tuple[list[str], int]:
+        num_tabs = most_common(sample_lines(self.paths), lambda line: line.count(b"\t"))
+        self._num_categories = CRITEO_CATEGORIES if num_tabs is None else num_tabs - dense
+        if self._num_categories < 0:
+            raise DataError(
+                f"{self.paths[0]}: most lines have {(num_tabs or 0) + 1} columns separated by "
+                f"tabs, too few for a label and dense={dense} numbers"
+            )
+        return [f"C{number + 1}" for number in range(self._num_categories)], dense
+
+    def _native_schema(self, schema: Schema | None, num_dense: int) -> _C.TextSchema:
+        """The native twin of a schema; of one without columns if there is none yet."""
+        columns = []
+        sizes = []
+        for table in schema.tables.values() if schema else ():
+            sizes.append(len(table))
+            for column in table:
+                index = int(column.name[1:]) - 1 if self.config.format == "criteo" else 0
+                columns.append((encode_name(column.name), column.seed, index))
+        native = _C.TextSchema(self.config.format, columns, sizes)
+        native.num_dense = num_dense
+        native.num_categories = self._num_categories
+        native.hash_keys = self.config.hash_keys
+        native.skip_bad_lines = self.config.on_error == "skip"
+        native.refuse_unknown = schema is not None and schema.takes_all
+        return native
+
+    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+        threads = self.config.num_threads()
+        native = self._native_schema(self.schema, self.num_dense)
+        parser = _C.TextParser(native, threads)
+        place = start
+        for epoch in range(start.epoch, self.config.epochs):
+            first = place
+            for file in range(first.file, len(self.paths)):
+                # Only the file that the position is in is entered elsewhere than at its beginning.
+                offset, line = (first.offset, first.line) if file == first.file else (0, 0)
+                parser.start_file(file, offset, line)
+                pieces = read_lines(self.paths[file], offset, _PIECE_BYTES * threads, parser.feed)
+                for _ in pieces:
+                    while parser.num_ready >= self.config.batch_size:
+                        batch, place = self._take(parser, self.config.batch_size, place, start)
+                        yield batch, place
+                    if parser.error is not None:
+                        number, line, reason = parser.error
+                        raise bad_line(self.paths[number], line, reason)
+            if parser.num_ready and self.config.drop_last:
+                parser.take(parser.num_ready)
+            elif parser.num_ready:
+                batch, place = self._take(parser, parser.num_ready, place, start)
+                yield batch, place
+            place = replace(place, epoch=epoch + 1, file=0, offset=0, line=0)
+        self._position = replace(place, skipped=start.skipped + parser.num_bad)
+
+    def _take(
+        self, parser: _C.TextParser, count: int, place: Position, start: Position
+    ) -> tuple[Batch, Position]:
+        labels, dense, tables, (file, offset, line, num_bad) = parser.take(count)
+        features = {
+            name: Ids(
+                torch.from_numpy(keys),
+                torch.from_numpy(offsets),
+                None if weights is None else torch.from_numpy(weights),
+            )
+            for name, (keys, offsets, weights) in zip(self.schema.tables, tables, strict=True)
+        }
+        after = Position(
+            epoch=place.epoch,
+            file=file,
+            offset=offset,
+            line=line,
+            examples=place.examples + count,
+            skipped=start.skipped + num_bad,
+        )
+        return Batch(features, torch.from_numpy(dense), torch.from_numpy(labels)), after

@@ -1,0 +1,150 @@
+// The text parser on damaged logs: good lines with bytes changed, cut and joined at random, fed in
+// pieces of exactly their size, so that `make asan` sees any byte read past them. Whatever comes,
+// all text is taken, batches are whole, and one thread and three give the same. Prints its seed.
+// Above it: CTest. Below it: csrc/reader.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "reader/text_parser.h"
+#include "reader/token_parser.h"
+
+namespace hps {
+namespace {
+
+constexpr uint32_t kSeed = 20240817;
+constexpr int kRounds = 4000;
+
+const char* const kLines[4] = {
+    "1\t-5\t123456789\tdeadbeef\t\n0\t\t\ta longer value than eight\tdeadbeef\r\n\n1\t7\t0\tx\ty\n",
+    "1 0:1 18446744073709551615:-2.5\n-1 7:0.25\t8:1e3 \r\n\n0\n+1 123456789:1 # 3:x\n",
+    "1 0:3:1 1:17:0.5\n0 1:18446744073709551615:1\r\n\n0 2:5:1 0:6:2\n",
+    "1:1 3:0 17:1\nclick:0 dense_feature:0.5 0:9 1:18446744073709551615\r\n\n0:1 5:1 6:2\n",
+};
+
+TextSchema MakeSchema(TextFormat format, std::mt19937* random) {
+  TextSchema schema;
+  schema.format = format;
+  schema.num_dense = format == TextFormat::kCriteo ? 2 : 0;
+  schema.num_categories = 2;
+  const bool single = format == TextFormat::kLibsvm;
+  schema.columns = {{single ? "index" : "0", 1, 0}, {"1", 2, 1}};
+  schema.table_sizes = {1, 1};
+  schema.hash_keys = (*random)() % 2 == 0;
+  schema.skip_bad_lines = (*random)() % 4 != 0;
+  schema.refuse_unknown = (*random)() % 4 == 0;
+  return schema;
+}
+
+std::string MakeText(TextFormat format, std::mt19937* random) {
+  std::string text;
+  for (size_t copies = 1 + (*random)() % 4; copies > 0; --copies) {
+    text += kLines[static_cast<int>(format)];
+  }
+  for (size_t changes = (*random)() % 4; changes > 0; --changes) {
+    text[(*random)() % text.size()] = static_cast<char>((*random)() % 3 == 0 ? '\n' : (*random)());
+  }
+  text.resize((*random)() % 2 == 0 ? text.size() : (*random)() % text.size());
+  return text;
+}
+
+// Feeds `text` in pieces of up to `piece` bytes, each in memory of its own size.
+void FeedPieces(const std::string& text, size_t piece, TextParser* parser) {
+  parser->StartFile(0, 0, 0);
+  std::string waiting;
+  for (size_t begin = 0; begin <= text.size() && parser->error() == nullptr; begin += piece) {
+    waiting += text.substr(begin, piece);
+    const bool at_end = begin + piece > text.size();
+    const std::unique_ptr<char[]> exact(new char[waiting.size()]);
+    std::memcpy(exact.get(), waiting.data(), waiting.size());
+    const size_t used = parser->Feed(exact.get(), waiting.size(), at_end);
+    HPS_CHECK(used <= waiting.size());
+    HPS_CHECK(!at_end || used == waiting.size());
+    waiting.erase(0, used);
+  }
+}
+
+void CheckBatch(const TextSchema& schema, const TextBatch& batch, size_t count) {
+  HPS_CHECK(batch.num_examples == count && batch.labels.size == count);
+  HPS_CHECK(batch.dense.size == count * schema.num_dense);
+  for (const TableIds& table : batch.tables) {
+    HPS_CHECK(table.offsets.size == count + 1 && table.offsets.data[0] == 0);
+    for (size_t i = 0; i < count; ++i) {
+      HPS_CHECK(table.offsets.data[i] <= table.offsets.data[i + 1]);
+    }
+    HPS_CHECK(static_cast<size_t>(table.offsets.data[count]) == table.keys.size);
+  }
+}
+
+// Everything that is ready, as one batch of each parser; they must agree.
+size_t CompareParsers(const TextSchema& schema, TextParser* one, TextParser* other) {
+  const size_t count = one->num_ready();
+  HPS_CHECK(count == other->num_ready() && one->num_bad() == other->num_bad());
+  HPS_CHECK((one->error() == nullptr) == (other->error() == nullptr));
+  if (one->error() != nullptr) HPS_CHECK(one->error()->line == other->error()->line);
+  if (count == 0) return 0;
+  const TextBatch left = one->Take(count);
+  const TextBatch right = other->Take(count);
+  CheckBatch(schema, left, count);
+  CheckBatch(schema, right, count);
+  HPS_CHECK(left.byte == right.byte && left.line == right.line);
+  for (size_t t = 0; t < left.tables.size(); ++t) {
+    HPS_CHECK(left.tables[t].keys.size == right.tables[t].keys.size);
+    for (size_t i = 0; i < left.tables[t].keys.size; ++i) {
+      HPS_CHECK(left.tables[t].keys.data[i] == right.tables[t].keys.data[i]);
+    }
+  }
+  return count;
+}
+
+// Long enough for many blocks, so that the threads have work at the same time.
+void RunLarge(TextFormat format, std::mt19937* random) {
+  TextSchema schema = MakeSchema(format, random);
+  schema.skip_bad_lines = true;
+  std::string text;
+  while (text.size() < 1000000) text += kLines[static_cast<int>(format)];
+  TextParser one(schema, 1);
+  TextParser other(schema, 3);
+  FeedPieces(text, 300000, &one);
+  FeedPieces(text, text.size() + 1, &other);
+  HPS_CHECK(CompareParsers(schema, &one, &other) > 10000);
+}
+
+void Run() {
+  std::mt19937 random(kSeed);
+  std::printf("seed %u\n", kSeed);
+  size_t num_good = 0;
+  size_t num_bad = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto format = static_cast<TextFormat>(round % 4);
+    const TextSchema schema = MakeSchema(format, &random);
+    const std::string text = MakeText(format, &random);
+    TextParser one(schema, 1);
+    TextParser other(schema, 3);
+    FeedPieces(text, 1 + random() % 64, &one);
+    FeedPieces(text, text.size() + 1, &other);
+    num_bad += one.num_bad() + (one.error() == nullptr ? 0 : 1);
+    num_good += CompareParsers(schema, &one, &other);
+    if (!schema.fixed()) {
+      std::set<std::string, std::less<>> names;
+      ExampleBlock block;
+      CollectFeatures(schema, text.data(), text.size(), &names, &block);
+      HPS_CHECK(block.num_bad + block.error_line <= block.num_lines);
+    }
+  }
+  for (int format = 0; format < 4; ++format) RunLarge(static_cast<TextFormat>(format), &random);
+  std::printf("%zu good lines, %zu bad ones\n", num_good, num_bad);
+  HPS_CHECK(num_good > kRounds && num_bad > kRounds / 2);
+}
+
+}  // namespace
+}  // namespace hps
+
+int main() { hps::Run(); }
