@@ -10,6 +10,9 @@ assign, create, release and cancel work on it.
 
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hps.row_layout import Floats, Images, Keys
 
 
@@ -87,10 +90,9 @@ class RowCache(Protocol):
     def missing_keys(self, plan: Any) -> Keys:
         """View of the window's missing keys, in order of first occurrence."""
 
-    def fill(
-        self, plan: Any, rows: Images, found: "Images | Any", lr: float, create: bool
-    ) -> None:
-        """Publishes the missing rows: copies those found, initialises the others as fresh."""
+    def fill(self, plan: Any, rows: Images, found: NDArray[np.uint8], lr: float, create: bool) -> None:
+        """Publishes the missing rows, even if there are none: copies those found, initialises the
+        others as fresh. After it the window is pinned and whole."""
 
     def cancel(self, plan: Any) -> None:
         """Undoes a reserve that was not filled: victims return, still dirty; pins are dropped."""
@@ -111,13 +113,13 @@ class RowCache(Protocol):
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
         state starts here, with this lr, so that it does not depend on when the row came up."""
 
-    def assign(self, plan: Any, rows: Floats, state: "Floats | None", lr: float) -> None:
+    def assign(self, plan: Any, rows: Floats, state: Floats | None, lr: float) -> None:
         """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
 
-    def contains(self, keys: Keys) -> Images:
+    def contains(self, keys: Keys) -> NDArray[np.uint8]:
         """uint8 [L]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty."""
 
-    def erase(self, keys: Keys) -> Images:
+    def erase(self, keys: Keys) -> NDArray[np.uint8]:
         """uint8 [L]: 1 where a stored row was dropped, 2 a fresh one. ConfigError if pinned."""
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:

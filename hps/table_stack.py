@@ -253,21 +253,24 @@ class TableStack:
             count = min(2 * count, largest)
 
     def _bring(self, plan: Any, first: int, count: int) -> bool:
-        """Pins unique keys [first, first + count), fetching what is missing; False if refused."""
+        """Pins unique keys [first, first + count), fetching what is missing; False if refused.
+
+        If a write or a read below fails, the slots are given back with the rows they held: nothing is
+        lost, and the error goes on.
+        """
         cache = self.cache
         num_missing = cache.find(plan, first, count)
         if not cache.reserve(plan):
             return False
-        if num_missing:
-            try:
-                victims = cache.victims(plan)
-                if len(victims):
-                    self._append(victims)
-                rows, found = self._fetch(cache.missing_keys(plan))
-                cache.fill(plan, rows, found, self.rates[self.name], False)
-            except BaseException:
-                cache.cancel(plan)
-                raise
+        try:
+            victims = cache.victims(plan)
+            if len(victims):
+                self._append(victims)
+            rows, found = self._fetch(cache.missing_keys(plan))
+        except BaseException:
+            cache.cancel(plan)
+            raise
+        cache.fill(plan, rows, found, self.rates[self.name], False)
         self.counters.dram_hits += count - num_missing
         self.counters.dram_misses += num_missing
         return True
@@ -279,9 +282,11 @@ class TableStack:
         self.counters.ssd_append_rows += len(rows)
 
     def _fetch(self, keys: Keys) -> tuple[Images, Images]:
-        started = perf_counter()
         rows = self.scratch_rows(len(keys))
         found: Images = np.empty(len(keys), np.uint8)
+        if not len(keys):
+            return rows, found
+        started = perf_counter()
         self.store.fetch(self.name, keys, rows, found)
         num_found = int(np.count_nonzero(found))
         self.counters.ssd_hits += num_found
