@@ -1,7 +1,7 @@
 """Arrays at the door: checks of keys, gradients and outputs, and the pool of output buffers.
 
-Above it: parameter_server.py. Below it: numpy, and torch if the caller's arrays are tensors. Nothing is
-copied where dtype and layout fit.
+Above it: parameter_server.py. Below it: numpy, and torch if the caller's arrays are tensors.
+Nothing is copied where dtype and layout fit.
 """
 
 import sys
@@ -43,9 +43,7 @@ def as_numpy(value: Any, what: str) -> NDArray[Any]:
         return view
     if isinstance(value, np.ndarray):
         return np.asarray(value)
-    raise ConfigError(
-        f"{what} is a {type(value).__name__}; pass a numpy array or a torch tensor"
-    )
+    raise ConfigError(f"{what} is a {type(value).__name__}; pass a numpy array or a torch tensor")
 
 
 def as_keys(keys: Any, what: str = "keys") -> Keys:

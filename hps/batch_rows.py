@@ -1,4 +1,5 @@
-"""BatchRows: the rows of one batch, pinned in their slots until the step is done; RowUpdate: its step.
+"""BatchRows: the rows of one batch, pinned in their slots until its step is done; RowUpdate: the
+step.
 
 Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: table_stack.py.
 """
@@ -16,8 +17,8 @@ from hps.table_stack import TableStack
 class BatchRows:
     """The rows of one batch of keys of one table: fetched, in their slots, pinned.
 
-    Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it, too,
-    but only `release` says when.
+    Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
+    too, but only `release` says when.
     """
 
     def __init__(

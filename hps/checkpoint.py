@@ -1,8 +1,8 @@
-"""The dense side of a checkpoint: model, reader position, learning rates and tables, as blobs of bytes.
+"""The dense side of a checkpoint: model, reader position, learning rates and tables, as blobs.
 
-Above it: parameter_server.py. Below it: the store keeps each blob with its digest in the same cut as the
-rows. The model is written by torch.save and is read with weights_only=True, so that a checkpoint from
-a stranger can run no code; torch is needed only where a model is given.
+Above it: parameter_server.py. Below it: the store keeps each blob with its digest in the same cut
+as the rows. The model is written by torch.save and is read with weights_only=True, so that a
+checkpoint from a stranger can run no code; torch is needed only where a model is given.
 """
 
 import io
@@ -16,7 +16,6 @@ from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.initializers import INITIALIZERS, Initializer
 from hps.optimizers import OPTIMIZERS, Optimizer
-from hps.row_layout import RowLayout
 from hps.ssd_store.schema import TableSchema
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
@@ -38,7 +37,8 @@ def encode_model(model: Mapping[str, Any]) -> bytes:
     """
     if not isinstance(model, Mapping):
         raise ConfigError(
-            f"model is a {type(model).__name__}; pass a mapping such as {{'model': model.state_dict()}}"
+            f"model is a {type(model).__name__}; pass a mapping such as {{'model': "
+            "model.state_dict()}}"
         )
     import torch
 
@@ -124,18 +124,6 @@ def decode_extras(extras: Mapping[str, bytes]) -> tuple[Any, Any, dict[str, floa
     return decode_model(extras), decode_json(extras, READER), rates
 
 
-def schema_of(table: TableConfig) -> TableSchema:
-    """The part of a table that is fixed once stored."""
-    return TableSchema(
-        name=table.name,
-        dim=table.dim,
-        optimizer_kind=table.optimizer.kind,
-        initializer_kind=table.initializer.kind,
-        initializer_numbers=table.initializer.numbers(),
-        row_bytes=RowLayout(table.optimizer.kind, table.dim).row_bytes,
-    )
-
-
 def table_to_json(table: TableConfig) -> dict[str, Any]:
     """A TableConfig as plain values; table_from_json makes it again."""
     return {
@@ -173,21 +161,23 @@ def table_from_json(value: Mapping[str, Any]) -> TableConfig:
         raise ConfigError(f"{dict(value)!r} does not describe a table: {error!r}") from error
 
 
-def tables_from_store(schemas: Sequence[TableSchema], extras: Mapping[str, bytes]) -> list[TableConfig]:
-    """Every stored table: as its checkpoint describes it, else from its schema with default numbers."""
+def tables_from_store(
+    schemas: Sequence[TableSchema], extras: Mapping[str, bytes]
+) -> list[TableConfig]:
+    """Every stored table: as its checkpoint describes it, else its schema with default numbers."""
     described = {value["name"]: value for value in decode_json(extras, TABLES) or ()}
     tables = []
     for schema in schemas:
         if schema.name in described:
             tables.append(table_from_json(described[schema.name]))
             continue
-        initializer = INITIALIZERS[schema.initializer_kind]
-        numbers = schema.initializer_numbers[: len(fields(initializer))]
+        initializer = INITIALIZERS[schema.initializer]
+        numbers = schema.numbers[: len(fields(initializer))]
         tables.append(
             TableConfig(
                 name=schema.name,
                 dim=schema.dim,
-                optimizer=OPTIMIZERS[schema.optimizer_kind](),
+                optimizer=OPTIMIZERS[schema.optimizer](),
                 initializer=initializer(*numbers),
                 features=[] if len(schemas) > 1 else None,
             )

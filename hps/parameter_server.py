@@ -1,8 +1,9 @@
 """ParameterServer: tables of embedding rows over DRAM and SSD, as one object with pull and push.
 
-Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack for
-each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache a table
-and hands both to the stacks. Here arguments are checked, calls are serialised, cuts are taken.
+Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack
+for each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache
+a table and hands both to the stacks. Here arguments are checked, calls are serialised, cuts are
+taken.
 """
 
 import threading
@@ -17,10 +18,10 @@ from typing import Any
 from hps import checkpoint as cut
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import BatchRows, RowUpdate
-from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import Config, DramCacheConfig, TableConfig
 from hps.dram_cache import make_dram_caches
 from hps.errors import ConfigError, StoreError
-from hps.ssd_store import SsdStore, read_schemas
+from hps.ssd_store import SsdStore, TableSchema
 from hps.table_scan import digest, items
 from hps.table_stack import TableStack
 from hps.tier_stats import server_stats
@@ -33,7 +34,6 @@ class _Tiers:
     """What the server is stacked from; tests put twins here."""
 
     open_store: Callable[..., Any] = SsdStore.open
-    read_schemas: Callable[[Path], tuple[Sequence[Any], int]] = read_schemas
     make_cache: Callable[..., Any] | None = None  # None: the native DramCache
 
 
@@ -47,7 +47,8 @@ class _View:
 class ParameterServer:
     """Embedding rows of every table, pulled by key and updated by gradient, larger than memory.
 
-    Calls may come from several threads; they are worked off one at a time, each by all native threads.
+    Calls may come from several threads; they are worked off one at a time, each by all native
+    threads.
 
     Args:
         config: the store and its budgets. A store that exists must fit it.
@@ -83,7 +84,7 @@ class ParameterServer:
         caches = make_dram_caches(config, tiers.make_cache)
         self._store = tiers.open_store(
             config.path,
-            [cut.schema_of(table) for table in config.tables],
+            [TableSchema.of(table) for table in config.tables],
             segment_bytes=config.ssd.segment_bytes,
             keep_last=config.ssd.keep_last,
             read_only=self._is_read_only,
@@ -147,7 +148,8 @@ class ParameterServer:
         Raises:
             NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
             ConfigError: unknown table, wrong dtype or shape, read-only server.
-            StoreError: no space to write evicted rows. If the keys do not fit the cache at once, those
+            StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
+                those
                 worked off before it are updated; the error's note says how many.
         """
         with self._lock:
@@ -165,7 +167,8 @@ class ParameterServer:
             table: its name.
             keys: int64 or uint64 [L].
             rows: float32 [L, dim].
-            state: float32 [L, state floats of a row], header scalars before vectors, as items(state=
+            state: float32 [L, state floats of a row], header scalars before vectors, as
+                items(state=
                 True) gives it; None starts the optimizer's state anew.
 
         Raises:
@@ -230,7 +233,8 @@ class ParameterServer:
     def digest(self, table: str) -> str:
         """Order-independent hash of every stored row (key, weights, state): 32 hex digits.
 
-        Equal digests mean equal tables, wherever the rows lie. Reads the whole table; writes nothing.
+        Equal digests mean equal tables, wherever the rows lie. Reads the whole table; writes
+        nothing.
         """
         with self._lock:
             return digest(self._stack(table))
@@ -304,8 +308,8 @@ class ParameterServer:
         if len(group) == 1 and rows is not None:
             if rows.is_released or rows.table != table or not rows.plan.matches(keys[0]):
                 raise ConfigError(
-                    f"apply: the rows given for table {table!r} were released or are those of other "
-                    f"keys; pass rows=None to have them looked up"
+                    f"apply: the rows given for table {table!r} were released or are those of "
+                    f"other keys; pass rows=None to have them looked up"
                 )
             return rows, grads[0]
         held.append(self.pin(table, joined(keys)))
@@ -330,8 +334,9 @@ class ParameterServer:
             {"tag", "rows_written", "bytes", "seconds"}.
 
         Raises:
-            ConfigError: a bad tag, or a model or reader that could not be read back; read-only server.
-            StoreError: disk full or an I/O error; the checkpoint before it stays the newest.
+            ConfigError: a bad tag, or a model or reader that could not be read back; read-only
+            server. StoreError: disk full or an I/O error; the checkpoint before it stays the
+            newest.
         """
         with self._lock:
             self._check_writable("checkpoint")
@@ -380,21 +385,25 @@ class ParameterServer:
             return model, reader
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The checkpoints that are kept, oldest first; each has at least its tag (None: untagged)."""
+        """The checkpoints that are kept, oldest first, each with at least its tag or None."""
         with self._lock:
             self._check_open()
             listed: list[dict[str, Any]] = self._store.checkpoints()
             return listed
 
-    def delete_checkpoint(self, tag: str) -> None:
+    def delete_checkpoint(self, tag: str) -> list[str]:
         """Lets go of a tagged checkpoint.
+
+        Returns:
+            The living readers of it, in words; its files stay until they close.
 
         Raises:
             ConfigError: no such checkpoint; read-only server.
         """
         with self._lock:
             self._check_writable("delete_checkpoint")
-            self._store.delete_checkpoint(tag)
+            readers: list[str] = self._store.delete_checkpoint(tag)
+            return readers
 
     # Lifetime.
 
@@ -438,7 +447,8 @@ class ParameterServer:
         self._check_open()
         if self._is_read_only:
             raise ConfigError(
-                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change it"
+                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
+                "it"
             )
 
     def _begin_change(self, verb: str) -> None:
@@ -456,8 +466,8 @@ def open(
 ) -> ParameterServer:
     """Opens a store that is there; its tables are read from it.
 
-    Read-only it may stand beside a running trainer and shows one checkpoint: pull, contains, num_rows,
-    items, digest, stats.
+    Read-only it may stand beside a running trainer and shows one checkpoint: pull, contains,
+    num_rows, items, digest, stats.
 
     Args:
         path: directory of the store.
@@ -473,26 +483,17 @@ def open(
     path = Path(path)
     if checkpoint is not None and not read_only:
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
-    schemas, seed = tiers.read_schemas(path)
-    store = tiers.open_store(
-        path,
-        schemas,
-        segment_bytes=SsdStoreConfig().segment_bytes,
-        keep_last=SsdStoreConfig().keep_last,
-        read_only=True,
-        checkpoint=checkpoint,
-        seed=seed,
-    )
+    store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint)
     try:
-        extras = store.extras(checkpoint)
+        extras = store.extras(checkpoint) if store.checkpoints() else {}
+        config = Config(
+            path=path,
+            tables=cut.tables_from_store(list(store.schemas.values()), extras),
+            dram=DramCacheConfig(bytes=dram),
+            seed=store.seed,
+        )
     finally:
         store.close()
-    config = Config(
-        path=path,
-        tables=cut.tables_from_store(schemas, extras),
-        dram=DramCacheConfig(bytes=dram),
-        seed=seed,
-    )
     return ParameterServer(config, _tiers=tiers, _view=_View(checkpoint) if read_only else None)
 
 

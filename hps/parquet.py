@@ -1,9 +1,9 @@
 """Rows of a table to and from a parquet file, piece by piece.
 
-Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign; pyarrow. A file has the
-columns key (uint64), weights (float32 [dim]) and, where the optimizer has state, state (float32
-[state floats], header scalars before vectors). The table's description and the seed travel in the
-file's metadata under "hps", so that an import can make the store.
+Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign; pyarrow. A file
+has the columns key (uint64), weights (float32 [dim]) and, where the optimizer has state, state
+(float32 [state floats], header scalars before vectors). The table's description and the seed travel
+in the file's metadata under "hps", so that an import can make the store.
 """
 
 import json
@@ -35,9 +35,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def export_table(
-    server: ParameterServer, table: str, path: Path, with_state: bool = True
-) -> int:
+def export_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
     """Writes every stored row of a table; returns how many.
 
     Raises:
@@ -77,7 +75,7 @@ def export_table(
 
 
 def describe(path: Path) -> tuple[TableConfig | None, int]:
-    """The table and seed that a file of export_table names; (None, 0) for any other parquet file."""
+    """The table and seed that a file of export_table names; (None, 0) for another parquet file."""
     metadata = _open(path).schema_arrow.metadata or {}
     if _METADATA not in metadata:
         return None, 0
@@ -95,9 +93,7 @@ def describe(path: Path) -> tuple[TableConfig | None, int]:
         raise ConfigError(f"{path}: the metadata of the export is damaged: {error!r}") from error
 
 
-def import_table(
-    server: ParameterServer, table: str, path: Path, with_state: bool = True
-) -> int:
+def import_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
     """Assigns every row of a file to a table; returns how many.
 
     Without state, in the file or by choice, each row's optimizer state starts anew.

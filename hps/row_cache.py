@@ -1,11 +1,11 @@
 """What a cache of rows offers to the server: the verbs of dram_cache, as types and contracts.
 
-Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests, the
-twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
+Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests,
+the twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
 
-A plan is one batch of keys: deduplicated, in order of first occurrence, with the slots found for them.
-A window is the range of a plan's unique keys that the last find named; reserve, fill, gather, apply,
-assign, create, release and cancel work on it.
+A plan is one batch of keys: deduplicated, in order of first occurrence, with the slots found for
+them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
+apply, assign, create, release and cancel work on it.
 """
 
 from typing import Any, Protocol
@@ -90,7 +90,9 @@ class RowCache(Protocol):
     def missing_keys(self, plan: Any) -> Keys:
         """View of the window's missing keys, in order of first occurrence."""
 
-    def fill(self, plan: Any, rows: Images, found: NDArray[np.uint8], lr: float, create: bool) -> None:
+    def fill(
+        self, plan: Any, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
+    ) -> None:
         """Publishes the missing rows, even if there are none: copies those found, initialises the
         others as fresh. After it the window is pinned and whole."""
 

@@ -1,7 +1,7 @@
 """Every stored row of a table once, whichever tier holds it: items() and digest().
 
-Above it: parameter_server.py. Below it: table_stack.py. Nothing is written: a row that is dirty in the
-dram_cache is taken there, every other one from the ssd_store, where it has the same bits.
+Above it: parameter_server.py. Below it: table_stack.py. Nothing is written: a row that is dirty in
+the dram_cache is taken there, every other one from the ssd_store, where it has the same bits.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """TableStack: one table over its two tiers, the dram_cache above the ssd_store.
 
-Above it: parameter_server.py, which checks arguments, holds the lock and stacks the tiers. Below it: a
-RowCache and a RowTier, given by the server. All rows move here: a batch is looked up, what is missing
-gets slots, the rows those slots held go down, the missing ones come up. A batch that cannot be held at
-once is worked off in pieces of its unique keys.
+Above it: parameter_server.py, which checks arguments, holds the lock and stacks the tiers. Below
+it: a RowCache and a RowTier, given by the server. All rows move here: a batch is looked up, what is
+missing gets slots, the rows those slots held go down, the missing ones come up. A batch that cannot
+be held at once is worked off in pieces of its unique keys.
 
 Not thread-safe: the server's lock is held around every call.
 """
@@ -225,8 +225,8 @@ class TableStack:
     def _each_piece(self, visit: Callable[[], None], smallest: int = 1) -> None:
         """Pins the plan's unique keys piece by piece and calls visit() on each window.
 
-        A refused piece is halved, an accepted one lets the next be twice as long. CapacityError when
-        `smallest` keys are refused.
+        A refused piece is halved, an accepted one lets the next be twice as long. CapacityError
+        when `smallest` keys are refused.
         """
         plan, cache = self.plan, self.cache
         num_unique = plan.num_unique
@@ -255,8 +255,8 @@ class TableStack:
     def _bring(self, plan: Any, first: int, count: int) -> bool:
         """Pins unique keys [first, first + count), fetching what is missing; False if refused.
 
-        If a write or a read below fails, the slots are given back with the rows they held: nothing is
-        lost, and the error goes on.
+        If a write or a read below fails, the slots are given back with the rows they held: nothing
+        is lost, and the error goes on.
         """
         cache = self.cache
         num_missing = cache.find(plan, first, count)
@@ -323,13 +323,14 @@ class TableStack:
         if culprit >= 0:
             key = int(plan.unique_keys[culprit])
             raise NonFiniteError(
-                f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row was "
-                f"changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler does"
+                f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
+                f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
+                "does"
             )
 
     def _capacity_error(self, num_keys: int) -> CapacityError:
         return CapacityError(
-            f"table {self.name!r}: {num_keys} distinct keys cannot be pinned at once: the dram_cache "
-            f"has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; raise "
-            f"DramCacheConfig.bytes or the table's share, or make batches smaller"
+            f"table {self.name!r}: {num_keys} distinct keys cannot be pinned at once: the "
+            f"dram_cache has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
+            f"raise DramCacheConfig.bytes or the table's share, or make batches smaller"
         )

@@ -1,7 +1,8 @@
 """The command `hps`: parses arguments, finds the command's module, turns errors into one line.
 
-Above it: the shell. Below it: the modules of hps.cli, each with add_parsers(subparsers), imported only
-when its command is asked for (or for --help), so that torch costs nothing where it is not needed.
+Above it: the shell. Below it: the modules of hps.cli, each with add_parsers(subparsers), imported
+only when its command is asked for (or for --help), so that torch costs nothing where it is not
+needed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`hps stats`, `verify`, `checkpoints`, `export`, `import`: look into a store, carry its rows around.
+"""`hps stats`, `verify`, `checkpoints`, `export`, `import`: look into a store, carry rows around.
 
 Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is changed; hps.parquet.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hps.config import Config, DramCacheConfig
-from hps.errors import ConfigError
+from hps.errors import ConfigError, CorruptionError
 from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
 
@@ -82,11 +82,15 @@ def run_verify(options: argparse.Namespace) -> int:
     """Checks every checksum; damage ends with status 1 and the name of the file."""
     from hps.ssd_store import verify
 
-    report = verify(options.store)
+    damaged = verify(options.store)
+    for file, what in damaged:
+        print(f"{file}: {what}")
+    if damaged:
+        raise CorruptionError(
+            f"{options.store}: {len(damaged)} damaged file(s), the first is {damaged[0][0]}; "
+            f"restore an older checkpoint or copy the store back"
+        )
     print(f"{options.store}: every checksum holds")
-    if isinstance(report, dict):
-        for name, value in report.items():
-            print(f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}")
     return 0
 
 
@@ -94,8 +98,10 @@ def run_checkpoints(options: argparse.Namespace) -> int:
     """Lists the kept checkpoints, or deletes one."""
     if options.delete is not None:
         with open_store(options.store, read_only=False) as server:
-            server.delete_checkpoint(options.delete)
+            readers = server.delete_checkpoint(options.delete)
         print(f"deleted {options.delete}")
+        for reader in readers:
+            print(f"its files stay until {reader} closes")
         return 0
     with open_store(options.store) as server:
         listed = server.checkpoints()
@@ -139,8 +145,8 @@ def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> Par
         return open_store(options.store, read_only=False, dram=options.dram)
     if described is None:
         raise ConfigError(
-            f"{options.store} holds no store and {options.file} does not describe a table; make the "
-            f"store first, or import a file that hps export has written"
+            f"{options.store} holds no store and {options.file} does not describe a table; make "
+            f"the store first, or import a file that hps export has written"
         )
     if options.table not in (None, described.name):
         raise ConfigError(
@@ -175,5 +181,3 @@ def _write_json(path: Path | None, value: object) -> None:
             sys.stdout.write(text + "\n")
         else:
             path.write_text(text + "\n", encoding="utf-8")
-
-

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hps import _C
-from hps.config import Config, TableConfig
+from hps.config import Config
 from hps.errors import ConfigError
 
 
 def budget_shares(config: Config) -> dict[str, int]:
-    """Bytes of the dram budget for each table, by the tables' shares; their sum is never above it."""
+    """Bytes of the dram budget for each table, by the tables' shares; never above it in sum."""
     total = sum(table.share for table in config.tables)
     budget = int(config.dram.bytes)
     return {table.name: int(budget * (table.share / total)) for table in config.tables}
@@ -30,12 +30,12 @@ def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> 
         ConfigError: a table's share is too small for the smallest cache; names both numbers.
     """
     shares = budget_shares(config)
-    pool = _C.ThreadPool(config.num_threads()) if make is None else None
-    make = _C.DramCache if make is None else make
+    pool = _C.ThreadPool(config.num_threads())
+    build: Callable[..., Any] = _C.DramCache if make is None else make
     caches = {}
     for table in config.tables:
         try:
-            caches[table.name] = make(
+            caches[table.name] = build(
                 pool=pool,
                 optimizer_kind=table.optimizer.kind,
                 hyperparameters=table.optimizer.hyperparameters(),

@@ -1,8 +1,9 @@
 """Readable twin of the native DramCache: the same verbs and rules over a small numpy array.
 
-The set-associative table is replaced by one set of slots with the least recently reserved as victim, so
-slots, ages and the moment of an eviction differ from the native cache's; rows, flags, pins and what a
-verb returns follow the same contract (hps/row_cache.py). A refusal also comes at another fill.
+The set-associative table is replaced by one set of slots with the least recently reserved as
+victim, so slots, ages and the moment of an eviction differ from the native cache's; rows, flags,
+pins and what a verb returns follow the same contract (hps/row_cache.py). A refusal also comes at
+another fill.
 """
 
 from typing import Any
@@ -75,7 +76,9 @@ class TwinPlan:
 class TwinDramCache:
     """As hps._C.DramCache; see hps/row_cache.py for what each verb promises."""
 
-    def __init__(self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any) -> None:
+    def __init__(
+        self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any
+    ) -> None:
         layout = RowLayout(optimizer_kind, dim)
         self.kind, self.dim = optimizer_kind, dim
         self.row_bytes, self.state_floats = layout.row_bytes, layout.state_floats

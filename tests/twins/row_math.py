@@ -1,7 +1,8 @@
-"""Readable twin of csrc/optimizer: initial weights, sums of gradients and the optimizers, in numpy float32.
+"""Readable twin of csrc/optimizer: initial weights, sums of gradients and optimizers, in float32.
 
-Above it: tests/twins/dram_cache.py. Every operation stands in the order that the native code keeps, so
-equal inputs give equal bits. Rows are float32 [n, row floats]; column 2 and 3 are the header's scalars.
+Above it: tests/twins/dram_cache.py. Every operation stands in the order that the native code keeps,
+so equal inputs give equal bits. Rows are float32 [n, row floats]; column 2 and 3 are the header's
+scalars.
 """
 
 import numpy as np
@@ -49,16 +50,14 @@ def initial_weights(
 
 
 def sum_occurrences(grads: Floats) -> Floats:
-    """Sum over rows [count, D] of one key: runs of 32 in order, combined as a binary counter does."""
+    """Sum of rows [count, D] of one key: runs of 32 in order, combined as a binary counter does."""
     levels: list[Floats] = []
-    num_runs = 0
-    for first in range(0, len(grads), RUN_LENGTH):
+    for run, first in enumerate(range(0, len(grads), RUN_LENGTH)):
         total = grads[first].copy()
         for grad in grads[first + 1 : first + RUN_LENGTH]:
             total = total + grad
         levels.append(total)
-        num_runs += 1
-        carry = num_runs
+        carry = run + 1
         while carry % 2 == 0:
             younger = levels.pop()
             levels[-1] = levels[-1] + younger
@@ -122,7 +121,11 @@ def update_rows(
 
 
 def _adam(
-    rows: Floats, sums: Floats, parts: tuple[Floats, Floats, Floats], rate: F32, numbers: list[float]
+    rows: Floats,
+    sums: Floats,
+    parts: tuple[Floats, Floats, Floats],
+    rate: F32,
+    numbers: list[float],
 ) -> None:
     weights, first, second = parts
     beta1, beta2, eps = F32(numbers[0]), F32(numbers[1]), F32(numbers[2])

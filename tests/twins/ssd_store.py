@@ -36,12 +36,6 @@ class TwinDisk:
         """As SsdStore.open."""
         return TwinSsdStore(self, path, schemas, options)
 
-    def read_schemas(self, path: Path) -> tuple[list[TableSchema], int]:
-        """As hps.ssd_store.read_schemas."""
-        if not self.schemas:
-            raise ConfigError(f"{path} holds no store")
-        return list(self.schemas.values()), self.seed
-
 
 class TwinSsdStore:
     """As hps.ssd_store.SsdStore."""
@@ -52,20 +46,23 @@ class TwinSsdStore:
         self.disk, self.path = disk, path
         self.read_only = bool(options.get("read_only"))
         self.keep_last = options.get("keep_last", 2)
-        self._check_schemas(schemas, options.get("seed", 0))
+        if self.read_only and not disk.schemas:
+            raise StoreError(errno.ENOENT, f"{path} holds no store")
+        self._check_schemas(schemas, options.get("seed"))
         if not self.read_only:
             if disk.writer is not None:
                 raise StoreError(errno.EAGAIN, f"{path} is open in process {disk.writer}")
             disk.writer = os.getpid()
             disk.schemas.update({schema.name: schema for schema in schemas})
-            disk.seed = options.get("seed", 0)
+            disk.seed = options.get("seed") or disk.seed
+        self.schemas, self.seed = dict(disk.schemas), disk.seed
         self.tables: Tables = {name: {} for name in disk.schemas}
         tag = options.get("checkpoint")
         if tag is not None or disk.checkpoints:
             self._load(tag)
 
-    def _check_schemas(self, schemas: Sequence[TableSchema], seed: int) -> None:
-        if self.disk.schemas and seed != self.disk.seed:
+    def _check_schemas(self, schemas: Sequence[TableSchema], seed: int | None) -> None:
+        if self.disk.schemas and seed not in (None, self.disk.seed):
             raise ConfigError(f"{self.path} has seed {self.disk.seed}; {seed} was asked")
         for schema in schemas:
             stored = self.disk.schemas.get(schema.name, schema)
@@ -126,7 +123,7 @@ class TwinSsdStore:
         untagged = [cut for cut in kept if cut[0] is None]
         old = untagged[: max(0, len(untagged) - self.keep_last)]
         self.disk.checkpoints = [cut for cut in kept if not any(cut is gone for gone in old)]
-        return {"tag": tag, "bytes": sum(len(blob) for blob in extras.values())}
+        return {"tag": tag, "rows": 0, "bytes": sum(len(blob) for blob in extras.values())}
 
     def restore(self, tag: str | None) -> dict[str, bytes]:
         extras = self._load(tag)
@@ -139,9 +136,10 @@ class TwinSsdStore:
             for tag, tables, _ in self.disk.checkpoints
         ]
 
-    def delete_checkpoint(self, tag: str) -> None:
+    def delete_checkpoint(self, tag: str) -> list[str]:
         self._find(tag)
         self.disk.checkpoints = [cut for cut in self.disk.checkpoints if cut[0] != tag]
+        return []
 
     def extras(self, tag: str | None) -> dict[str, bytes]:
         return dict(self._find(tag)[2]) if self.disk.checkpoints else {}
@@ -149,9 +147,8 @@ class TwinSsdStore:
     def stats(self) -> dict[str, Any]:
         return {"index_bytes": sum(16 * len(rows) for rows in self.tables.values())}
 
-    def verify(self) -> None:
-        if self.disk.damaged_keys:
-            raise CorruptionError(f"{self.path}/segment-1: damaged")
+    def verify(self) -> list[tuple[str, str]]:
+        return [("segment-1", "damaged")] if self.disk.damaged_keys else []
 
     def close(self) -> None:
         if not self.read_only:

@@ -1,0 +1,62 @@
+"""RowTier: what the lowest tier offers to those above it, whatever engine keeps the rows.
+
+Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine (`hps.ssd_store.SsdStore`). Rows
+travel as images, uint8 [n, row_bytes]; the first eight bytes of an image are its key. A call handles a
+whole batch and lets other threads run meanwhile.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.uint8]
+Keys = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.uint8]
+
+
+class RowTier(Protocol):
+    """A tier that holds every stored row of every table, and cuts of it that survive a crash."""
+
+    def append(self, table: str, rows: Rows) -> None:
+        """Stores rows; the last row of a key wins, over earlier calls too."""
+
+    def fetch(self, table: str, keys: Keys, rows: Rows, found: Flags) -> None:
+        """Fills rows[i] where keys[i] is stored, and found[i] with 1 or 0."""
+
+    def contains(self, table: str, keys: Keys) -> Flags:
+        """1 where a key is stored; reads no row."""
+
+    def erase(self, table: str, keys: Keys) -> Flags:
+        """Removes keys; 1 where one was stored."""
+
+    def num_rows(self, table: str) -> int:
+        """Stored keys of the table."""
+
+    def scan(self, table: str, batch_rows: int) -> Iterator[Rows]:
+        """Every row that is stored when the scan begins, once, in pieces."""
+
+    def checkpoint(self, tag: str | None, extras: Mapping[str, bytes]) -> dict[str, Any]:
+        """Makes what is stored now a durable cut, with named blobs beside it."""
+
+    def restore(self, checkpoint: str | int | None) -> dict[str, bytes]:
+        """Makes a kept cut the current one and returns its blobs."""
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The kept cuts, oldest first."""
+
+    def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
+        """Gives up a kept cut; returns who still reads it."""
+
+    def extras(self, checkpoint: str | int | None) -> dict[str, bytes]:
+        """The blobs of a kept cut."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and bytes, nested by table."""
+
+    def verify(self) -> list[tuple[str, str]]:
+        """Checks every checksum on disk; (file, damage) for each that fails."""
+
+    def close(self) -> None:
+        """Lets go of all files; what no checkpoint holds is lost."""
