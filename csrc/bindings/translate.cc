@@ -1,6 +1,8 @@
 // Looks the exception up by name, so that bindings need no list of Python types.
 #include "bindings/translate.h"
 
+#include <nanobind/stl/string.h>
+
 #include <cerrno>
 
 namespace nb = nanobind;
