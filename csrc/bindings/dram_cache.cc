@@ -195,7 +195,7 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
       .def("reserve", &DramCache::Reserve, "plan"_a, Unlocked())
       .def("cancel", &DramCache::Cancel, "plan"_a, Unlocked())
       .def("release", &DramCache::Release, "plan"_a, Unlocked())
-      .def("create", &DramCache::Create, "plan"_a, Unlocked())
+      .def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
       .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())
       .def("is_current", &DramCache::IsCurrent, "plan"_a)
       .def(
@@ -313,6 +313,14 @@ void BindRows(nb::class_<DramCache>& cls) {
             return std::make_pair(count, cursor);
           },
           "cursor"_a, "what"_a, "rows"_a.noconvert())
+      .def(
+          "initial_weights",
+          [](const DramCache& cache, Keys keys, Matrix<float> out) {
+            const int64_t count = RowsOf(cache, nb::ndarray<>(out), keys.size());
+            nb::gil_scoped_release unlocked;
+            cache.InitialWeights(keys.data(), count, out.data());
+          },
+          "keys"_a.noconvert(), "out"_a.noconvert())
       .def("mark_clean", &DramCache::MarkClean, "first_cursor"_a, "end_cursor"_a, Unlocked())
       .def("clear", &DramCache::Clear, Unlocked())
       .def("stats", &Stats);

@@ -83,7 +83,8 @@ inline int64_t SumGradients(const CacheView& cache, WorkerBatch* worker, const f
 }
 
 template <class Lanes, class Update>
-inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes, Update update) {
+inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes, float lr,
+                         Update update) {
   const WorkerBatch& worker = *batch;
   const TableView& table = cache.table;
   int64_t num_fresh = 0;
@@ -99,8 +100,12 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
       __builtin_prefetch(table.marks + slot, 1);
     }
     const int64_t slot = worker.slots[id];
-    update(lanes, reinterpret_cast<float*>(RowAt(table, slot)), worker.values + id * cache.dim);
+    auto* row = reinterpret_cast<float*>(RowAt(table, slot));
     uint8_t& flags = table.marks[slot].flags;
+    // A new row's state starts with the learning rate of its first update, not of the read that
+    // brought it up: how long a row stays cached must not show in its bits.
+    if (flags & kFresh) [[unlikely]] StartState(lanes, cache.kind, row, lr, cache.numbers);
+    update(lanes, row, worker.values + id * cache.dim);
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
     flags = static_cast<uint8_t>((flags & ~kFresh) | kDirty);
@@ -118,7 +123,7 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
   const OptimizerNumbers numbers = cache.numbers;
   return WithDim(cache.dim, [&](auto lanes) {
     const auto with_kind = [&](auto kind) {
-      return ApplyWith(cache, worker, lanes, [=](auto row_lanes, float* row, const float* sum) {
+      return ApplyWith(cache, worker, lanes, lr, [=](auto row_lanes, float* row, const float* sum) {
         UpdateRow(row_lanes, decltype(kind)::value, row, sum, lr, numbers);
       });
     };

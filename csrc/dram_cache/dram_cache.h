@@ -67,8 +67,10 @@ class DramCache {
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew.
   void Assign(BatchPlan* plan, const float* rows, const float* state, float lr);
-  // Makes the window's fresh rows stored ones. Returns how many.
-  int64_t Create(BatchPlan* plan);
+  // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
+  int64_t Create(BatchPlan* plan, float lr);
+  // What absent keys read as, into out [count, dim]; takes no slot.
+  void InitialWeights(const uint64_t* keys, int64_t count, float* out) const;
 
   Presence Contains(uint64_t key) const;
   // Drops keys; presence[i] tells what was dropped. kConfig, and nothing changed, if one is pinned.

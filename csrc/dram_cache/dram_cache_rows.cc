@@ -50,20 +50,31 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, f
   MarkUpdated(plan);
 }
 
-int64_t DramCache::Create(BatchPlan* plan) {
+int64_t DramCache::Create(BatchPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
+  const HostLanes<0> lanes{view_.dim};
   int64_t created = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     worker->result = 0;
     worker->num_dirtied = 0;
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
       const int64_t slot = worker->slots[id];
-      if (view_.table.marks[slot].flags & kFresh) MarkOne(view_.table, slot, worker);
+      if ((view_.table.marks[slot].flags & kFresh) == 0) continue;
+      auto* row = reinterpret_cast<float*>(RowAt(view_.table, slot));
+      StartState(lanes, view_.kind, row, lr, view_.numbers);
+      MarkOne(view_.table, slot, worker);
     }
     created += worker->result;
   });
   MarkUpdated(plan);
   return created;
+}
+
+void DramCache::InitialWeights(const uint64_t* keys, int64_t count, float* out) const {
+  const HostLanes<0> lanes{view_.dim};
+  for (int64_t i = 0; i < count; ++i) {
+    InitializeWeights(lanes, view_.initializer, keys[i], out + i * view_.dim);
+  }
 }
 
 Presence DramCache::Contains(uint64_t key) const {

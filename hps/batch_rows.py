@@ -1,0 +1,102 @@
+"""BatchRows: the rows of one batch, pinned in their slots until its step is done; RowUpdate: the
+step.
+
+Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: table_stack.py.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from hps.arrays import OutputPool, as_output, like
+from hps.errors import ConfigError
+from hps.row_layout import Keys
+from hps.table_stack import TableStack
+
+
+class BatchRows:
+    """The rows of one batch of keys of one table: fetched, in their slots, pinned.
+
+    Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
+    too, but only `release` says when.
+    """
+
+    def __init__(
+        self,
+        stack: TableStack,
+        keys: Keys,
+        model: object,
+        pool: OutputPool,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self.plan: Any = None
+        self._stack = stack
+        self._model = model
+        self._pool = pool
+        self._lock = lock
+        self.plan = stack.pin(keys)
+        self._num_occurrences = len(keys)
+        stack.hold(self)
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+        return self._stack.name
+
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys of the batch with their repetitions."""
+        return self._num_occurrences
+
+    @property
+    def is_released(self) -> bool:
+        """True when the pins are gone."""
+        return self.plan is None
+
+    def gather(self, out: Any = None) -> Any:
+        """The rows as they stand now: float32 [L, D], a tensor if the keys were one.
+
+        Args:
+            out: float32 [L, D], contiguous, to write into; None takes a buffer of the pool.
+
+        Raises:
+            ConfigError: the rows were released, or `out` does not fit.
+        """
+        dim = self._stack.layout.dim
+        with self._lock:
+            if self.plan is None:
+                raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+            if out is not None:
+                self._stack.cache.gather(self.plan, as_output(out, self._num_occurrences, dim))
+                return out
+            rows = self._pool.take(self._num_occurrences, dim)
+            self._stack.cache.gather(self.plan, rows)
+            return like(rows, self._model)
+
+    def release(self) -> None:
+        """Drops the pins; nothing to do the second time."""
+        with self._lock:
+            if self.plan is not None:
+                plan, self.plan = self.plan, None
+                self._stack.unpin(plan)
+
+    def __del__(self) -> None:
+        if self.plan is not None:
+            self.release()
+
+
+@dataclass(slots=True)
+class RowUpdate:
+    """What one table's optimizer step starts from.
+
+    Args:
+        table: its name.
+        keys: int64 or uint64 [L], in order of occurrence.
+        grads: float32 [L, D], one row an occurrence.
+        rows: the pinned rows of exactly these keys, or None to pin them for the step.
+    """
+
+    table: str
+    keys: Any
+    grads: Any
+    rows: BatchRows | None = None

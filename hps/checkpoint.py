@@ -1,0 +1,185 @@
+"""The dense side of a checkpoint: model, reader position, learning rates and tables, as blobs.
+
+Above it: parameter_server.py. Below it: the store keeps each blob with its digest in the same cut
+as the rows. The model is written by torch.save and is read with weights_only=True, so that a
+checkpoint from a stranger can run no code; torch is needed only where a model is given.
+"""
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hps.config import TableConfig
+from hps.errors import ConfigError, CorruptionError
+from hps.initializers import INITIALIZERS, Initializer
+from hps.optimizers import OPTIMIZERS, Optimizer
+from hps.ssd_store.schema import TableSchema
+
+MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
+LAST = "last"
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def check_tag(tag: object) -> None:
+    """Raises ConfigError if `tag` cannot name a checkpoint."""
+    if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
+        raise ConfigError(f"tag={tag!r}: needs 1-64 letters, digits, '_', '.', '-'")
+
+
+def encode_model(model: Mapping[str, Any]) -> bytes:
+    """torch.save of a mapping, after making sure that it can be read back.
+
+    Raises:
+        ConfigError: not a mapping, or it holds what torch.load(weights_only=True) refuses.
+    """
+    if not isinstance(model, Mapping):
+        raise ConfigError(
+            f"model is a {type(model).__name__}; pass a mapping such as {{'model': "
+            "model.state_dict()}}"
+        )
+    import torch
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(dict(model), buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception as error:
+        raise ConfigError(
+            f"model cannot be read back with torch.load(weights_only=True): {error}; give tensors, "
+            f"numbers, strings, lists and dicts only"
+        ) from error
+    return buffer.getvalue()
+
+
+def decode_model(extras: Mapping[str, bytes]) -> Any:
+    """The mapping that was given to checkpoint(model=), or None; tensors on the CPU."""
+    if MODEL not in extras:
+        return None
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(extras[MODEL]), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CorruptionError(f"the checkpoint's {MODEL} cannot be read: {error}") from error
+
+
+def encode_json(value: object, what: str) -> bytes:
+    """JSON bytes.
+
+    Raises:
+        ConfigError: `value` has parts that JSON cannot carry.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, sort_keys=True).encode()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{what} cannot be written as JSON: {error}; use numbers, strings, lists and dicts"
+        ) from error
+
+
+def decode_json(extras: Mapping[str, bytes], name: str) -> Any:
+    """What encode_json wrote under `name`, or None."""
+    if name not in extras:
+        return None
+    try:
+        return json.loads(extras[name])
+    except ValueError as error:
+        raise CorruptionError(f"the checkpoint's {name} is not JSON: {error}") from error
+
+
+def encode_extras(
+    tables: Mapping[str, TableConfig],
+    rates: Mapping[str, float],
+    model: Mapping[str, Any] | None,
+    reader: Mapping[str, Any] | None,
+) -> dict[str, bytes]:
+    """The blobs of a checkpoint; decode_extras and tables_from_store read them.
+
+    Raises:
+        ConfigError: a model or reader that could not be read back.
+    """
+    described = [table_to_json(table) for table in tables.values()]
+    extras = {
+        TABLES: encode_json(described, "tables"),
+        RATES: encode_json(dict(rates), "learning_rates"),
+    }
+    if model is not None:
+        extras[MODEL] = encode_model(model)
+    if reader is not None:
+        extras[READER] = encode_json(dict(reader), "reader")
+    return extras
+
+
+def decode_extras(extras: Mapping[str, bytes]) -> tuple[Any, Any, dict[str, float]]:
+    """(model or None, reader or None, learning rates) of a checkpoint.
+
+    Raises:
+        CorruptionError: a blob cannot be read.
+    """
+    rates = decode_json(extras, RATES) or {}
+    return decode_model(extras), decode_json(extras, READER), rates
+
+
+def table_to_json(table: TableConfig) -> dict[str, Any]:
+    """A TableConfig as plain values; table_from_json makes it again."""
+    return {
+        "name": table.name,
+        "dim": table.dim,
+        "optimizer": _numbers_of(table.optimizer),
+        "initializer": _numbers_of(table.initializer),
+        "features": None if table.features is None else list(table.features),
+        "shared_vocabulary": table.shared_vocabulary,
+        "share": table.share,
+    }
+
+
+def _numbers_of(owner: Optimizer | Initializer) -> dict[str, Any]:
+    numbers = {field.name: getattr(owner, field.name) for field in fields(owner)}
+    return {"kind": owner.kind, **numbers}
+
+
+def table_from_json(value: Mapping[str, Any]) -> TableConfig:
+    """The TableConfig that table_to_json wrote.
+
+    Raises:
+        ConfigError: a field is missing or unknown.
+    """
+    try:
+        optimizer, initializer = dict(value["optimizer"]), dict(value["initializer"])
+        return TableConfig(
+            **{
+                **value,
+                "optimizer": OPTIMIZERS[optimizer.pop("kind")](**optimizer),
+                "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{dict(value)!r} does not describe a table: {error!r}") from error
+
+
+def tables_from_store(
+    schemas: Sequence[TableSchema], extras: Mapping[str, bytes]
+) -> list[TableConfig]:
+    """Every stored table: as its checkpoint describes it, else its schema with default numbers."""
+    described = {value["name"]: value for value in decode_json(extras, TABLES) or ()}
+    tables = []
+    for schema in schemas:
+        if schema.name in described:
+            tables.append(table_from_json(described[schema.name]))
+            continue
+        initializer = INITIALIZERS[schema.initializer]
+        numbers = schema.numbers[: len(fields(initializer))]
+        tables.append(
+            TableConfig(
+                name=schema.name,
+                dim=schema.dim,
+                optimizer=OPTIMIZERS[schema.optimizer](),
+                initializer=initializer(*numbers),
+                features=[] if len(schemas) > 1 else None,
+            )
+        )
+    return tables

@@ -1,0 +1,86 @@
+"""The command `hps`: parses arguments, finds the command's module, turns errors into one line.
+
+Above it: the shell. Below it: the modules of hps.cli, each with add_parsers(subparsers), imported
+only when its command is asked for (or for --help), so that torch costs nothing where it is not
+needed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from hps.errors import HpsError
+
+# command -> (module, one line of help)
+COMMANDS = {
+    "generate": ("generate", "write a synthetic click log from a planted model"),
+    "train": ("train", "train a model from click logs"),
+    "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
+    "stats": ("store_commands", "rows, sizes and checkpoints of a store"),
+    "verify": ("store_commands", "check every checksum of a store"),
+    "checkpoints": ("store_commands", "list or delete checkpoints"),
+    "export": ("store_commands", "write a table's rows to parquet"),
+    "import": ("store_commands", "read a table's rows from parquet"),
+    "bench": ("bench", "run a benchmark"),
+}
+
+
+def make_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser of one command, or, without one, of the overview."""
+    from hps import __version__
+
+    listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="hps",
+        description="Hierarchical parameter server for CTR models.",
+        epilog=f"commands:\n{listing}\n\n'hps COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hps {__version__}")
+    if command is None:
+        parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+        return parser
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    import_module(f"hps.cli.{COMMANDS[command][0]}").add_parsers(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; each sets `run` to a function of the parsed arguments.
+
+    Returns:
+        The exit status: 0, 1 after an HpsError, 130 after an interrupt. Usage errors exit with 2.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words[0] if words and words[0] in COMMANDS else None
+    try:
+        options = make_parser(command).parse_args(words)
+        return int(options.run(options) or 0)
+    except HpsError as error:
+        print(f"hps: error: {_one_line(error)}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "hps":
+            raise
+        print(
+            f"hps: error: 'hps {command}' needs {error.name}; install it with: "
+            f"pip install 'hps-ctr[train]'",
+            file=sys.stderr,
+        )
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
+        return 1
+    except KeyboardInterrupt:
+        print("hps: interrupted", file=sys.stderr)
+        return 130
+
+
+def _one_line(error: HpsError) -> str:
+    notes = getattr(error, "__notes__", ())
+    return " ".join(" ".join((str(error), *notes)).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""`hps stats`, `verify`, `checkpoints`, `export`, `import`: look into a store, carry rows around.
+
+Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is changed; hps.parquet.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hps.config import Config, DramCacheConfig
+from hps.errors import ConfigError, CorruptionError
+from hps.parameter_server import ParameterServer
+from hps.parameter_server import open as open_store
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the commands of this module."""
+    _add_looking(subparsers)
+    _add_moving(subparsers)
+
+
+def _add_looking(subparsers: Any) -> None:
+    stats = subparsers.add_parser("stats", help="rows, sizes and checkpoints of a store")
+    stats.add_argument("store", type=Path, metavar="DIR")
+    stats.add_argument("--checkpoint", metavar="TAG", help="the cut to look at; default: newest")
+    stats.add_argument("--digest", action="store_true", help="also hash every row (reads them all)")
+    stats.add_argument("--json", type=Path, metavar="OUT", help="write the figures to a file")
+    stats.set_defaults(run=run_stats)
+
+    verify = subparsers.add_parser("verify", help="check every checksum of a store")
+    verify.add_argument("store", type=Path, metavar="DIR")
+    verify.set_defaults(run=run_verify)
+
+    checkpoints = subparsers.add_parser("checkpoints", help="list or delete checkpoints")
+    checkpoints.add_argument("store", type=Path, metavar="DIR")
+    checkpoints.add_argument("--delete", metavar="TAG", help="let go of a tagged checkpoint")
+    checkpoints.add_argument("--json", type=Path, metavar="OUT", help="write the list to a file")
+    checkpoints.set_defaults(run=run_checkpoints)
+
+
+def _add_moving(subparsers: Any) -> None:
+    leave = subparsers.add_parser("export", help="write a table's rows to parquet")
+    leave.add_argument("store", type=Path, metavar="DIR")
+    leave.add_argument("file", type=Path, metavar="OUT")
+    leave.add_argument("--table", help="which table; may be left out if there is one")
+    leave.add_argument("--checkpoint", metavar="TAG", help="the cut to read; default: newest")
+    leave.add_argument("--no-state", action="store_true", help="leave the optimizer state out")
+    leave.set_defaults(run=run_export)
+
+    enter = subparsers.add_parser("import", help="read a table's rows from parquet")
+    enter.add_argument("file", type=Path, metavar="FILE")
+    enter.add_argument("store", type=Path, metavar="DIR", help="made if it is not there")
+    enter.add_argument("--table", help="which table; default: the one the file names")
+    enter.add_argument("--dram", default="256MiB", help="budget of the dram_cache (%(default)s)")
+    enter.add_argument("--no-state", action="store_true", help="start the optimizer state anew")
+    enter.set_defaults(run=run_import)
+
+
+def run_stats(options: argparse.Namespace) -> int:
+    """Prints rows and sizes of each table, then what is on SSD."""
+    with open_store(options.store, checkpoint=options.checkpoint) as server:
+        figures = server.stats()
+        figures["checkpoints"] = server.checkpoints()
+        if options.digest:
+            for name, table in figures["tables"].items():
+                table["digest"] = server.digest(name)
+    print(f"{'table':<20} {'rows':>14} {'dim':>5} {'row bytes':>10}  optimizer")
+    for name, table in figures["tables"].items():
+        line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
+        print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip())
+    for name, value in figures["ssd_store"].items():
+        if isinstance(value, int) and value:
+            print(f"ssd_store {name}: {value:,}")
+    print(f"checkpoints: {len(figures['checkpoints'])}")
+    _write_json(options.json, figures)
+    return 0
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Checks every checksum; damage ends with status 1 and the name of the file."""
+    from hps.ssd_store import verify
+
+    damaged = verify(options.store)
+    for file, what in damaged:
+        print(f"{file}: {what}")
+    if damaged:
+        raise CorruptionError(
+            f"{options.store}: {len(damaged)} damaged file(s), the first is {damaged[0][0]}; "
+            f"restore an older checkpoint or copy the store back"
+        )
+    print(f"{options.store}: every checksum holds")
+    return 0
+
+
+def run_checkpoints(options: argparse.Namespace) -> int:
+    """Lists the kept checkpoints, or deletes one."""
+    if options.delete is not None:
+        with open_store(options.store, read_only=False) as server:
+            readers = server.delete_checkpoint(options.delete)
+        print(f"deleted {options.delete}")
+        for reader in readers:
+            print(f"its files stay until {reader} closes")
+        return 0
+    with open_store(options.store) as server:
+        listed = server.checkpoints()
+    for info in listed:
+        others = {name: value for name, value in info.items() if name != "tag"}
+        words = ", ".join(f"{name} {_plain(value)}" for name, value in others.items())
+        print(f"{info['tag'] or '(untagged)':<20} {words}")
+    if not listed:
+        print(f"{options.store} has no checkpoint yet")
+    _write_json(options.json, listed)
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Writes one table of a checkpoint to a parquet file."""
+    from hps.parquet import export_table
+
+    with open_store(options.store, checkpoint=options.checkpoint) as server:
+        table = _choose_table(options.table, list(server.tables))
+        count = export_table(server, table, options.file, not options.no_state)
+    print(f"{options.file}: {count:,} rows of table {table!r}")
+    return 0
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Assigns the rows of a parquet file, into a store that is made if it is not there."""
+    from hps.parquet import describe, import_table
+
+    described, seed = describe(options.file)
+    table = options.table or (described.name if described else None)
+    with _open_or_make(options, described, seed) as server:
+        table = _choose_table(table, list(server.tables))
+        count = import_table(server, table, options.file, not options.no_state)
+    print(f"{options.store}: {count:,} rows into table {table!r}")
+    return 0
+
+
+def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> ParameterServer:
+    is_there = options.store.is_dir() and any(options.store.iterdir())
+    if is_there:
+        return open_store(options.store, read_only=False, dram=options.dram)
+    if described is None:
+        raise ConfigError(
+            f"{options.store} holds no store and {options.file} does not describe a table; make "
+            f"the store first, or import a file that hps export has written"
+        )
+    if options.table not in (None, described.name):
+        raise ConfigError(
+            f"--table {options.table}: {options.store} holds no store yet, and {options.file} "
+            f"describes table {described.name!r}"
+        )
+    config = Config(
+        path=options.store,
+        tables=[described],
+        dram=DramCacheConfig(bytes=options.dram),
+        seed=seed,
+    )
+    return ParameterServer(config)
+
+
+def _choose_table(asked: str | None, tables: list[str]) -> str:
+    if asked is None and len(tables) == 1:
+        return tables[0]
+    if asked not in tables:
+        raise ConfigError(f"--table {asked}: the store has {sorted(tables)}; name one of them")
+    return asked
+
+
+def _plain(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _write_json(path: Path | None, value: object) -> None:
+    if path is not None:
+        text = json.dumps(value, indent=1, default=str)
+        if str(path) == "-":
+            sys.stdout.write(text + "\n")
+        else:
+            path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Builds the native cache of each table from its config and its share of the budget.
+
+Above it: parameter_server.py. Below it: csrc/dram_cache, through hps._C.DramCache, whose verbs are
+described in hps/row_cache.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hps import _C
+from hps.config import Config
+from hps.errors import ConfigError
+
+
+def budget_shares(config: Config) -> dict[str, int]:
+    """Bytes of the dram budget for each table, by the tables' shares; never above it in sum."""
+    total = sum(table.share for table in config.tables)
+    budget = int(config.dram.bytes)
+    return {table.name: int(budget * (table.share / total)) for table in config.tables}
+
+
+def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """The dram_cache of each table; they share the native threads.
+
+    Args:
+        config: the store; seed, threads, instruction set and budget are read from it.
+        make: what to build each with; None is the native DramCache.
+
+    Raises:
+        ConfigError: a table's share is too small for the smallest cache; names both numbers.
+    """
+    shares = budget_shares(config)
+    pool = _C.ThreadPool(config.num_threads())
+    build: Callable[..., Any] = _C.DramCache if make is None else make
+    caches = {}
+    for table in config.tables:
+        try:
+            caches[table.name] = build(
+                pool=pool,
+                optimizer_kind=table.optimizer.kind,
+                hyperparameters=table.optimizer.hyperparameters(),
+                dim=table.dim,
+                capacity_bytes=shares[table.name],
+                instruction_set=config.instruction_set,
+                initializer_kind=table.initializer.kind,
+                initializer_numbers=table.initializer.numbers(),
+                # The stream makes initial rows a function of (seed, table, key).
+                stream=_C.xxh64(table.name.encode(), config.seed),
+            )
+        except ConfigError as error:
+            raise ConfigError(
+                f"table {table.name!r}: {error}; raise DramCacheConfig.bytes "
+                f"(now {config.dram.bytes}) or the table's share (now {table.share:g})"
+            ) from error
+    return caches

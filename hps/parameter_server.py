@@ -1,0 +1,504 @@
+"""ParameterServer: tables of embedding rows over DRAM and SSD, as one object with pull and push.
+
+Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack
+for each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache
+a table and hands both to the stacks. Here arguments are checked, calls are serialised, cuts are
+taken.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from hps import checkpoint as cut
+from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
+from hps.batch_rows import BatchRows, RowUpdate
+from hps.config import Config, DramCacheConfig, TableConfig
+from hps.dram_cache import make_dram_caches
+from hps.errors import ConfigError, StoreError
+from hps.ssd_store import SsdStore, TableSchema
+from hps.table_scan import digest, items
+from hps.table_stack import TableStack
+from hps.tier_stats import server_stats
+
+__all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
+
+
+@dataclass(frozen=True)
+class _Tiers:
+    """What the server is stacked from; tests put twins here."""
+
+    open_store: Callable[..., Any] = SsdStore.open
+    make_cache: Callable[..., Any] | None = None  # None: the native DramCache
+
+
+@dataclass(frozen=True)
+class _View:
+    """How a store is opened other than for writing."""
+
+    checkpoint: str | None
+
+
+class ParameterServer:
+    """Embedding rows of every table, pulled by key and updated by gradient, larger than memory.
+
+    Calls may come from several threads; they are worked off one at a time, each by all native
+    threads.
+
+    Args:
+        config: the store and its budgets. A store that exists must fit it.
+
+    Raises:
+        ConfigError: the config does not fit the store that is there, or a budget is too small.
+        StoreError: another process has the store open for writing (names its pid), or the operating
+            system refused.
+        CorruptionError: the newest checkpoint is damaged.
+
+    >>> import numpy, tempfile
+    >>> tables = [TableConfig(name="ads", dim=4)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with ParameterServer(Config(path=folder, tables=tables)) as server:
+    ...         keys = numpy.array([7, 8, 7], numpy.uint64)
+    ...         server.push("ads", keys, numpy.ones((3, 4), numpy.float32))
+    ...         server.pull("ads", keys).shape, server.num_rows("ads")
+    ((3, 4), 2)
+    """
+
+    def __init__(
+        self, config: Config, *, _tiers: _Tiers | None = None, _view: _View | None = None
+    ) -> None:
+        tiers = _tiers or _Tiers()
+        self.config = config
+        self.tables: dict[str, TableConfig] = {table.name: table for table in config.tables}
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
+        self._lock = threading.RLock()
+        self._pool = OutputPool()
+        self._is_open = False
+        self._is_read_only = _view is not None
+        self._is_changed = False
+        caches = make_dram_caches(config, tiers.make_cache)
+        self._store = tiers.open_store(
+            config.path,
+            [TableSchema.of(table) for table in config.tables],
+            segment_bytes=config.ssd.segment_bytes,
+            keep_last=config.ssd.keep_last,
+            read_only=self._is_read_only,
+            checkpoint=None if _view is None else _view.checkpoint,
+            seed=config.seed,
+        )
+        try:
+            self._stacks = {
+                name: TableStack(table, caches[name], self._store, self.learning_rates)
+                for name, table in self.tables.items()
+            }
+        except BaseException:
+            self._store.close()
+            raise
+        self._is_open = True
+
+    # Rows.
+
+    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+        """Embeddings of keys; an absent key reads as its initial value.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L], numpy array or CPU tensor, duplicates allowed.
+            out: float32 [L, dim], contiguous, to write into; None takes a buffer of the pool.
+            create: absent keys are stored as they read.
+
+        Returns:
+            float32 [L, dim], `out` itself if given, else a tensor if the keys were one. It is the
+            caller's: no later call writes into it while the caller holds it.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape; create on a read-only server.
+            StoreError, CorruptionError: a row could not be read, or (create) not be stored.
+
+        Cost: one pass over L keys; rows that are not in DRAM are read from SSD, all at once.
+        """
+        with self._lock:
+            stack = self._stack(table)
+            array = as_keys(keys)
+            num_keys, dim = len(array), stack.layout.dim
+            rows = self._pool.take(num_keys, dim) if out is None else as_output(out, num_keys, dim)
+            if num_keys:
+                if create:
+                    self._begin_change("pull(create=True)")
+                    stack.create(array, rows)
+                else:
+                    stack.pull(array, rows)
+            return like(rows, keys) if out is None else out
+
+    def push(self, table: str, keys: Any, grads: Any) -> None:
+        """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
+
+        A push with the keys of the last pull reuses its look-up. Absent keys are created.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L], duplicates allowed.
+            grads: float32 [L, dim], one row an occurrence.
+
+        Raises:
+            NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
+            ConfigError: unknown table, wrong dtype or shape, read-only server.
+            StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
+                those
+                worked off before it are updated; the error's note says how many.
+        """
+        with self._lock:
+            stack = self._stack(table)
+            array = as_keys(keys)
+            floats = as_floats(grads, len(array), stack.layout.dim, "grads")
+            self._begin_change("push")
+            if len(array):
+                stack.push(array, floats)
+
+    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+        """Sets rows outright; of a key that stands twice the last row counts.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L].
+            rows: float32 [L, dim].
+            state: float32 [L, state floats of a row], header scalars before vectors, as
+                items(state=
+                True) gives it; None starts the optimizer's state anew.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape, read-only server.
+            StoreError: no space to write evicted rows.
+        """
+        with self._lock:
+            stack = self._stack(table)
+            array = as_keys(keys)
+            weights = as_floats(rows, len(array), stack.layout.dim, "rows")
+            floats = (
+                None
+                if state is None
+                else as_floats(state, len(array), stack.layout.state_floats, "state")
+            )
+            self._begin_change("assign")
+            if len(array):
+                stack.assign(array, weights, floats)
+
+    def contains(self, table: str, keys: Any) -> Any:
+        """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
+        with self._lock:
+            return like(self._stack(table).contains(as_keys(keys)), keys)
+
+    def erase(self, table: str, keys: Any) -> Any:
+        """Drops keys from every tier.
+
+        Returns:
+            bool [L]: where a stored row was; a tensor if the keys were one.
+
+        Raises:
+            ConfigError: a batch in flight has one of them pinned (nothing was erased); read-only.
+        """
+        with self._lock:
+            stack = self._stack(table)
+            array = as_keys(keys)
+            self._begin_change("erase")
+            return like(stack.erase(array), keys)
+
+    def num_rows(self, table: str) -> int:
+        """Stored rows of a table over both tiers; exact."""
+        with self._lock:
+            return self._stack(table).num_rows
+
+    def items(
+        self, table: str, batch: int = 65536, state: bool = False
+    ) -> Iterator[tuple[Any, ...]]:
+        """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
+
+        Pieces are copies: uint64 [n], float32 [n, dim], float32 [n, state floats], n up to `batch`.
+        Reading from the server meanwhile is fine; changing the table makes the next piece raise.
+
+        Raises:
+            ConfigError: unknown table; batch < 1; the table was changed since the iteration began.
+        """
+        with self._lock:
+            stack = self._stack(table)
+            if batch < 1:
+                raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
+            return items(stack, batch, state, self._lock)
+
+    def digest(self, table: str) -> str:
+        """Order-independent hash of every stored row (key, weights, state): 32 hex digits.
+
+        Equal digests mean equal tables, wherever the rows lie. Reads the whole table; writes
+        nothing.
+        """
+        with self._lock:
+            return digest(self._stack(table))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of each tier since the server was opened, then of each table."""
+        with self._lock:
+            self._check_open()
+            budget = int(self.config.dram.bytes)
+            return server_stats(self._stacks.values(), self._store.stats(), budget)
+
+    # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
+
+    @property
+    def pins(self) -> int:
+        """Pins on all slots of all tables; 0 when no batch is in flight."""
+        with self._lock:
+            return sum(stack.cache.pins for stack in self._stacks.values())
+
+    def pin(self, table: str, keys: Any) -> BatchRows:
+        """Fetches the rows of a batch and holds them in their slots until they are released.
+
+        Raises:
+            CapacityError: the cache cannot hold all of them at once; nothing was taken.
+            StoreError: no space to write evicted rows; nothing was taken.
+        """
+        with self._lock:
+            return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
+
+    def apply(self, updates: Sequence[RowUpdate]) -> None:
+        """One optimizer step of several tables: all of them or, if a gradient is bad, none.
+
+        Several updates of one table are summed as one, in their order.
+
+        Raises:
+            NonFiniteError: a sum is NaN or infinite; no row of any table has changed.
+            ConfigError: as push; or rows that were released, or are not those of the keys.
+            CapacityError: rows that were not pinned cannot all be.
+        """
+        with self._lock:
+            self._begin_change("apply")
+            held: list[BatchRows] = []
+            try:
+                work = [
+                    (self._stack(table), *self._one_update(group, held))
+                    for table, group in _by_table(updates).items()
+                ]
+                work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
+                for stack, rows, grads in work if len(work) > 1 else ():
+                    stack.sum_gradients(rows.plan, grads)
+                for stack, rows, grads in work:
+                    stack.version += 1
+                    if len(work) > 1:
+                        stack.apply(rows.plan, self.learning_rates[stack.name])
+                    else:
+                        stack.push_pinned(rows.plan, grads)
+            finally:
+                for rows in held:
+                    rows.release()
+
+    def _one_update(self, group: list[RowUpdate], held: list[BatchRows]) -> tuple[BatchRows, Any]:
+        """The pinned rows and gradients of one table's updates; adds what it pins to `held`."""
+        table = group[0].table
+        dim = self._stack(table).layout.dim
+        keys = [as_keys(update.keys) for update in group]
+        grads = [
+            as_floats(update.grads, len(part), dim, "grads")
+            for update, part in zip(group, keys, strict=True)
+        ]
+        rows = group[0].rows
+        if len(group) == 1 and rows is not None:
+            if rows.is_released or rows.table != table or not rows.plan.matches(keys[0]):
+                raise ConfigError(
+                    f"apply: the rows given for table {table!r} were released or are those of "
+                    f"other keys; pass rows=None to have them looked up"
+                )
+            return rows, grads[0]
+        held.append(self.pin(table, joined(keys)))
+        return held[-1], joined(grads)
+
+    # Cuts.
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Makes everything durable in one cut: rows, model, reader position, learning rates.
+
+        Args:
+            tag: its name; it replaces an older one of that name. None: kept by keep_last.
+            model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
+            reader: the position of a reader, as its state_dict() gives it; JSON.
+
+        Returns:
+            {"tag", "rows_written", "bytes", "seconds"}.
+
+        Raises:
+            ConfigError: a bad tag, or a model or reader that could not be read back; read-only
+            server. StoreError: disk full or an I/O error; the checkpoint before it stays the
+            newest.
+        """
+        with self._lock:
+            self._check_writable("checkpoint")
+            if tag is not None:
+                cut.check_tag(tag)
+            started = perf_counter()
+            extras = cut.encode_extras(self.tables, self.learning_rates, model, reader)
+            bytes_written = sum(len(blob) for blob in extras.values())
+            rows_written = 0
+            for stack in self._stacks.values():
+                rows_written += (count := stack.write_back())
+                bytes_written += count * stack.layout.row_bytes
+            self._store.checkpoint(tag, extras)
+            self._is_changed = False
+            seconds = perf_counter() - started
+            return {
+                "tag": tag,
+                "rows_written": rows_written,
+                "bytes": bytes_written,
+                "seconds": seconds,
+            }
+
+    def restore(self, tag: str | None = None) -> tuple[Any, Any]:
+        """Goes back to a checkpoint, which is the newest from now on; None is the newest one.
+
+        Returns:
+            (model, reader) as they were given to checkpoint(), each None if it was not.
+
+        Raises:
+            ConfigError: no such checkpoint; batches are in flight; read-only server.
+            CorruptionError: the checkpoint is damaged.
+        """
+        with self._lock:
+            self._check_writable("restore")
+            if self.pins:
+                raise ConfigError(
+                    f"restore: batches in flight hold {self.pins} pins; leave the pipeline first"
+                )
+            model, reader, rates = cut.decode_extras(self._store.extras(tag))
+            self._store.restore(tag)
+            for stack in self._stacks.values():
+                stack.restart()
+            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+            self.learning_rates.update(known)
+            self._is_changed = False
+            return model, reader
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints that are kept, oldest first, each with at least its tag or None."""
+        with self._lock:
+            self._check_open()
+            listed: list[dict[str, Any]] = self._store.checkpoints()
+            return listed
+
+    def delete_checkpoint(self, tag: str) -> list[str]:
+        """Lets go of a tagged checkpoint.
+
+        Returns:
+            The living readers of it, in words; its files stay until they close.
+
+        Raises:
+            ConfigError: no such checkpoint; read-only server.
+        """
+        with self._lock:
+            self._check_writable("delete_checkpoint")
+            readers: list[str] = self._store.delete_checkpoint(tag)
+            return readers
+
+    # Lifetime.
+
+    def close(self) -> None:
+        """Closes the store without saving; nothing to do the second time."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                for stack in self._stacks.values():
+                    stack.version += 1  # ends iterations
+                self._store.close()
+
+    def __enter__(self) -> "ParameterServer":
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and self._is_changed and self._is_open:
+                self.checkpoint(tag=cut.LAST)
+        finally:
+            self.close()
+
+    def _stack(self, table: str) -> TableStack:
+        stack = self._stacks.get(table)
+        if stack is None or not self._is_open:
+            self._check_open()
+            raise ConfigError(f"there is no table {table!r}; the store has {sorted(self._stacks)}")
+        return stack
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreError(f"the server over {self.config.path} is closed; open it again")
+
+    def _check_writable(self, verb: str) -> None:
+        self._check_open()
+        if self._is_read_only:
+            raise ConfigError(
+                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
+                "it"
+            )
+
+    def _begin_change(self, verb: str) -> None:
+        self._check_writable(verb)
+        self._is_changed = True
+
+
+def open(
+    path: str | PathLike[str],
+    read_only: bool = True,
+    checkpoint: str | None = None,
+    dram: int | str = "256MiB",
+    *,
+    _tiers: _Tiers | None = None,
+) -> ParameterServer:
+    """Opens a store that is there; its tables are read from it.
+
+    Read-only it may stand beside a running trainer and shows one checkpoint: pull, contains,
+    num_rows, items, digest, stats.
+
+    Args:
+        path: directory of the store.
+        read_only: False opens it for writing, as ParameterServer does.
+        checkpoint: tag to look at; None is the newest.
+        dram: budget of the dram_cache.
+
+    Raises:
+        ConfigError: no store there, no such checkpoint, or a checkpoint asked for with writing.
+        StoreError, CorruptionError: as ParameterServer.
+    """
+    tiers = _tiers or _Tiers()
+    path = Path(path)
+    if checkpoint is not None and not read_only:
+        raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
+    store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint)
+    try:
+        extras = store.extras(checkpoint) if store.checkpoints() else {}
+        config = Config(
+            path=path,
+            tables=cut.tables_from_store(list(store.schemas.values()), extras),
+            dram=DramCacheConfig(bytes=dram),
+            seed=store.seed,
+        )
+    finally:
+        store.close()
+    return ParameterServer(config, _tiers=tiers, _view=_View(checkpoint) if read_only else None)
+
+
+def _by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
+    groups: dict[str, list[RowUpdate]] = {}
+    for update in updates:
+        groups.setdefault(update.table, []).append(update)
+    return groups

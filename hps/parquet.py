@@ -1,0 +1,159 @@
+"""Rows of a table to and from a parquet file, piece by piece.
+
+Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign; pyarrow. A file
+has the columns key (uint64), weights (float32 [dim]) and, where the optimizer has state, state
+(float32 [state floats], header scalars before vectors). The table's description and the seed travel
+in the file's metadata under "hps", so that an import can make the store.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hps.checkpoint import table_from_json, table_to_json
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.parameter_server import ParameterServer
+from hps.row_layout import RowLayout
+
+_METADATA = b"hps"
+_VERSION = 1
+_BATCH_ROWS = 65536
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(
+            "parquet needs pyarrow; install it with: pip install 'hps-ctr[train]'"
+        ) from error
+    return pyarrow
+
+
+def export_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
+    """Writes every stored row of a table; returns how many.
+
+    Raises:
+        ConfigError: unknown table, or pyarrow is missing.
+        StoreError, CorruptionError: a row could not be read.
+    """
+    arrow = _pyarrow()
+    config = server.tables.get(table)
+    if config is None:
+        raise ConfigError(f"there is no table {table!r}; the store has {sorted(server.tables)}")
+    layout = RowLayout(config.optimizer.kind, config.dim)
+    with_state = with_state and layout.state_floats > 0
+    fields = [
+        arrow.field("key", arrow.uint64(), nullable=False),
+        arrow.field("weights", arrow.list_(arrow.float32(), config.dim), nullable=False),
+    ]
+    if with_state:
+        fields.append(
+            arrow.field("state", arrow.list_(arrow.float32(), layout.state_floats), nullable=False)
+        )
+    described = {
+        "version": _VERSION,
+        "table": table_to_json(config),
+        "seed": server.config.seed,
+    }
+    schema = arrow.schema(fields, metadata={_METADATA: json.dumps(described).encode()})
+    num_rows = 0
+    with arrow.parquet.ParquetWriter(path, schema) as writer:
+        for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
+            columns = [arrow.array(keys)]
+            for values in floats:
+                flat = arrow.array(values.reshape(-1))
+                columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
+            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+            num_rows += len(keys)
+    return num_rows
+
+
+def describe(path: Path) -> tuple[TableConfig | None, int]:
+    """The table and seed that a file of export_table names; (None, 0) for another parquet file."""
+    metadata = _open(path).schema_arrow.metadata or {}
+    if _METADATA not in metadata:
+        return None, 0
+    try:
+        described = json.loads(metadata[_METADATA])
+        if described["version"] != _VERSION:
+            raise ConfigError(
+                f"{path} was written by export version {described['version']}; this one reads "
+                f"{_VERSION}"
+            )
+        return table_from_json(described["table"]), int(described["seed"])
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path}: the metadata of the export is damaged: {error!r}") from error
+
+
+def import_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
+    """Assigns every row of a file to a table; returns how many.
+
+    Without state, in the file or by choice, each row's optimizer state starts anew.
+
+    Raises:
+        ConfigError: the columns do not fit the table.
+    """
+    config = server.tables.get(table)
+    if config is None:
+        raise ConfigError(f"there is no table {table!r}; the store has {sorted(server.tables)}")
+    layout = RowLayout(config.optimizer.kind, config.dim)
+    file = _open(path)
+    has_state = "state" in file.schema_arrow.names
+    if has_state and with_state:
+        source, _ = describe(path)
+        if source is None or source.optimizer.kind != config.optimizer.kind:
+            kind = "unknown" if source is None else source.optimizer.kind
+            raise ConfigError(
+                f"{path}: its state is that of optimizer {kind!r}, table {table!r} has "
+                f"{config.optimizer.kind!r}; import with --no-state to start the state anew"
+            )
+    with_state = with_state and has_state
+    widths = {"weights": config.dim, **({"state": layout.state_floats} if with_state else {})}
+    _check_columns(path, file.schema_arrow, widths)
+    num_rows = 0
+    for piece in file.iter_batches(_BATCH_ROWS, columns=["key", *widths]):
+        keys = piece.column("key").to_numpy()
+        floats = list(_floats(path, piece, widths))
+        server.assign(table, keys, floats[0], floats[1] if with_state else None)
+        num_rows += len(keys)
+    return num_rows
+
+
+def _open(path: Path) -> Any:
+    arrow = _pyarrow()
+    try:
+        return arrow.parquet.ParquetFile(path)
+    except (OSError, arrow.ArrowInvalid) as error:
+        raise ConfigError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:
+    arrow = _pyarrow()
+    wanted = {"key": arrow.uint64()}
+    wanted.update({name: arrow.list_(arrow.float32(), width) for name, width in widths.items()})
+    for name, kind in wanted.items():
+        found = schema.field(name).type if name in schema.names else None
+        if found != kind:
+            raise ConfigError(
+                f"{path}: column {name!r} is {'missing' if found is None else found}; "
+                f"{kind} is needed"
+            )
+
+
+def _floats(path: Path, piece: Any, widths: dict[str, int]) -> Iterator[Any]:
+    if piece.column("key").null_count:
+        raise ConfigError(f"{path}: column 'key' holds nulls")
+    for name, width in widths.items():
+        column = piece.column(name)
+        values = column.flatten()
+        if column.null_count or values.null_count or len(values) != len(column) * width:
+            raise ConfigError(f"{path}: column {name!r} holds nulls")
+        yield np.ascontiguousarray(values.to_numpy().reshape(len(column), width))

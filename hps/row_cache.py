@@ -1,0 +1,140 @@
+"""What a cache of rows offers to the server: the verbs of dram_cache, as types and contracts.
+
+Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests,
+the twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
+
+A plan is one batch of keys: deduplicated, in order of first occurrence, with the slots found for
+them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
+apply, assign, create, release and cancel work on it.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.row_layout import Floats, Images, Keys
+
+
+class BatchPlan(Protocol):
+    """One batch of keys. Views stay valid until the plan is made again."""
+
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys of the batch with their repetitions."""
+
+    @property
+    def num_unique(self) -> int:
+        """N, distinct keys of the batch."""
+
+    @property
+    def unique_keys(self) -> Keys:
+        """uint64 [N] view, in order of first occurrence."""
+
+    def matches(self, keys: Keys) -> bool:
+        """True if `keys` equal the plan's keys byte for byte."""
+
+
+class RowCache(Protocol):
+    """A fixed budget of memory that holds rows of one table."""
+
+    @property
+    def capacity_rows(self) -> int:
+        """Slots."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes taken, everything counted; never above the budget."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever a slot may have moved or been freed."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows here that are not fresh."""
+
+    @property
+    def num_fresh(self) -> int:
+        """Rows here that nobody stored yet."""
+
+    @property
+    def num_dirty(self) -> int:
+        """Rows here that are newer than the tier below."""
+
+    @property
+    def pins(self) -> int:
+        """Pins of all slots, summed."""
+
+    def make_plan(self, keys: Keys, plan: Any) -> Any:
+        """Copies and deduplicates `keys`; into `plan` if one is given."""
+
+    def pull(self, plan: Any, keys: Keys, out: Floats) -> int:
+        """make_plan, find all, and gather if nothing is missing; returns the number missing."""
+
+    def push(self, plan: Any, grads: Floats, lr: float) -> int:
+        """sum_gradients and, if all are finite, apply, on a plan found whole; -1 or the culprit."""
+
+    def is_current(self, plan: Any) -> bool:
+        """True if the plan was found whole and no slot has moved since."""
+
+    def find(self, plan: Any, first: int, count: int) -> int:
+        """Makes [first, first + count) the window and looks it up; returns the number missing."""
+
+    def reserve(self, plan: Any) -> bool:
+        """Pins the window and takes slots for what is missing; False: refused, nothing taken."""
+
+    def victims(self, plan: Any) -> Images:
+        """View of the dirty rows that reserve put out; write them below before anything else."""
+
+    def missing_keys(self, plan: Any) -> Keys:
+        """View of the window's missing keys, in order of first occurrence."""
+
+    def fill(
+        self, plan: Any, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
+    ) -> None:
+        """Publishes the missing rows, even if there are none: copies those found, initialises the
+        others as fresh. After it the window is pinned and whole."""
+
+    def cancel(self, plan: Any) -> None:
+        """Undoes a reserve that was not filled: victims return, still dirty; pins are dropped."""
+
+    def create(self, plan: Any, lr: float) -> int:
+        """Stores the window's fresh rows as they stand; returns how many."""
+
+    def gather(self, plan: Any, out: Floats) -> None:
+        """Copies the window's embeddings to all their positions in out [L, D]."""
+
+    def release(self, plan: Any) -> None:
+        """Drops the window's pins."""
+
+    def sum_gradients(self, plan: Any, grads: Floats) -> int:
+        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key."""
+
+    def apply(self, plan: Any, lr: float) -> None:
+        """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
+        state starts here, with this lr, so that it does not depend on when the row came up."""
+
+    def assign(self, plan: Any, rows: Floats, state: Floats | None, lr: float) -> None:
+        """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
+
+    def contains(self, keys: Keys) -> NDArray[np.uint8]:
+        """uint8 [L]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty."""
+
+    def erase(self, keys: Keys) -> NDArray[np.uint8]:
+        """uint8 [L]: 1 where a stored row was dropped, 2 a fresh one. ConfigError if pinned."""
+
+    def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
+        """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""
+
+    def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
+        """The dirty rows of a scanned range are safely below; -1 is the end."""
+
+    def initial_weights(self, keys: Keys, out: Floats) -> None:
+        """What absent keys [n] read as, into out [n, D]; touches no slot."""
+
+    def clear(self) -> None:
+        """Drops every row."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start; at least evictions and write_backs."""

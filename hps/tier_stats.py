@@ -1,0 +1,89 @@
+"""Counters of what a table asked of each tier, and the nested dict that server.stats() returns.
+
+Above it: parameter_server.py. Below it: table_stack.py, which counts. Keys are counted once a
+batch: a hit is a distinct key that the tier had, a miss one that it had not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hps.table_stack import TableStack
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """What one table asked of its tiers since the server was opened; seconds are wall clock."""
+
+    dram_hits: int = 0
+    dram_misses: int = 0
+    ssd_hits: int = 0
+    ssd_misses: int = 0
+    ssd_fetch_seconds: float = 0.0
+    ssd_append_rows: int = 0
+    ssd_append_seconds: float = 0.0
+    rows_read_through: int = 0
+
+
+def dram_stats(stack: "TableStack") -> dict[str, Any]:
+    """One table's part of the dram_cache."""
+    cache, counters = stack.cache, stack.counters
+    return {
+        **cache.stats(),
+        "hits": counters.dram_hits,
+        "misses": counters.dram_misses,
+        "rows": cache.num_rows,
+        "fresh_rows": cache.num_fresh,
+        "dirty_rows": cache.num_dirty,
+        "capacity_rows": cache.capacity_rows,
+        "pins": cache.pins,
+        "bytes": cache.memory_bytes,
+    }
+
+
+def ssd_stats(stack: "TableStack") -> dict[str, Any]:
+    """One table's part of the ssd_store."""
+    counters = stack.counters
+    return {
+        "hits": counters.ssd_hits,
+        "misses": counters.ssd_misses,
+        "rows": stack.store.num_rows(stack.name),
+        "rows_appended": counters.ssd_append_rows,
+        "rows_read_through": counters.rows_read_through,
+        "fetch_seconds": counters.ssd_fetch_seconds,
+        "append_seconds": counters.ssd_append_seconds,
+    }
+
+
+def _add_up(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                total[name] = total.get(name, 0) + value
+    return total
+
+
+def server_stats(
+    stacks: Iterable["TableStack"], store: dict[str, Any], budget_bytes: int
+) -> dict[str, Any]:
+    """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table."""
+    tables: dict[str, Any] = {}
+    for stack in stacks:
+        tables[stack.name] = {
+            "rows": stack.num_rows,
+            "dim": stack.layout.dim,
+            "row_bytes": stack.layout.row_bytes,
+            "optimizer": stack.layout.optimizer_kind,
+            "dram_cache": dram_stats(stack),
+            "ssd_store": ssd_stats(stack),
+        }
+    dram = _add_up(table["dram_cache"] for table in tables.values())
+    ssd = _add_up(table["ssd_store"] for table in tables.values())
+    ssd["seconds"] = ssd["fetch_seconds"] + ssd["append_seconds"]
+    return {
+        "dram_cache": {**dram, "budget_bytes": budget_bytes},
+        "ssd_store": {**store, **ssd},
+        "tables": tables,
+    }

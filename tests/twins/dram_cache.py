@@ -1,0 +1,340 @@
+"""Readable twin of the native DramCache: the same verbs and rules over a small numpy array.
+
+The set-associative table is replaced by one set of slots with the least recently reserved as
+victim, so slots, ages and the moment of an eviction differ from the native cache's; rows, flags,
+pins and what a verb returns follow the same contract (hps/row_cache.py). A refusal also comes at
+another fill.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.errors import ConfigError
+from hps.row_layout import RowLayout
+from tests.twins import row_math
+
+Keys = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+MIN_ROWS = 8
+
+
+class TwinPlan:
+    """One batch of keys: what they are once each, where they stand, which slots hold them."""
+
+    def __init__(self) -> None:
+        self.keys: Keys = np.empty(0, np.uint64)
+        self.unique_keys: Keys = self.keys
+        self.inverse: NDArray[np.int64] = np.empty(0, np.int64)
+        self.slots: list[int] = []
+        self.window = range(0)
+        self.missing: list[int] = []
+        self.reserved: list[tuple[int, Bytes | None]] = []
+        self.pinned: list[int] = []
+        self.is_filled = False
+        self.is_resolved = False
+        self.epoch = -1  # of the cache when the plan was found whole
+        self.sums: Floats = np.empty((0, 0), np.float32)
+
+    @property
+    def num_occurrences(self) -> int:
+        return len(self.keys)
+
+    @property
+    def num_unique(self) -> int:
+        return len(self.unique_keys)
+
+    @property
+    def num_missing(self) -> int:
+        return len(self.missing)
+
+    def matches(self, keys: Keys) -> bool:
+        return bool(np.array_equal(keys, self.keys))
+
+    def rebuild(self, keys: Keys) -> None:
+        self.keys = keys.copy()
+        found, first, inverse = np.unique(self.keys, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        self.unique_keys = found[order]
+        self.inverse = rank[inverse]
+        self.slots = [-1] * len(found)
+        self.window = range(0)
+        self.missing = []
+        self.is_resolved = False
+
+    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Occurrences whose key is in the window, and the unique index of each."""
+        inside = (self.inverse >= self.window.start) & (self.inverse < self.window.stop)
+        where = np.flatnonzero(inside)
+        return where, self.inverse[where]
+
+
+class TwinDramCache:
+    """As hps._C.DramCache; see hps/row_cache.py for what each verb promises."""
+
+    def __init__(
+        self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any
+    ) -> None:
+        layout = RowLayout(optimizer_kind, dim)
+        self.kind, self.dim = optimizer_kind, dim
+        self.row_bytes, self.state_floats = layout.row_bytes, layout.state_floats
+        self.layout = layout
+        self.capacity_rows = capacity_bytes // self.row_bytes
+        if self.capacity_rows < MIN_ROWS:
+            raise ConfigError(
+                f"a dram_cache of {capacity_bytes} bytes is too small: "
+                f"{MIN_ROWS * self.row_bytes} are needed at least"
+            )
+        self.memory_bytes = self.capacity_rows * self.row_bytes
+        self.instruction_set = "twin"
+        self.num_buckets = self.num_parts = 1
+        self.initializer = (
+            others["initializer_kind"], others["initializer_numbers"], others["stream"]
+        )  # fmt: skip
+        self.hyperparameters = list(others["hyperparameters"])
+        self.rows: Bytes = np.zeros((self.capacity_rows, self.row_bytes), np.uint8)
+        self.slot_of: dict[int, int] = {}
+        self.free = list(range(self.capacity_rows))[::-1]
+        self.age = np.zeros(self.capacity_rows, np.int64)
+        self.slot_pins = np.zeros(self.capacity_rows, np.int64)
+        self.dirty = np.zeros(self.capacity_rows, bool)
+        self.fresh = np.zeros(self.capacity_rows, bool)
+        self.clock = self.epoch = self.evictions = self.write_backs = 0
+
+    @property
+    def num_fresh(self) -> int:
+        return int(self.fresh.sum())
+
+    @property
+    def num_dirty(self) -> int:
+        return int(self.dirty.sum())
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.slot_of) - self.num_fresh
+
+    @property
+    def pins(self) -> int:
+        return int(self.slot_pins.sum())
+
+    def stats(self) -> dict[str, Any]:
+        return {"evictions": self.evictions, "write_backs": self.write_backs}
+
+    def make_plan(self, keys: Keys, plan: TwinPlan | None) -> TwinPlan:
+        plan = TwinPlan() if plan is None else plan
+        plan.rebuild(keys)
+        return plan
+
+    def pull(self, plan: TwinPlan, keys: Keys, out: Floats) -> int:
+        self.make_plan(keys, plan)
+        missing = self.find(plan, 0, plan.num_unique)
+        if not missing:
+            self.gather(plan, out)
+        return missing
+
+    def is_current(self, plan: TwinPlan) -> bool:
+        return plan.is_resolved and plan.epoch == self.epoch
+
+    def push(self, plan: TwinPlan, grads: Floats, lr: float) -> int:
+        assert self.is_current(plan)
+        plan.window = range(plan.num_unique)
+        culprit = self.sum_gradients(plan, grads)
+        if culprit < 0:
+            self.apply(plan, lr)
+        return culprit
+
+    def find(self, plan: TwinPlan, first: int, count: int) -> int:
+        plan.window = range(first, first + count)
+        plan.missing = []
+        for i in plan.window:
+            plan.slots[i] = self.slot_of.get(int(plan.unique_keys[i]), -1)
+            if plan.slots[i] < 0:
+                plan.missing.append(i)
+        plan.is_resolved = count == plan.num_unique and not plan.missing
+        plan.epoch = self.epoch
+        return len(plan.missing)
+
+    def reserve(self, plan: TwinPlan) -> bool:
+        held = {plan.slots[i] for i in plan.window if plan.slots[i] >= 0}
+        candidates = [s for s in self.slot_of.values() if not self.slot_pins[s] and s not in held]
+        candidates.sort(key=lambda slot: (self.age[slot], slot))
+        if len(plan.missing) > len(self.free) + len(candidates):
+            return False
+        self.clock += 1
+        plan.reserved, plan.is_filled = [], False
+        for i in plan.missing:
+            victim: Bytes | None = None
+            if self.free:
+                slot = self.free.pop()
+            else:
+                slot = candidates.pop(0)
+                victim = self._evict(slot)
+            self.rows[slot] = 0
+            self.rows[slot].view(np.uint64)[0] = plan.unique_keys[i]
+            self.slot_of[int(plan.unique_keys[i])] = slot
+            plan.slots[i] = slot
+            plan.reserved.append((slot, victim))
+            self.epoch += 1
+        plan.pinned = [plan.slots[i] for i in plan.window]
+        for slot in plan.pinned:
+            self.slot_pins[slot] += 1
+            self.age[slot] = self.clock
+        return True
+
+    def _evict(self, slot: int) -> Bytes | None:
+        victim = self.rows[slot].copy() if self.dirty[slot] else None
+        del self.slot_of[int(self.rows[slot].view(np.uint64)[0])]
+        self.evictions += 1
+        self.write_backs += bool(self.dirty[slot])
+        self.dirty[slot] = self.fresh[slot] = False
+        self.epoch += 1
+        return victim
+
+    def victims(self, plan: TwinPlan) -> Bytes:
+        rows = [victim for _, victim in plan.reserved if victim is not None]
+        return np.stack(rows) if rows else np.empty((0, self.row_bytes), np.uint8)
+
+    def missing_keys(self, plan: TwinPlan) -> Keys:
+        return plan.unique_keys[plan.missing]
+
+    def fill(self, plan: TwinPlan, rows: Bytes, found: Bytes, lr: float, create: bool) -> None:
+        keys = self.missing_keys(plan)
+        weights = row_math.initial_weights(*self.initializer, keys, self.dim)
+        for n, i in enumerate(plan.missing):
+            slot = plan.slots[i]
+            if found[n]:
+                self.rows[slot] = rows[n]
+            else:
+                self.rows[slot].view(np.float32)[4 : 4 + self.dim] = weights[n]
+                self.fresh[slot] = True
+        plan.reserved, plan.is_filled = [], True
+        plan.is_resolved = len(plan.window) == plan.num_unique
+        plan.epoch = self.epoch
+        if create:
+            self.create(plan, lr)
+
+    def cancel(self, plan: TwinPlan) -> None:
+        if not plan.is_filled:
+            for slot, victim in plan.reserved:
+                del self.slot_of[int(self.rows[slot].view(np.uint64)[0])]
+                if victim is None:
+                    self.free.append(slot)
+                else:
+                    self.rows[slot] = victim
+                    self.slot_of[int(victim.view(np.uint64)[0])] = slot
+                    self.dirty[slot] = True
+            plan.reserved = []
+            plan.is_resolved = False
+            self.epoch += 1
+        self.release(plan)
+
+    def release(self, plan: TwinPlan) -> None:
+        for slot in plan.pinned:
+            assert self.slot_pins[slot] > 0
+            self.slot_pins[slot] -= 1
+        plan.pinned = []
+
+    def _start_fresh(self, slots: list[int], lr: float) -> int:
+        """Fresh rows among the slots become stored ones with the state of a new row."""
+        fresh = [slot for slot in slots if self.fresh[slot]]
+        rows = self.rows[fresh].view(np.float32)
+        row_math.start_state(self.kind, rows, self.dim, lr, self.hyperparameters)
+        self.rows[fresh] = rows.view(np.uint8)
+        self.fresh[fresh] = False
+        self.dirty[fresh] = True
+        return len(fresh)
+
+    def _window_slots(self, plan: TwinPlan) -> list[int]:
+        return [plan.slots[i] for i in plan.window]
+
+    def create(self, plan: TwinPlan, lr: float) -> int:
+        return self._start_fresh(self._window_slots(plan), lr)
+
+    def gather(self, plan: TwinPlan, out: Floats) -> None:
+        where, unique = plan.positions()
+        slots = np.asarray(plan.slots, np.int64)[unique]
+        out[where] = self.rows.view(np.float32)[slots, 4 : 4 + self.dim]
+
+    def sum_gradients(self, plan: TwinPlan, grads: Floats) -> int:
+        plan.sums = np.empty((plan.num_unique, self.dim), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i in range(plan.num_unique):
+                plan.sums[i] = row_math.sum_occurrences(grads[plan.inverse == i])
+        bad = np.flatnonzero(~np.isfinite(plan.sums).all(axis=1))
+        return int(bad[0]) if len(bad) else -1
+
+    def apply(self, plan: TwinPlan, lr: float) -> None:
+        slots = self._window_slots(plan)
+        self._start_fresh(slots, lr)
+        rows = self.rows[slots].view(np.float32)
+        sums = plan.sums[plan.window.start : plan.window.stop]
+        row_math.update_rows(self.kind, rows, sums, self.dim, lr, self.hyperparameters)
+        self.rows[slots] = rows.view(np.uint8)
+        self.dirty[slots] = True
+
+    def assign(self, plan: TwinPlan, rows: Floats, state: Floats | None, lr: float) -> None:
+        where, unique = plan.positions()
+        scalars = self.layout.header_scalars
+        for position, i in zip(where, unique, strict=True):
+            row = self.rows[plan.slots[i]].view(np.float32)
+            row[4 : 4 + self.dim] = rows[position]
+            if state is None:
+                row_math.start_state(self.kind, row[None], self.dim, lr, self.hyperparameters)
+            else:
+                row[2 : 2 + scalars] = state[position, :scalars]
+                vectors = state[position, scalars:]
+                row[4 + self.dim : 4 + self.dim + len(vectors)] = vectors
+            self.fresh[plan.slots[i]] = False
+            self.dirty[plan.slots[i]] = True
+
+    def contains(self, keys: Keys) -> Bytes:
+        result = np.zeros(len(keys), np.uint8)
+        for i, key in enumerate(keys.tolist()):
+            slot = self.slot_of.get(key, -1)
+            if slot >= 0:
+                result[i] = 2 if self.fresh[slot] else 3 if self.dirty[slot] else 1
+        return result
+
+    def erase(self, keys: Keys) -> Bytes:
+        for key in keys.tolist():
+            if self.slot_pins[self.slot_of.get(key, 0)] and key in self.slot_of:
+                raise ConfigError(f"key {key} is pinned by a batch in flight; nothing was erased")
+        result = np.zeros(len(keys), np.uint8)
+        for i, key in enumerate(keys.tolist()):
+            slot = self.slot_of.pop(key, -1)
+            if slot >= 0:
+                result[i] = 2 if self.fresh[slot] else 1
+                self.dirty[slot] = self.fresh[slot] = False
+                self.free.append(slot)
+                self.epoch += 1
+        return result
+
+    def scan(self, cursor: int, what: str, rows: Bytes) -> tuple[int, int]:
+        taken = set(self.slot_of.values())
+        count = 0
+        for slot in range(cursor, self.capacity_rows):
+            if count == len(rows):
+                return count, slot
+            wanted = self.dirty[slot] if what == "dirty" else not self.fresh[slot]
+            if slot in taken and wanted:
+                rows[count] = self.rows[slot]
+                count += 1
+        return count, -1
+
+    def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
+        end = self.capacity_rows if end_cursor < 0 else end_cursor
+        self.dirty[first_cursor:end] = False
+
+    def initial_weights(self, keys: Keys, out: Floats) -> None:
+        out[:] = row_math.initial_weights(*self.initializer, keys, self.dim)
+
+    def clear(self) -> None:
+        assert not self.pins
+        self.slot_of.clear()
+        self.free = list(range(self.capacity_rows))[::-1]
+        self.dirty[:] = self.fresh[:] = False
+        self.epoch += 1

@@ -1,0 +1,155 @@
+"""Readable twin of SsdStore: a dict of rows a table, and copies of it as checkpoints.
+
+`TwinDisk` is what survives a close: pass the same one to open the store again. `TwinDisk.free_rows`
+makes appends fail as a full disk does; `damaged_keys` makes fetches fail as a bad checksum does.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.ssd_store.schema import TableSchema
+
+Keys = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+Tables = dict[str, dict[int, bytes]]
+
+
+class TwinDisk:
+    """What lies on disk: checkpoints of one store, newest last, and its schemas."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[tuple[str | None, Tables, dict[str, bytes]]] = []
+        self.schemas: dict[str, TableSchema] = {}
+        self.seed = 0
+        self.writer: int | None = None
+        self.free_rows: int | None = None
+        self.damaged_keys: set[int] = set()
+
+    def open(self, path: Path, schemas: Sequence[TableSchema], **options: Any) -> "TwinSsdStore":
+        """As SsdStore.open."""
+        return TwinSsdStore(self, path, schemas, options)
+
+
+class TwinSsdStore:
+    """As hps.ssd_store.SsdStore."""
+
+    def __init__(
+        self, disk: TwinDisk, path: Path, schemas: Sequence[TableSchema], options: dict[str, Any]
+    ) -> None:
+        self.disk, self.path = disk, path
+        self.read_only = bool(options.get("read_only"))
+        self.keep_last = options.get("keep_last", 2)
+        if self.read_only and not disk.schemas:
+            raise StoreError(errno.ENOENT, f"{path} holds no store")
+        self._check_schemas(schemas, options.get("seed"))
+        if not self.read_only:
+            if disk.writer is not None:
+                raise StoreError(errno.EAGAIN, f"{path} is open in process {disk.writer}")
+            disk.writer = os.getpid()
+            disk.schemas.update({schema.name: schema for schema in schemas})
+            disk.seed = options.get("seed") or disk.seed
+        self.schemas, self.seed = dict(disk.schemas), disk.seed
+        self.tables: Tables = {name: {} for name in disk.schemas}
+        tag = options.get("checkpoint")
+        if tag is not None or disk.checkpoints:
+            self._load(tag)
+
+    def _check_schemas(self, schemas: Sequence[TableSchema], seed: int | None) -> None:
+        if self.disk.schemas and seed not in (None, self.disk.seed):
+            raise ConfigError(f"{self.path} has seed {self.disk.seed}; {seed} was asked")
+        for schema in schemas:
+            stored = self.disk.schemas.get(schema.name, schema)
+            if stored != schema:
+                raise ConfigError(f"table {schema.name!r} is stored as {stored}; asked: {schema}")
+
+    def _find(self, tag: str | None) -> tuple[str | None, Tables, dict[str, bytes]]:
+        for cut in reversed(self.disk.checkpoints):
+            if tag is None or cut[0] == tag:
+                return cut
+        raise ConfigError(f"{self.path} has no checkpoint {tag!r}")
+
+    def _load(self, tag: str | None) -> dict[str, bytes]:
+        _, tables, extras = self._find(tag)
+        self.tables = {name: dict(tables.get(name, {})) for name in self.disk.schemas}
+        return extras
+
+    def append(self, table: str, rows: Bytes) -> None:
+        assert not self.read_only
+        if self.disk.free_rows is not None:
+            if len(rows) > self.disk.free_rows:
+                raise StoreError(errno.ENOSPC, f"{self.path}: no space for {len(rows)} rows")
+            self.disk.free_rows -= len(rows)
+        for key, row in zip(rows.view(np.uint64)[:, 0].tolist(), rows, strict=True):
+            self.tables[table][key] = row.tobytes()
+
+    def fetch(self, table: str, keys: Keys, rows: Bytes, found: Bytes) -> None:
+        for i, key in enumerate(keys.tolist()):
+            if key in self.disk.damaged_keys:
+                raise CorruptionError(f"{self.path}/segment-1: record of key {key} is damaged")
+            row = self.tables[table].get(key)
+            found[i] = row is not None
+            if row is not None:
+                rows[i] = np.frombuffer(row, np.uint8)
+
+    def contains(self, table: str, keys: Keys) -> Bytes:
+        return np.array([key in self.tables[table] for key in keys.tolist()], np.uint8)
+
+    def erase(self, table: str, keys: Keys) -> Bytes:
+        erased = [self.tables[table].pop(key, None) is not None for key in keys.tolist()]
+        return np.array(erased, np.uint8)
+
+    def num_rows(self, table: str) -> int:
+        return len(self.tables[table])
+
+    def scan(self, table: str, batch_rows: int) -> Iterator[Bytes]:
+        rows = self.tables[table]
+        keys = list(rows)
+        for first in range(0, len(keys), batch_rows):
+            piece = [rows[key] for key in keys[first : first + batch_rows]]
+            yield np.frombuffer(b"".join(piece), np.uint8).reshape(len(piece), -1)
+
+    def checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+        assert not self.read_only
+        tables = {name: dict(rows) for name, rows in self.tables.items()}
+        kept = [cut for cut in self.disk.checkpoints if tag is None or cut[0] != tag]
+        kept.append((tag, tables, dict(extras)))
+        untagged = [cut for cut in kept if cut[0] is None]
+        old = untagged[: max(0, len(untagged) - self.keep_last)]
+        self.disk.checkpoints = [cut for cut in kept if not any(cut is gone for gone in old)]
+        return {"tag": tag, "rows": 0, "bytes": sum(len(blob) for blob in extras.values())}
+
+    def restore(self, tag: str | None) -> dict[str, bytes]:
+        extras = self._load(tag)
+        self.disk.checkpoints.append(self._find(tag))
+        return extras
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        return [
+            {"tag": tag, "rows": sum(len(rows) for rows in tables.values())}
+            for tag, tables, _ in self.disk.checkpoints
+        ]
+
+    def delete_checkpoint(self, tag: str) -> list[str]:
+        self._find(tag)
+        self.disk.checkpoints = [cut for cut in self.disk.checkpoints if cut[0] != tag]
+        return []
+
+    def extras(self, tag: str | None) -> dict[str, bytes]:
+        return dict(self._find(tag)[2]) if self.disk.checkpoints else {}
+
+    def stats(self) -> dict[str, Any]:
+        return {"index_bytes": sum(16 * len(rows) for rows in self.tables.values())}
+
+    def verify(self) -> list[tuple[str, str]]:
+        return [("segment-1", "damaged")] if self.disk.damaged_keys else []
+
+    def close(self) -> None:
+        if not self.read_only:
+            self.disk.writer = None
