@@ -1,4 +1,4 @@
-"""SparseEmbedding: looks up a table's embeddings for a batch, pools them, and collects their gradient.
+"""SparseEmbedding: looks up and pools a table's embeddings, and collects their gradient.
 
 Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (rows), `hps.pooling` (the
 arithmetic), `hps.gradients` (where backward leaves its result for `hps.RowOptimizer`).
@@ -38,21 +38,21 @@ class _Lookup:
 class SparseEmbedding(nn.Module):
     """Embeddings of one table, of any number of features, in one call.
 
-    Owns no nn.Parameter: rows live in the server, so optimizers and DistributedDataParallel leave it
-    alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
+    Owns no nn.Parameter: rows live in the server, so optimizers and DistributedDataParallel leave
+    it alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
 
     Args:
         server: an open `hps.ParameterServer`.
         table: name of one of its tables.
-        pooling: "sum" or "mean" over the keys of a bag, or None for one embedding a key. An empty bag is
-            zeros; mean divides by the number of keys.
-        include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`. False
-            takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
+        pooling: "sum" or "mean" over the keys of a bag, or None for one embedding a key. An empty
+            bag is zeros; mean divides by the number of keys.
+        include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`.
+            False takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
 
     Raises:
         ConfigError: unknown table or pooling.
 
-    Cost: one read of the distinct rows, one copy of [L, D]; a second one where bags hold several keys.
+    Cost: one read of the distinct rows, one copy of [L, D]; two where bags hold several.
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4)]
@@ -83,7 +83,7 @@ class SparseEmbedding(nn.Module):
         self.dim = server.tables[table].dim
         self.include_last_offset = include_last_offset
         self._server = server
-        # Something that requires a gradient, so that autograd calls backward; it never receives one.
+        # Something that requires a gradient, so that autograd calls backward; none reaches it.
         self._anchor = torch.empty(0, requires_grad=True)
         self._scratch: torch.Tensor | None = None
 
@@ -101,8 +101,8 @@ class SparseEmbedding(nn.Module):
         """Reads the embeddings; in training mode with gradients on, backward will collect theirs.
 
         Args:
-            ids: an `hps.Batch`, a torchrec KeyedJaggedTensor, or keys: int64 or uint64 [L], feature-major
-                with offsets, or [B, n] for B bags of n keys.
+            ids: an `hps.Batch`, a torchrec KeyedJaggedTensor, or keys: int64 or uint64 [L],
+                feature-major with offsets, or [B, n] for B bags of n keys.
             offsets: int64 [F*B + 1], for bare keys only.
             weights: float32 [L], for bare keys only; multiplies each occurrence's embedding in
                 pooling. No gradient flows into it.
@@ -116,7 +116,9 @@ class SparseEmbedding(nn.Module):
         """
         lookup = self._parse(ids, offsets, weights, num_features)
         if self.training and torch.is_grad_enabled():
-            output: torch.Tensor = _ReadAndCollect.apply(self._anchor, lookup.keys, self, lookup)
+            output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
+                self._anchor, lookup.keys, self, lookup
+            )
             return output
         with torch.no_grad():
             return self._read(lookup)
@@ -243,14 +245,12 @@ class SparseEmbedding(nn.Module):
         else:
             by_bag = grad.view(num_examples, num_features, self.dim).transpose(0, 1)
             is_mean = self.pooling == "mean"
-            spread_bags(
-                by_bag.reshape(-1, self.dim), bags, lookup.weights, mean=is_mean, out=grads
-            )
+            spread_bags(by_bag.reshape(-1, self.dim), bags, lookup.weights, mean=is_mean, out=grads)
         pending.add(self.table, order, ForwardGradient(keys, grads, lookup.rows))
 
 
 class _ReadAndCollect(torch.autograd.Function):
-    """Forward reads and pools; backward hands the gradient of each occurrence to the server's set."""
+    """Forward reads and pools; backward leaves each occurrence's gradient with the server."""
 
     @staticmethod
     def forward(
@@ -262,7 +262,7 @@ class _ReadAndCollect(torch.autograd.Function):
         return module._read(lookup)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
         (keys,) = ctx.saved_tensors
         ctx.module._collect(ctx.order, keys, ctx.lookup, grad.contiguous())

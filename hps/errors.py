@@ -21,7 +21,7 @@ class NonFiniteError(HpsError, ArithmeticError):
 
 
 class PendingGradientError(HpsError, RuntimeError):
-    """The next batch was asked for while a gradient was collected and neither applied nor dropped."""
+    """The next batch was asked for while a collected gradient was neither applied nor dropped."""
 
 
 class CorruptionError(HpsError):

@@ -1,7 +1,8 @@
 """Row gradients that backward has collected and that step has not applied yet, one set a server.
 
-Above it: `hps.SparseEmbedding` adds to it, `hps.RowOptimizer` applies or drops it, `hps.Pipeline` asks
-whether anything is pending. Below it: `ParameterServer.apply`, which sums the gradients of each key.
+Above it: `hps.SparseEmbedding` adds to it, `hps.RowOptimizer` applies or drops it, `hps.Pipeline`
+asks whether anything is pending. Below it: `ParameterServer.apply`, which sums the gradients of
+each key.
 """
 
 from dataclasses import dataclass
@@ -43,8 +44,8 @@ class ForwardGradient:
 class PendingGradients:
     """The collected gradients of every table, by the order of the forwards they belong to.
 
-    Not thread-safe: forward, backward and step of one server belong to one training thread (autograd
-    runs the backward of CPU tensors on the thread that asked for it).
+    Not thread-safe: forward, backward and step of one server belong to one training thread
+    (autograd runs the backward of CPU tensors on the thread that asked for it).
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class PendingGradients:
         return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
-        """Adds one backward's gradient; a second backward through one forward sums into the first."""
+        """Adds one backward's gradient; a second one through the same forward sums into the first."""
         forwards = self._forwards.setdefault(table, {})
         self._joined.pop(table, None)
         self.num_collected += 1

@@ -1,7 +1,7 @@
-"""Sums the embeddings of each bag in the one order that every device keeps, and spreads gradients back.
+"""Sums the embeddings of each bag in the one order that every device keeps, and back.
 
-Above it: `hps.SparseEmbedding`. Below it: torch. A bag is what one feature of one example holds. The
-order: occurrences one after the other within runs of 32, then the run sums as a binary counter
+Above it: `hps.SparseEmbedding`. Below it: torch. A bag is what one feature of one example holds.
+The order: occurrences one after the other within runs of 32, then the run sums as a binary counter
 combines them - neighbours of equal size, leftovers youngest to oldest. Every step below writes each
 bag once, so no thread count can change a bit.
 """
@@ -61,8 +61,8 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != num_occurrences:
         raise ConfigError(
-            f"{where}: offsets run from {first} to {last}, but there are {num_occurrences} keys; the "
-            "first must be 0 and the last the number of keys (for offsets without the last one "
+            f"{where}: offsets run from {first} to {last}, but there are {num_occurrences} keys; "
+            "the first must be 0 and the last the number of keys (for offsets without the last one "
             "construct SparseEmbedding with include_last_offset=False)"
         )
     lengths = offsets.diff()
@@ -141,9 +141,9 @@ def _sum_runs(
 def _combine(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Combines each bag's run sums as a binary counter does.
 
-    At every level neighbours are added in pairs. An odd one left over is the youngest of that level and
-    older than all leftovers of the levels before, so adding leftovers as the levels rise goes from the
-    youngest to the oldest.
+    At every level neighbours are added in pairs. An odd one left over is the youngest of that level
+    and older than all leftovers of the levels before, so adding leftovers as the levels rise goes
+    from the youngest to the oldest.
     """
     total = sums.new_zeros(len(counts), sums.shape[1])
     has_leftover = torch.zeros(len(counts), dtype=torch.bool)

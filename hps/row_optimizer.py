@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class _TableGradient(torch.nn.Parameter):
-    """Stands for a table in `param_groups`: empty itself, its `.grad` is what is pending for the table.
+    """Stands for a table in `param_groups`: an empty tensor whose `.grad` is what is pending.
 
-    So everything that goes through `group["params"]` - unscaling, the check for infinities, clipping -
-    sees the row gradients, one row an occurrence, before the occurrences of a key are summed.
+    So everything that goes through `group["params"]` - unscaling, the check for infinities,
+    clipping - sees the row gradients, one row an occurrence, before the occurrences of a key are
+    summed.
     """
 
     _pending: PendingGradients
@@ -33,7 +34,7 @@ class _TableGradient(torch.nn.Parameter):
         parameter._table = table
         return parameter
 
-    @property  # type: ignore[override]
+    @property
     def grad(self) -> torch.Tensor | None:
         return self._pending.grads(self._table)
 
@@ -48,13 +49,13 @@ class _TableGradient(torch.nn.Parameter):
 class RowOptimizer(torch.optim.Optimizer):
     """Steps the rows of every table of a server.
 
-    `param_groups` holds a group a table, with its name under "table" and its learning rate under "lr",
-    which schedulers may change and `state_dict()` carries. The row optimizer's other numbers and its
-    state belong to the table (see `hps.TableConfig`) and to its rows.
+    `param_groups` holds a group a table, with its name under "table" and its learning rate under
+    "lr", which schedulers may change and `state_dict()` carries. The row optimizer's other numbers
+    and its state belong to the table (see `hps.TableConfig`) and to its rows.
 
-    With `torch.amp.GradScaler` call `scaler.step(row_optimizer)` beside `scaler.step(dense_optimizer)`.
-    As with torch's own optimizers each is skipped when its own gradients hold an infinity; a skipped
-    step drops what is pending.
+    With `torch.amp.GradScaler` call `scaler.step(row_optimizer)` beside
+    `scaler.step(dense_optimizer)`. As with torch's own optimizers each is skipped when its own
+    gradients hold an infinity; a skipped step drops what is pending.
 
     Args:
         server: an open `hps.ParameterServer`.
@@ -67,8 +68,8 @@ class RowOptimizer(torch.optim.Optimizer):
     0.5
     """
 
-    # The scaler then calls step() in any case and leaves unscaling and skipping to it, so that a bad
-    # step can drop what is pending.
+    # The scaler then calls step() in any case and leaves unscaling and skipping to it, so that a
+    # bad step can drop what is pending.
     _step_supports_amp_scaling = True
 
     def __init__(self, server: "ParameterServer") -> None:
@@ -97,8 +98,8 @@ class RowOptimizer(torch.optim.Optimizer):
             closure: evaluated first, with gradients on; its value is returned.
 
         Raises:
-            NonFiniteError: a gradient is NaN or infinite. No row of any table has changed, and what is
-                pending stays so until `zero_grad()` drops it.
+            NonFiniteError: a gradient is NaN or infinite. No row of any table has changed, and what
+                is pending stays so until `zero_grad()` drops it.
             ConfigError: a learning rate is not finite or below 0; nothing has changed.
         """
         loss = None
@@ -121,7 +122,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops what is pending; `set_to_none` changes nothing, since dropped gradients are gone."""
+        """Drops what is pending, whatever `set_to_none` says."""
         self._pending.drop_all()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class Pipeline:
     """An iterable context manager over batches whose rows stay in place until their step is done.
 
-    A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied its
-    gradient, when the next batch is asked for and it has none, or when the `with` block is left. Asking
-    for the next batch while a gradient is pending raises, unless `accumulate` batches may be pending.
+    A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
+    its gradient, when the next batch is asked for and it has none, or when the `with` block is
+    left. Asking for the next batch while a gradient is pending raises, unless `accumulate` batches
+    may be pending.
 
     Args:
         batches: yields `hps.Batch`; taken up once.
@@ -112,8 +113,8 @@ class Pipeline:
     def state_dict(self) -> dict[str, Any]:
         """The reader's position after the last applied batch, for `checkpoint(reader=...)`.
 
-        A batch counts as applied once its step is done, or once the next batch is asked for and it left
-        no gradient.
+        A batch counts as applied once its step is done, or once the next batch is asked for and it
+        left no gradient.
         """
         return dict(self._position)
 
@@ -140,8 +141,8 @@ class Pipeline:
         elif len(self._held) >= self.accumulate or not self._held:
             raise PendingGradientError(
                 f"Pipeline: the next batch was asked for while gradients of {len(self._held)} "
-                f"batch(es) are pending (accumulate={self.accumulate}); call RowOptimizer.step() to "
-                "apply them, zero_grad() to drop them, or pass a larger accumulate"
+                f"batch(es) are pending (accumulate={self.accumulate}); call RowOptimizer.step() "
+                "to apply them, zero_grad() to drop them, or pass a larger accumulate"
             )
 
     def _pin(self, batch: Batch) -> "dict[str, BatchRows]":

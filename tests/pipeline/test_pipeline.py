@@ -158,7 +158,7 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
                     loop.optimizer.step()
                     assert loop.pins == 0 and batches.state_dict() == {"batch": 3}
             else:
-                keys = sum(KEYS, [])
+                keys = [key for keys in KEYS for key in keys]
                 loop.backward(one_feature_batch(keys))
                 loop.optimizer.step()
             digests.append(loop.server.digest("ads"))
@@ -196,9 +196,11 @@ def test_skipped_amp_step_lets_the_loop_go_on(tmp_path: Path) -> None:
 def test_refused_batch_takes_nothing(tmp_path: Path) -> None:
     too_many = one_feature_batch(list(range(100_000)))
     with open_server(tmp_path, dim=16, dram="1MiB") as server:
-        with hps.Pipeline([too_many], server, depth=0) as batches:
-            with pytest.raises(hps.CapacityError):
-                next(iter(batches))
+        with (
+            hps.Pipeline([too_many], server, depth=0) as batches,
+            pytest.raises(hps.CapacityError),
+        ):
+            next(iter(batches))
         assert pins_of(server) == 0
         embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
         embedding(one_feature_batch([1])).sum().backward()
