@@ -18,7 +18,8 @@ from hps.pooling import Bags, make_bags, spread_bags, sum_bags
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import BatchRows, ParameterServer
+    from hps.batch_rows import BatchRows
+    from hps.parameter_server import ParameterServer
 
 Pooling = Literal["sum", "mean"]
 

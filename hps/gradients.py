@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from hps.errors import ConfigError
-from hps.parameter_server import RowUpdate
+from hps.batch_rows import RowUpdate
 
 if TYPE_CHECKING:
-    from hps.parameter_server import BatchRows, ParameterServer
+    from hps.batch_rows import BatchRows
+    from hps.parameter_server import ParameterServer
 
 _ATTRIBUTE = "_pending_gradients"
 
@@ -73,7 +74,7 @@ class PendingGradients:
         return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
-        """Adds one backward's gradient; a second one through the same forward sums into the first."""
+        """Adds one backward's gradient; a second through the same forward sums into the first."""
         forwards = self._forwards.setdefault(table, {})
         self._joined.pop(table, None)
         self.num_collected += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import open_server, random_bags
+from tests.front import open_server, random_bags
 
 import hps
 from hps.gradients import pending_of

@@ -14,7 +14,8 @@ from hps.pipeline.clock import StageClock
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import BatchRows, ParameterServer
+    from hps.batch_rows import BatchRows
+    from hps.parameter_server import ParameterServer
 
 
 class Pipeline:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from front import open_server
+from tests.front import open_server
 
 import hps
 from hps.models import DLRM, MODELS, ClickModel, DCNv2, DeepFM, WideAndDeep

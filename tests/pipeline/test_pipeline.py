@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from front import one_feature_batch, open_server
+from tests.front import one_feature_batch, open_server
 
 import hps
 
