@@ -35,11 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     figures = train(options, Progress(arguments.progress_seconds))
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
-            f"nothing left to train: checkpoint {figures['resumed_from']!r} stands at the end of the "
+            f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
             f"data, after {figures['total_examples']:,} examples"
         )
     elif figures["resumed_from"] is not None:
-        print(f"resumed from checkpoint {figures['resumed_from']!r}")
+        print(f"resumed from checkpoint {figures['resumed_from']}")
     print(format_table(figures))
     write_json(arguments.json, figures)
     return 0

@@ -57,18 +57,19 @@ def evaluate_store(
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
     """
-    if checkpoint is None:
-        with open_store(store, read_only=True) as server:
-            checkpoint = newest_with_model(server)
-    if checkpoint is None:
-        raise ConfigError(
-            f"store {str(store)!r} has no checkpoint with a model; `hps train` writes one"
-        )
     with open_store(store, read_only=True, checkpoint=checkpoint) as server:
-        state = server.model_state()
-        if state is None:
-            raise ConfigError(f"checkpoint {checkpoint!r} of {str(store)!r} holds no model")
-        recipe = stored_recipe(state)
+        if checkpoint is None:
+            found = newest_with_model(server)
+            name, state = (None, None) if found is None else (found.name, found.model)
+        else:
+            name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
+    if state is None:
+        raise ConfigError(
+            f"store {str(store)!r}: checkpoint {checkpoint or 'newest'!r} holds no model; "
+            "`hps train` writes one that does"
+        )
+    recipe = stored_recipe(state)
+    with open_store(store, read_only=True, checkpoint=name) as server:
         model = recipe.build(server)
         model.load_state_dict(state["model"])
         tables = list(server.tables.values())
@@ -77,7 +78,7 @@ def evaluate_store(
         seconds = time.perf_counter() - start
         return {
             "model": recipe.kind,
-            "checkpoint": checkpoint,
+            "checkpoint": name,
             **metrics,
             "seconds": seconds,
             "examples_per_second": metrics["examples"] / seconds,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.models import MODELS, ClickModel
-from hps.reader import open_reader
 from hps.reader.config import ReaderConfig
+from hps.reader.open import open_reader
 from hps.reader.reader import Reader
 
 if TYPE_CHECKING:

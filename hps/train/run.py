@@ -11,8 +11,8 @@ import torch
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.pipeline import Pipeline
-from hps.reader import open_reader
-from hps.train.checkpoints import newest_with_model
+from hps.reader.open import open_reader
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
@@ -68,13 +68,13 @@ class TrainingRun:
         self._progress = progress
         self._checkpoint_seconds = 0.0
         self._num_checkpoints = 0
-        self.resumed_from: str | None = None
-        state, position = self._stored()
+        stored = self._stored()
+        self.resumed_from = None if stored is None else str(stored)
         self._reader: Reader = open_reader(
             options.data, tables=options.server_config().tables, config=options.reader_config()
         )
-        if position is not None:
-            self._reader.load_state_dict(position)
+        if stored is not None:
+            self._reader.load_state_dict(stored.reader)
         recipe = ModelRecipe(
             kind=options.model,
             features={name: list(names) for name, names in self._reader.features.items()},
@@ -84,8 +84,8 @@ class TrainingRun:
             reader=_reader_fields(options),
         )
         self.trainer = Trainer(server, recipe, options)
-        if state is not None:
-            self.trainer.load_state(state)
+        if stored is not None:
+            self.trainer.load_state(stored.model)
 
     def train(self) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures so far."""
@@ -119,27 +119,26 @@ class TrainingRun:
             "stages": stages,
         }
 
-    def _stored(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Model state and reader position to go on from, or (None, None) for a new run."""
-        tag = newest_with_model(self._server)
-        path = self._options.store
+    def _stored(self) -> ModelCheckpoint | None:
+        """Goes back to what the run goes on from; None for a new run."""
+        found = newest_with_model(self._server)
+        path = str(self._options.store)
         if not self._options.resume:
-            if tag is not None:
+            if found is not None:
                 raise ConfigError(
-                    f"store {str(path)!r} holds a trained model (checkpoint {tag!r}); continue it "
-                    "with --resume, or give another --store"
+                    f"store {path!r} holds a trained model (checkpoint {found}); continue it with "
+                    "--resume, or give another --store"
                 )
-            return None, None
-        if tag is None:
+            return None
+        if found is None:
             if any(self._server.num_rows(name) for name in self._server.tables):
                 raise ConfigError(
-                    f"store {str(path)!r} holds rows, but no checkpoint with a model and a position "
-                    "to resume from; leave --resume out to train on top of its rows"
+                    f"store {path!r} holds rows, but no checkpoint with a model and a position to "
+                    "resume from; leave --resume out to train on top of its rows"
                 )
-            return None, None
-        self.resumed_from = tag
-        state, position = self._server.restore(tag)
-        return state, position
+            return None
+        self._server.restore(found.name)
+        return found
 
     def _loop(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Trains; returns seconds by stage and the position after the last batch."""
