@@ -1,5 +1,8 @@
 """hps: a hierarchical GPU/CPU/SSD parameter server for sparse click-through-rate models."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import (
     CapacityError,
@@ -8,11 +11,19 @@ from hps.errors import (
     DataError,
     HpsError,
     NonFiniteError,
+    PendingGradientError,
     RemoteError,
     StoreError,
 )
 from hps.initializers import Constant, Normal, Uniform
 from hps.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
+from hps.types import Batch, Ids
+
+if TYPE_CHECKING:
+    from hps.embedding import SparseEmbedding
+    from hps.parameter_server import ParameterServer, open
+    from hps.pipeline import Pipeline
+    from hps.row_optimizer import RowOptimizer
 
 __version__ = "0.1.0"
 
@@ -21,6 +32,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "Batch",
     "CapacityError",
     "Config",
     "ConfigError",
@@ -30,12 +42,34 @@ __all__ = [
     "DramCacheConfig",
     "GpuCacheConfig",
     "HpsError",
+    "Ids",
     "NonFiniteError",
     "Normal",
+    "ParameterServer",
+    "PendingGradientError",
+    "Pipeline",
     "RemoteError",
+    "RowOptimizer",
     "RowWiseAdagrad",
+    "SparseEmbedding",
     "SsdStoreConfig",
     "StoreError",
     "TableConfig",
     "Uniform",
+    "open",
 ]
+
+# Loaded at first use: these need the native module, and all but the first two need torch.
+_LAZY = {
+    "ParameterServer": "hps.parameter_server",
+    "open": "hps.parameter_server",
+    "Pipeline": "hps.pipeline",
+    "RowOptimizer": "hps.row_optimizer",
+    "SparseEmbedding": "hps.embedding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'hps' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -20,6 +20,10 @@ class NonFiniteError(HpsError, ArithmeticError):
     """A gradient was NaN or infinite; no row was changed. Names table and key."""
 
 
+class PendingGradientError(HpsError, RuntimeError):
+    """The next batch was asked for while a collected gradient was neither applied nor dropped."""
+
+
 class CorruptionError(HpsError):
     """Stored bytes do not match their checksum or structure. Names file, offset, expectation."""
 

@@ -1,0 +1,43 @@
+"""`hps evaluate`: AUC, logloss and calibration of a stored model.
+
+Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
+"""
+
+import argparse
+from pathlib import Path
+
+from hps.cli.train import write_json
+
+
+def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `evaluate`."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="measure a stored model; the store is opened read-only",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
+    parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
+    parser.add_argument("--checkpoint", default=None, metavar="TAG", help="newest if not given")
+    parser.add_argument("--format", default=None, help="the training run's if not given")
+    parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
+    parser.add_argument("--on-error", default=None, help="the training run's if not given")
+    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures as the flags say; returns the exit status."""
+    from hps.train import evaluate_store  # torch takes its time to import
+    from hps.train.report import format_table
+
+    given = {
+        "format": arguments.format,
+        "batch_size": arguments.batch_size,
+        "on_error": arguments.on_error,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    figures = evaluate_store(arguments.data, arguments.store, arguments.checkpoint, **changes)
+    print(format_table(figures))
+    write_json(arguments.json, figures)
+    return 0

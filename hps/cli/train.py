@@ -1,0 +1,134 @@
+"""`hps train`: flags to a training run, its live line, its final table and its JSON.
+
+Above it: `hps.cli.main`. Below it: `hps.train`.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+
+def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `train`."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a click model from logs",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_data_flags(parser)
+    _add_model_flags(parser)
+    _add_run_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains as the flags say; returns the exit status."""
+    from hps.train import TrainOptions, train  # torch takes its time to import
+    from hps.train.progress import Progress
+    from hps.train.report import format_table
+
+    values = vars(arguments)
+    options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
+    figures = train(options, Progress(arguments.progress_seconds))
+    if figures["resumed_from"] is not None and figures["examples"] == 0:
+        print(
+            f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
+            f"data, after {figures['total_examples']:,} examples"
+        )
+    elif figures["resumed_from"] is not None:
+        print(f"resumed from checkpoint {figures['resumed_from']}")
+    print(format_table(figures))
+    write_json(arguments.json, figures)
+    return 0
+
+
+def write_json(path: Path | None, figures: dict[str, Any]) -> None:
+    """Writes figures to a file, or to standard output for "-"; nothing for None."""
+    if path is None:
+        return
+    text = json.dumps(_without_nan(figures), indent=2, sort_keys=True) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        path.write_text(text)
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with NaN and infinities, which JSON lacks, as null."""
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return None
+    return value
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    return tuple(int(width) for width in text.split(",") if width)
+
+
+def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
+    group.add_argument("--test", nargs="+", default=[], metavar="DATA", help="log to measure on")
+    group.add_argument(
+        "--format", default="criteo", help="criteo, parquet, libsvm, libffm or slots"
+    )
+    group.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
+    group.add_argument("--epochs", type=int, default=1, help="passes over the log")
+    group.add_argument("--limit", type=int, default=0, help="stop after so many examples; 0: none")
+    group.add_argument("--on-error", default="raise", help="a bad line: raise, or skip and count")
+    group.add_argument("--hash-keys", action="store_true", help="hash keys that are numbers, too")
+    group.add_argument(
+        "--shared-vocabulary",
+        action="store_true",
+        help="equal values of different features are one key",
+    )
+    group.add_argument("--dense", type=int, default=None, help="dense columns, if not the format's")
+    group.add_argument("--label", default="label", help="parquet: the column of labels")
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", default="deepfm", help="deepfm, dlrm, wide_deep or dcn_v2")
+    group.add_argument("--dim", type=int, default=16, help="width of an embedding")
+    group.add_argument("--hidden", type=_widths, default="256,128", help="widths of deep layers")
+    group.add_argument("--dropout", type=float, default=0.0, help="of the deep layers")
+    group.add_argument(
+        "--optimizer", default="adagrad", help="of rows: sgd, adagrad, rowwise_adagrad, adam, ftrl"
+    )
+    group.add_argument("--lr", type=float, default=None, help="of rows; 0.05, Adam 0.001")
+    group.add_argument("--dense-lr", type=float, default=0.001, help="of the dense part's Adam")
+    group.add_argument("--init-std", type=float, default=0.01, help="of new rows' weights")
+    group.add_argument("--scheduler", default="constant", help="constant, warmup or cosine")
+    group.add_argument("--scheduler-steps", type=int, default=0, help="steps it spans")
+    group.add_argument("--accumulate", type=int, default=1, help="batches a step")
+    group.add_argument("--precision", default="float32", help="float32, bfloat16 or float16")
+    group.add_argument("--seed", type=int, default=0, help="of rows, dense weights and dropout")
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
+    group.add_argument("--dram", default="1GiB", help="budget of the host tier")
+    group.add_argument("--gpu", default=None, help="budget of the GPU tier")
+    group.add_argument("--device", default=None, help="of the GPU tier")
+    group.add_argument("--depth", type=int, default=0, help="batches prepared ahead")
+    group.add_argument(
+        "--checkpoint-every", type=int, default=0, metavar="N", help="batches between checkpoints"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint with a model"
+    )
+    group.add_argument("--threads", type=int, default=0, help="of the native core; 0: all cores")
+    group.add_argument("--torch-threads", type=int, default=0, help="of torch; 0: its choice")
+    group.add_argument("--instruction-set", default="auto", help="auto, avx512, avx2 or plain")
+    group.add_argument(
+        "--progress-seconds", type=float, default=2.0, help="between live lines; 0: none"
+    )
+    group.add_argument(
+        "--no-digest", dest="digest", action="store_false", help="skip the tables' digests"
+    )
+    group.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")

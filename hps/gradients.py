@@ -1,0 +1,172 @@
+"""Row gradients that backward has collected and that step has not applied yet, one set a server.
+
+Above it: `hps.SparseEmbedding` adds to it, `hps.RowOptimizer` applies or drops it, `hps.Pipeline`
+asks whether anything is pending. Below it: `ParameterServer.apply`, which sums the gradients of
+each key.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from hps.errors import ConfigError
+from hps.batch_rows import RowUpdate
+
+if TYPE_CHECKING:
+    from hps.batch_rows import BatchRows
+    from hps.parameter_server import ParameterServer
+
+_ATTRIBUTE = "_pending_gradients"
+
+
+class StepListener(Protocol):
+    """Who holds rows for a step: an open `hps.Pipeline`."""
+
+    def step_finished(self) -> None:
+        """Called once the pending gradients are applied, or dropped in a skipped step."""
+
+
+@dataclass(slots=True)
+class ForwardGradient:
+    """What backward collected for one forward of one table.
+
+    Args:
+        keys: int64 [L], in order of occurrence.
+        grads: float32 [L, D], owned: a scaler may write into it.
+        rows: the pinned rows that the forward read, or None.
+    """
+
+    keys: torch.Tensor
+    grads: torch.Tensor
+    rows: "BatchRows | None"
+
+
+class PendingGradients:
+    """The collected gradients of every table, by the order of the forwards they belong to.
+
+    Not thread-safe: forward, backward and step of one server belong to one training thread
+    (autograd runs the backward of CPU tensors on the thread that asked for it).
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[StepListener] = []
+        self.num_collected = 0  # grows with every collection, never reset: tells "since when"
+        self._next_order = 0
+        self._forwards: dict[str, dict[int, ForwardGradient]] = {}
+        self._joined: dict[str, torch.Tensor] = {}
+        self._spare: dict[str, torch.Tensor] = {}
+
+    def next_order(self) -> int:
+        """The place of a forward that starts now among all forwards of the server."""
+        self._next_order += 1
+        return self._next_order
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._forwards
+
+    def new_grads(self, table: str, num_occurrences: int, dim: int) -> torch.Tensor:
+        """An uninitialised float32 [L, D]; the last step's memory where it is large enough."""
+        spare = self._spare.pop(table, None)
+        if spare is None or spare.numel() < num_occurrences * dim:
+            return torch.empty(num_occurrences, dim)
+        return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
+
+    def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
+        """Adds one backward's gradient; a second through the same forward sums into the first."""
+        forwards = self._forwards.setdefault(table, {})
+        self._joined.pop(table, None)
+        self.num_collected += 1
+        if order in forwards:
+            forwards[order].grads.add_(gradient.grads)
+        else:
+            forwards[order] = gradient
+
+    def grads(self, table: str) -> torch.Tensor | None:
+        """All gradients of a table, float32 [L, D] in forward order; writing into it is allowed."""
+        forwards = self._forwards.get(table)
+        if forwards is None:
+            return None
+        if table not in self._joined:
+            in_order = [forwards[order] for order in sorted(forwards)]
+            self._joined[table] = _join(in_order)
+        return self._joined[table]
+
+    def set_grads(self, table: str, grads: torch.Tensor) -> None:
+        """Replaces the gradients of a table, occurrence by occurrence.
+
+        Raises:
+            ConfigError: nothing is pending, or the shape differs.
+        """
+        current = self.grads(table)
+        if current is None or current.shape != grads.shape:
+            expected = None if current is None else tuple(current.shape)
+            raise ConfigError(
+                f"table {table!r}: a gradient of shape {tuple(grads.shape)} cannot replace the "
+                f"pending one of shape {expected}; keep a row an occurrence"
+            )
+        if grads is not current:
+            current.copy_(grads)
+
+    def updates(self) -> list[RowUpdate]:
+        """One update a table, its occurrences in forward order."""
+        updates = []
+        for table, forwards in self._forwards.items():
+            grads = self.grads(table)
+            assert grads is not None
+            in_order = [forwards[order] for order in sorted(forwards)]
+            if len(in_order) == 1:
+                keys, rows = in_order[0].keys, in_order[0].rows
+            else:
+                keys, rows = torch.cat([forward.keys for forward in in_order]), None
+            updates.append(RowUpdate(table, keys, grads, rows))
+        return updates
+
+    def drop(self, table: str) -> None:
+        """Forgets what is pending for a table."""
+        self._joined.pop(table, None)
+        for forward in self._forwards.pop(table, {}).values():
+            base = forward.grads._base
+            self._spare[table] = forward.grads if base is None else base
+
+    def drop_all(self) -> None:
+        """Forgets everything pending."""
+        for table in list(self._forwards):
+            self.drop(table)
+
+    def forget_rows(self, rows: "BatchRows") -> None:
+        """Pins of these rows are about to go; what is pending for them finds its rows by key."""
+        for forwards in self._forwards.values():
+            for forward in forwards.values():
+                if forward.rows is rows:
+                    forward.rows = None
+
+    def finish_step(self) -> None:
+        """Drops everything and lets the open pipelines release the rows of the step."""
+        self.drop_all()
+        for listener in list(self.listeners):
+            listener.step_finished()
+
+
+def pending_of(server: "ParameterServer") -> PendingGradients:
+    """The server's pending gradients, made at first use."""
+    pending = getattr(server, _ATTRIBUTE, None)
+    if pending is None:
+        pending = PendingGradients()
+        setattr(server, _ATTRIBUTE, pending)
+    assert isinstance(pending, PendingGradients)
+    return pending
+
+
+def _join(forwards: list[ForwardGradient]) -> torch.Tensor:
+    """One tensor of all gradients; the parts become views of it, so both stay the same numbers."""
+    if len(forwards) == 1:
+        return forwards[0].grads
+    joined = torch.cat([forward.grads for forward in forwards])
+    first = 0
+    for forward in forwards:
+        count = forward.grads.shape[0]
+        forward.grads = joined[first : first + count]
+        first += count
+    return joined

@@ -1,0 +1,126 @@
+"""What the click models share: looking up the features, bringing dense columns to scale, the MLP.
+
+Above it: the four models. Below it: `hps.SparseEmbedding`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from hps.embedding import SparseEmbedding
+from hps.errors import ConfigError
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+
+class ClickModel(nn.Module):
+    """A model of the probability of a click, from the features of a batch to logits.
+
+    The weights of dense layers come from torch's global generator: equal `torch.manual_seed`, equal
+    model. A model with a first-order term keeps that weight in the last column of each row.
+
+    Args:
+        server: an open `hps.ParameterServer`.
+        features: table name -> number of the table's features in a batch. The tables' dims must
+            agree.
+        num_dense: dense columns of a batch; may be 0.
+        hidden: widths of the deep part's layers.
+        dropout: share of the deep part's activations dropped in training.
+
+    Raises:
+        ConfigError: no feature, unknown table, unequal dims, or a size outside its limits.
+    """
+
+    kind: ClassVar[str] = ""
+    has_first_order: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        server: "ParameterServer",
+        features: Mapping[str, int],
+        num_dense: int,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if not features or any(count < 1 for count in features.values()):
+            raise ConfigError(f"{name}: features={dict(features)} needs at least one a table")
+        if num_dense < 0 or any(width < 1 for width in hidden):
+            raise ConfigError(f"{name}: num_dense={num_dense}, hidden={tuple(hidden)}: too small")
+        if not 0.0 <= dropout < 1.0:
+            raise ConfigError(f"{name}: dropout={dropout} must be in [0, 1)")
+        # A plain dict would do, were it not that train() and eval() must reach the embeddings.
+        self.embeddings = nn.ModuleList(SparseEmbedding(server, table) for table in features)
+        dims = {table: server.tables[table].dim for table in features}
+        if len(set(dims.values())) != 1:
+            raise ConfigError(f"{name}: the tables' dims {dims} must be equal")
+        self.features = dict(features)
+        self.num_features = sum(features.values())
+        self.num_dense = num_dense
+        self.columns = next(iter(dims.values()))
+        self.dim = self.columns - 1 if self.has_first_order else self.columns
+        if self.dim < 1:
+            raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
+
+    def embed(self, batch: Batch) -> torch.Tensor:
+        """The pooled embedding of every feature.
+
+        Returns:
+            float32 [B, F, columns], the tables' features side by side.
+
+        Raises:
+            ConfigError: the batch holds another number of features than the model was made for.
+        """
+        parts = []
+        for module, (table, count) in zip(self.embeddings, self.features.items(), strict=True):
+            part = module(batch).view(len(batch), -1, self.columns)
+            if part.shape[1] != count:
+                raise ConfigError(
+                    f"{type(self).__name__}: the batch has {part.shape[1]} features of table "
+                    f"{table!r}, the model was made for {count}"
+                )
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def scale_dense(self, batch: Batch) -> torch.Tensor:
+        """Dense columns [B, num_dense] as sign(x) log(1 + |x|): counts span orders of magnitude.
+
+        Missing values are expected as 0; NaN is taken as 0.
+        """
+        if batch.dense.shape[1] != self.num_dense:
+            raise ConfigError(
+                f"{type(self).__name__}: the batch has {batch.dense.shape[1]} dense columns, the "
+                f"model was made for {self.num_dense}"
+            )
+        dense = torch.nan_to_num(batch.dense.float())
+        return torch.sign(dense) * torch.log1p(dense.abs())
+
+
+class MLP(nn.Sequential):
+    """Linear, ReLU, dropout for every hidden width; then a linear layer if `output` is given."""
+
+    def __init__(
+        self, width: int, hidden: Sequence[int], dropout: float, output: int | None = None
+    ) -> None:
+        layers: list[nn.Module] = []
+        for next_width in hidden:
+            layers += [nn.Linear(width, next_width), nn.ReLU()]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            width = next_width
+        if output is not None:
+            layers.append(nn.Linear(width, output))
+            width = output
+        super().__init__(*layers)
+        self.output_width = width
+
+
+def dense_factors(num_dense: int, dim: int) -> nn.Parameter:
+    """One small vector a dense column, by which the column takes part in interactions: [C, dim]."""
+    return nn.Parameter(torch.randn(num_dense, dim) * (0.1 / math.sqrt(dim)))

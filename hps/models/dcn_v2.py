@@ -1,0 +1,52 @@
+"""DCN-V2: explicit feature crosses of growing degree beside a deep network.
+
+Above it: the user, `hps train`. Below it: `hps.models.base`. Source: Wang et al., "DCN V2: Improved
+Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021 (arXiv
+2008.13535), equation 1; the parallel structure of figure 1b.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from hps.models.base import MLP, ClickModel
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+_NUM_CROSSES = 3
+
+
+class DCNv2(ClickModel):
+    """x_(l+1) = x_0 * (W_l x_l + b_l) + x_l, three times; logit = linear(crosses, MLP(x_0)).
+
+    x_0 holds all embeddings and the dense columns side by side. Arguments: see `ClickModel`.
+    """
+
+    kind: ClassVar[str] = "dcn_v2"
+
+    def __init__(
+        self,
+        server: "ParameterServer",
+        features: Mapping[str, int],
+        num_dense: int,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(server, features, num_dense, hidden, dropout)
+        width = self.num_features * self.dim + num_dense
+        self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(_NUM_CROSSES))
+        self.deep = MLP(width, hidden, dropout)
+        self.output = nn.Linear(width + self.deep.output_width, 1)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [B]."""
+        start = torch.cat([self.embed(batch).flatten(1), self.scale_dense(batch)], dim=1)
+        crossed = start
+        for cross in self.crosses:
+            crossed = torch.addcmul(crossed, start, cross(crossed))
+        logits: torch.Tensor = self.output(torch.cat([crossed, self.deep(start)], dim=1))
+        return logits.squeeze(1)

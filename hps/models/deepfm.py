@@ -1,0 +1,55 @@
+"""DeepFM: a factorization machine and a deep network over the same embeddings.
+
+Above it: the user, `hps train`. Below it: `hps.models.base`. Source: Guo et al., "DeepFM: A
+Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017, equations 1 to 4;
+Rendle, "Factorization Machines", ICDM 2010, lemma 3.1 for the linear-time sum.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from hps.models.base import MLP, ClickModel, dense_factors
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+
+class DeepFM(ClickModel):
+    """logit = bias + first-order weights + <v_i, v_j> over all pairs + MLP(embeddings, dense).
+
+    A dense column x_j takes part as a field whose vector is x_j times a learned one. Rows have
+    dim + 1 columns; the last is the first-order weight. Arguments: see `ClickModel`.
+    """
+
+    kind: ClassVar[str] = "deepfm"
+    has_first_order: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        server: "ParameterServer",
+        features: Mapping[str, int],
+        num_dense: int,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(server, features, num_dense, hidden, dropout)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
+        self.dense_factors = dense_factors(num_dense, self.dim)
+        self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [B]."""
+        rows = self.embed(batch)
+        vectors, first_order = rows[..., : self.dim], rows[..., self.dim]
+        dense = self.scale_dense(batch)
+        total = vectors.sum(dim=1) + dense @ self.dense_factors
+        squares = vectors.square().sum(dim=1) + dense.square() @ self.dense_factors.square()
+        pairs = 0.5 * (total.square() - squares).sum(dim=1)
+        linear = first_order.sum(dim=1) + dense @ self.dense_first_order
+        deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))
+        return self.bias + linear + pairs + deep.squeeze(1)

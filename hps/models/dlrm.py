@@ -1,0 +1,60 @@
+"""DLRM: dot products between all pairs of feature vectors, the dense columns being one of them.
+
+Above it: the user, `hps train`. Below it: `hps.models.base`.
+Source: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation
+Systems", arXiv 1906.00091, section 2.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from hps.models.base import MLP, ClickModel
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+
+class DLRM(ClickModel):
+    """logit = top MLP(bottom, dot products of all pairs of the features and bottom).
+
+    bottom = MLP(dense), of the embeddings' dim; without dense columns there is none. The bottom MLP
+    has one hidden layer as wide as the last of `hidden`. Arguments: see `ClickModel`.
+    """
+
+    kind: ClassVar[str] = "dlrm"
+
+    def __init__(
+        self,
+        server: "ParameterServer",
+        features: Mapping[str, int],
+        num_dense: int,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(server, features, num_dense, hidden, dropout)
+        bottom_hidden = [*tuple(hidden)[-1:], self.dim]
+        self.bottom = MLP(num_dense, bottom_hidden, 0.0) if num_dense else None
+        num_vectors = self.num_features + (1 if num_dense else 0)
+        pairs = torch.triu_indices(num_vectors, num_vectors, offset=1)
+        self._flat_pairs = pairs[0] * num_vectors + pairs[1]
+        width = len(self._flat_pairs) + (self.dim if num_dense else 0)
+        if width == 0:
+            width = self.dim  # a single feature has no pair; its own vector goes to the top
+        self.top = MLP(width, hidden, dropout, output=1)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [B]."""
+        vectors = self.embed(batch)
+        dense = self.scale_dense(batch)
+        parts = []
+        if self.bottom is not None:
+            parts.append(self.bottom(dense))
+            vectors = torch.cat([vectors, parts[0].unsqueeze(1)], dim=1)
+        if len(self._flat_pairs):
+            products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+            parts.append(products.index_select(1, self._flat_pairs.to(products.device)))
+        top: torch.Tensor = self.top(torch.cat(parts or [vectors.flatten(1)], dim=1))
+        return top.squeeze(1)

@@ -1,0 +1,50 @@
+"""Wide & Deep: a linear model beside a deep network, trained together.
+
+Above it: the user, `hps train`. Below it: `hps.models.base`. Source: Cheng et al., "Wide & Deep
+Learning for Recommender Systems", DLRS 2016, section 3, equation 3.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from hps.models.base import MLP, ClickModel
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+
+class WideAndDeep(ClickModel):
+    """logit = bias + sum of first-order weights + linear(dense) + MLP(embeddings, dense).
+
+    Crossed features of the wide part are columns of the log as any other. Rows have dim + 1
+    columns; the last is the wide part's weight. Arguments: see `ClickModel`.
+    """
+
+    kind: ClassVar[str] = "wide_deep"
+    has_first_order: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        server: "ParameterServer",
+        features: Mapping[str, int],
+        num_dense: int,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(server, features, num_dense, hidden, dropout)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
+        self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [B]."""
+        rows = self.embed(batch)
+        dense = self.scale_dense(batch)
+        wide = rows[..., self.dim].sum(dim=1) + dense @ self.dense_first_order
+        vectors = rows[..., : self.dim].flatten(1)
+        deep: torch.Tensor = self.deep(torch.cat([vectors, dense], dim=1))
+        return self.bias + wide + deep.squeeze(1)

@@ -1,0 +1,38 @@
+"""Finds the checkpoint that a training run can go on from.
+
+Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+
+
+@dataclass(frozen=True)
+class ModelCheckpoint:
+    """A checkpoint that holds all it takes to go on.
+
+    Args:
+        name: its tag, or its id where it has none; None is the newest of all.
+        model: what `Trainer.state` returned, or a user's own mapping.
+        reader: the position after the last applied batch.
+    """
+
+    name: str | int | None
+    model: dict[str, Any]
+    reader: dict[str, Any]
+
+    def __str__(self) -> str:
+        return "the newest" if self.name is None else repr(self.name)
+
+
+def newest_with_model(server: "ParameterServer") -> ModelCheckpoint | None:
+    """The newest checkpoint that holds a model and a reader's position, or None."""
+    for entry in reversed(server.checkpoints()):
+        name = entry["tag"] if entry["tag"] is not None else entry["id"]
+        model, reader = server.checkpoint_state(name)
+        if model is not None and reader is not None:
+            return ModelCheckpoint(name, model, reader)
+    return None

@@ -1,0 +1,88 @@
+"""How good a model is on a log it was not trained on: AUC, logloss, calibration.
+
+Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hps.errors import ConfigError
+from hps.metrics import BinaryMetrics
+from hps.parameter_server import open as open_store
+from hps.train.checkpoints import newest_with_model
+from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.trainer import stored_recipe
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.models import ClickModel
+
+
+def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, float]:
+    """Runs a model over batches in eval mode: rows are read, none is created.
+
+    Returns:
+        What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more.
+    """
+    was_training = model.training
+    model.eval()
+    metrics = BinaryMetrics()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                metrics.update(model(batch), batch.labels)
+    finally:
+        model.train(was_training)
+    return metrics.compute()
+
+
+def evaluate_store(
+    data: Sequence[str | Path], store: str | Path, checkpoint: str | None = None, **changes: Any
+) -> dict[str, Any]:
+    """Measures a stored model on a log; the store is opened read-only.
+
+    Args:
+        data: the log's files, of the format the model was trained on.
+        store: directory of the store.
+        checkpoint: tag of the checkpoint to measure; None takes the newest that holds a model.
+        changes: fields of `ReaderConfig` that differ from the training run's.
+
+    Returns:
+        The metrics, and seconds, examples_per_second, tiers, rows, peak_rss_bytes.
+
+    Raises:
+        ConfigError: no such checkpoint, or it holds no model of hps.
+    """
+    with open_store(store, read_only=True, checkpoint=checkpoint) as server:
+        if checkpoint is None:
+            found = newest_with_model(server)
+            name, state = (None, None) if found is None else (found.name, found.model)
+        else:
+            name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
+    if state is None:
+        raise ConfigError(
+            f"store {str(store)!r}: checkpoint {checkpoint or 'newest'!r} holds no model; "
+            "`hps train` writes one that does"
+        )
+    recipe = stored_recipe(state)
+    with open_store(store, read_only=True, checkpoint=name) as server:
+        model = recipe.build(server)
+        model.load_state_dict(state["model"])
+        tables = list(server.tables.values())
+        start = time.perf_counter()
+        metrics = evaluate_model(model, recipe.open_reader(data, tables, **changes))
+        seconds = time.perf_counter() - start
+        return {
+            "model": recipe.kind,
+            "checkpoint": name,
+            **metrics,
+            "seconds": seconds,
+            "examples_per_second": metrics["examples"] / seconds,
+            "rows": {name: server.num_rows(name) for name in server.tables},
+            "tiers": tiers_of(server.stats()),
+            "peak_rss_bytes": peak_rss_bytes(),
+        }

@@ -1,0 +1,158 @@
+"""What a training run is asked to do: frozen, keyword-only, checked when made.
+
+Above it: `hps train`, `hps.train.run`. Below it: `hps.Config`, `hps.reader`, `hps.models`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hps.config import Config, DramCacheConfig, GpuCacheConfig, TableConfig
+from hps.errors import ConfigError
+from hps.initializers import Normal
+from hps.models import MODELS
+from hps.optimizers import OPTIMIZERS
+from hps.reader.config import ReaderConfig
+
+TABLE = "features"
+SCHEDULERS = ("constant", "warmup", "cosine")
+PRECISIONS = ("float32", "bfloat16", "float16")
+_LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
+_DEFAULT_LEARNING_RATE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """One run of one model over one log, all features in one table.
+
+    Args:
+        data: the log's files, in order.
+        store: directory of the store.
+        format: of the log; see `hps.reader`.
+        model: a name in `hps.models.MODELS`.
+        dim: width of an embedding; models with a first-order term add a column to the table.
+        batch_size: examples a batch.
+        accumulate: batches a step.
+        epochs: passes over the log.
+        limit: stop after as many examples, resumed ones included; 0 is no limit.
+        test: a log to measure the model on in the end; empty for none.
+        dram: budget of the host tier.
+        gpu: budget of the GPU tier; None for none.
+        device: of the GPU tier.
+        depth: of the pipeline.
+        optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
+        lr: of rows; None takes 0.05 (Adam: 0.001).
+        dense_lr: of the dense part's Adam.
+        init_std: standard deviation of new rows' weights.
+        hidden: widths of the deep part.
+        dropout: of the deep part.
+        scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down to
+            0 over `scheduler_steps`. Of rows and dense part alike.
+        precision: of the dense part's forward; "float16" goes with a gradient scaler.
+        hash_keys, on_error, dense, label, shared_vocabulary: how the log is read; see `hps.reader`.
+        seed: of rows, dense weights and dropout.
+        threads: of the native core; 0 takes all cores.
+        torch_threads: of torch; 0 leaves torch's choice.
+        checkpoint_every: batches between checkpoints; 0 for the final one only.
+        resume: go on from the newest checkpoint that holds a model and a position.
+        digest: compute each table's digest in the end.
+
+    Raises:
+        ConfigError: a field outside its limits.
+    """
+
+    data: Sequence[str | Path]
+    store: str | Path
+    format: str = "criteo"
+    model: str = "deepfm"
+    dim: int = 16
+    batch_size: int = 4096
+    accumulate: int = 1
+    epochs: int = 1
+    limit: int = 0
+    test: Sequence[str | Path] = ()
+    dram: int | str = "1GiB"
+    gpu: int | str | None = None
+    device: str | None = None
+    depth: int = 0
+    optimizer: str = "adagrad"
+    lr: float | None = None
+    dense_lr: float = 0.001
+    init_std: float = 0.01
+    hidden: Sequence[int] = (256, 128)
+    dropout: float = 0.0
+    scheduler: str = "constant"
+    scheduler_steps: int = 0
+    precision: str = "float32"
+    hash_keys: bool = False
+    on_error: str = "raise"
+    dense: int | None = None
+    label: str = "label"
+    shared_vocabulary: bool = False
+    seed: int = 0
+    threads: int = 0
+    torch_threads: int = 0
+    instruction_set: str = "auto"
+    checkpoint_every: int = 0
+    resume: bool = False
+    digest: bool = True
+
+    def __post_init__(self) -> None:
+        for field, choices in (
+            ("model", tuple(MODELS)),
+            ("optimizer", tuple(OPTIMIZERS)),
+            ("scheduler", SCHEDULERS),
+            ("precision", PRECISIONS),
+        ):
+            if getattr(self, field) not in choices:
+                raise ConfigError(f"{field}={getattr(self, field)!r} must be one of {choices}")
+        for field in ("limit", "checkpoint_every", "torch_threads", "scheduler_steps"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"{field}={getattr(self, field)!r} must be >= 0")
+        if not self.dense_lr > 0:
+            raise ConfigError(f"dense_lr={self.dense_lr!r} must be > 0")
+        if self.scheduler != "constant" and self.scheduler_steps < 1:
+            raise ConfigError(
+                f"scheduler={self.scheduler!r} needs scheduler_steps >= 1, the steps it spans"
+            )
+        if self.device is not None and self.gpu is None:
+            raise ConfigError(f"device={self.device!r} names the GPU tier's; give its gpu budget too")
+
+    def server_config(self) -> Config:
+        """The store and its one table."""
+        lr = self.lr
+        if lr is None:
+            lr = _LEARNING_RATES.get(self.optimizer, _DEFAULT_LEARNING_RATE)
+        columns = self.dim + (1 if MODELS[self.model].has_first_order else 0)
+        table = TableConfig(
+            name=TABLE,
+            dim=columns,
+            optimizer=OPTIMIZERS[self.optimizer](lr),
+            initializer=Normal(std=self.init_std),
+            shared_vocabulary=self.shared_vocabulary,
+        )
+        gpu = None
+        if self.gpu is not None:
+            gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")
+        return Config(
+            path=self.store,
+            tables=[table],
+            dram=DramCacheConfig(bytes=self.dram),
+            gpu=gpu,
+            seed=self.seed,
+            threads=self.threads,
+            instruction_set=self.instruction_set,
+        )
+
+    def reader_config(self) -> ReaderConfig:
+        """How the log is cut into batches."""
+        return ReaderConfig(
+            format=self.format,
+            batch_size=self.batch_size,
+            dense=self.dense,
+            label=self.label,
+            hash_keys=self.hash_keys,
+            on_error=self.on_error,
+            epochs=self.epochs,
+            threads=self.threads,
+        )

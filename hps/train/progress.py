@@ -1,0 +1,79 @@
+"""The live line of a training run: examples a second, loss, AUC, and each tier's hit rate.
+
+Above it: `hps.train.run`. Below it: `hps.metrics`.
+"""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+import torch
+
+from hps.metrics import BinaryMetrics
+from hps.train.report import hit_rates
+
+if TYPE_CHECKING:
+    from hps.parameter_server import ParameterServer
+    from hps.train.trainer import Totals
+
+
+class Progress:
+    """Writes a line every so often; on a terminal over the last one.
+
+    Loss and AUC are those of the examples since the last line, before the model was trained on them.
+
+    Args:
+        seconds: between lines; 0 for no line at all.
+        stream: where to; None is standard error.
+    """
+
+    def __init__(self, seconds: float, stream: TextIO | None = None) -> None:
+        self._seconds = seconds
+        self._stream = stream or sys.stderr
+        self._metrics = BinaryMetrics()
+        self._since = time.perf_counter()
+        self._examples = 0
+        self._is_open = False
+
+    def update(
+        self,
+        totals: "Totals",
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        server: "ParameterServer",
+    ) -> None:
+        """Counts a batch, and writes the line if it is due."""
+        if not self._seconds:
+            return
+        logits = logits.float()
+        if bool(torch.isfinite(logits).all()):
+            self._metrics.update(logits, labels)
+        self._examples += len(labels)
+        now = time.perf_counter()
+        if now - self._since >= self._seconds:
+            self._write(totals, self._examples / (now - self._since), server.stats())
+            self._metrics.reset()
+            self._examples = 0
+            self._since = time.perf_counter()
+
+    def finish(self) -> None:
+        """Leaves the line standing."""
+        if self._is_open:
+            self._stream.write("\n")
+            self._is_open = False
+
+    def _write(self, totals: "Totals", rate: float, stats: dict[str, Any]) -> None:
+        figures = self._metrics.compute()
+        tiers = "  ".join(
+            f"{name} {100 * hit_rate:.1f} %" for name, hit_rate in hit_rates(stats).items()
+        )
+        line = (
+            f"{totals.examples:,} examples  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
+            f"auc {figures['auc']:.4f}  hits: {tiers}"
+        )
+        if self._stream.isatty():
+            self._stream.write(f"\r\x1b[K{line}")
+            self._is_open = True
+        else:
+            self._stream.write(f"{line}\n")
+        self._stream.flush()

@@ -1,0 +1,78 @@
+"""The figures of a run: what each tier did, peak memory, and the table that a run ends with.
+
+Above it: `hps train`, `hps evaluate`. Below it: `ParameterServer.stats`.
+"""
+
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+TIERS = ("gpu_cache", "dram_cache", "ssd_store")
+
+
+def peak_rss_bytes() -> int:
+    """Most memory this process has held at once, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def tiers_of(stats: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The numbers of each tier that is there: hits, misses, evictions, bytes and more."""
+    return {
+        tier: {name: value for name, value in stats[tier].items() if not isinstance(value, dict)}
+        for tier in TIERS
+        if tier in stats
+    }
+
+
+def hit_rates(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Tier -> part of its look-ups that found a stored row there; tiers never asked are left out.
+
+    >>> hit_rates({"dram_cache": {"hits": 3, "misses": 1}, "ssd_store": {"hits": 0, "misses": 0}})
+    {'dram_cache': 0.75}
+    """
+    rates = {}
+    for tier, numbers in tiers_of(stats).items():
+        asked = numbers.get("hits", 0) + numbers.get("misses", 0)
+        if asked:
+            rates[tier] = numbers["hits"] / asked
+    return rates
+
+
+def format_table(figures: Mapping[str, Any]) -> str:
+    """The figures as a table for people: one line a figure, then one a tier."""
+    lines = []
+    for name, text in _headline(figures):
+        lines.append(f"{name:<22}{text:>20}")
+    lines.append("")
+    lines.append(f"{'tier':<14}{'hits':>14}{'misses':>14}{'hit rate':>10}{'rows':>14}{'MiB':>10}")
+    rates = hit_rates(figures["tiers"])
+    for tier, numbers in figures["tiers"].items():
+        rate = f"{100 * rates[tier]:.2f} %" if tier in rates else "-"
+        lines.append(
+            f"{tier:<14}{numbers.get('hits', 0):>14,}{numbers.get('misses', 0):>14,}{rate:>10}"
+            f"{numbers.get('rows', 0):>14,}{numbers.get('bytes', 0) / 2**20:>10.1f}"
+        )
+    return "\n".join(lines)
+
+
+def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    formats = {
+        "examples": "{:,.0f}",
+        "seconds": "{:.2f}",
+        "examples_per_second": "{:,.0f}",
+        "train_logloss": "{:.5f}",
+        "test_auc": "{:.5f}",
+        "test_logloss": "{:.5f}",
+        "test_calibration": "{:.4f}",
+        "auc": "{:.5f}",
+        "logloss": "{:.5f}",
+        "calibration": "{:.4f}",
+    }
+    lines = [
+        (name.replace("_", " "), pattern.format(figures[name]))
+        for name, pattern in formats.items()
+        if figures.get(name) is not None
+    ]
+    lines.append(("rows", f"{sum(figures['rows'].values()):,}"))
+    lines.append(("peak memory, MiB", f"{figures['peak_rss_bytes'] / 2**20:,.0f}"))
+    return lines

@@ -1,0 +1,181 @@
+"""The training run: open the store, take up the newest checkpoint if asked to, loop, measure, report.
+
+Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader, `Trainer`.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hps.errors import ConfigError
+from hps.parameter_server import ParameterServer
+from hps.pipeline import Pipeline
+from hps.reader.open import open_reader
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.evaluate import evaluate_model
+from hps.train.options import TrainOptions
+from hps.train.progress import Progress
+from hps.train.recipe import ModelRecipe
+from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+
+FINAL_TAG = "final"
+
+
+def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Trains as asked; leaves a checkpoint tagged "final" that holds all it takes to go on.
+
+    Args:
+        options: what to train, on what, where.
+        progress: told about every batch; None for silence.
+
+    Returns:
+        The figures of `hps train --json` (see `Report` in `hps.train.report`).
+
+    Raises:
+        ConfigError: flags that do not fit each other or what the store holds.
+        HpsError: whatever the store, the reader or a diverged model raises.
+    """
+    if options.torch_threads:
+        torch.set_num_threads(options.torch_threads)
+    config = options.server_config()
+    with ParameterServer(config) as server:
+        run = TrainingRun(server, options, progress or Progress(0))
+        figures = run.train()
+        if options.test:
+            test_reader = run.trainer.recipe.open_reader(options.test, config.tables)
+            test = evaluate_model(run.trainer.model, test_reader)
+            figures["test_auc"] = test["auc"]
+            figures["test_logloss"] = test["logloss"]
+            figures["test_calibration"] = test["calibration"]
+        figures["rows"] = {name: server.num_rows(name) for name in server.tables}
+        if options.digest:
+            figures["digests"] = {name: server.digest(name) for name in server.tables}
+    figures["peak_rss_bytes"] = peak_rss_bytes()
+    return figures
+
+
+class TrainingRun:
+    """One run over an open store."""
+
+    def __init__(self, server: ParameterServer, options: TrainOptions, progress: Progress) -> None:
+        self._server = server
+        self._options = options
+        self._progress = progress
+        self._checkpoint_seconds = 0.0
+        self._num_checkpoints = 0
+        stored = self._stored()
+        self.resumed_from = None if stored is None else str(stored)
+        self._reader: Reader = open_reader(
+            options.data, tables=options.server_config().tables, config=options.reader_config()
+        )
+        if stored is not None:
+            self._reader.load_state_dict(stored.reader)
+        recipe = ModelRecipe(
+            kind=options.model,
+            features={name: list(names) for name, names in self._reader.features.items()},
+            num_dense=self._reader.num_dense,
+            hidden=list(options.hidden),
+            dropout=options.dropout,
+            reader=_reader_fields(options),
+        )
+        self.trainer = Trainer(server, recipe, options)
+        if stored is not None:
+            self.trainer.load_state(stored.model)
+
+    def train(self) -> dict[str, Any]:
+        """Trains to the end of the log and writes the final checkpoint; returns the figures so far."""
+        first = self.trainer.totals.examples
+        start = time.perf_counter()
+        stages, position = self._loop()
+        seconds = time.perf_counter() - start
+        totals = self.trainer.totals
+        num_examples = totals.examples - first
+        if num_examples:
+            self._checkpoint(FINAL_TAG, position)
+        self._progress.finish()
+        stats = self._server.stats()
+        return {
+            "model": self._options.model,
+            "examples": num_examples,
+            "seconds": seconds,
+            "examples_per_second": num_examples / seconds if seconds else 0.0,
+            "train_logloss": totals.loss_sum / totals.examples if totals.examples else None,
+            "test_auc": None,
+            "test_logloss": None,
+            "test_calibration": None,
+            "total_examples": totals.examples,
+            "total_batches": totals.batches,
+            "loss_digest": totals.loss_digest,
+            "resumed_from": self.resumed_from,
+            "checkpoints": self._num_checkpoints,
+            "checkpoint_seconds": self._checkpoint_seconds,
+            "skipped_lines": self._reader.counts.skipped,
+            "tiers": tiers_of(stats),
+            "stages": stages,
+        }
+
+    def _stored(self) -> ModelCheckpoint | None:
+        """Goes back to what the run goes on from; None for a new run."""
+        found = newest_with_model(self._server)
+        path = str(self._options.store)
+        if not self._options.resume:
+            if found is not None:
+                raise ConfigError(
+                    f"store {path!r} holds a trained model (checkpoint {found}); continue it with "
+                    "--resume, or give another --store"
+                )
+            return None
+        if found is None:
+            if any(self._server.num_rows(name) for name in self._server.tables):
+                raise ConfigError(
+                    f"store {path!r} holds rows, but no checkpoint with a model and a position to "
+                    "resume from; leave --resume out to train on top of its rows"
+                )
+            return None
+        self._server.restore(found.name)
+        return found
+
+    def _loop(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+        """Trains; returns seconds by stage and the position after the last batch."""
+        options, trainer, totals = self._options, self.trainer, self.trainer.totals
+        num_gathered = num_since_checkpoint = 0
+        trainer.model.train()
+        with Pipeline(
+            self._reader, self._server, depth=options.depth, accumulate=options.accumulate
+        ) as batches:
+            while not (options.limit and totals.examples >= options.limit):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                logits = trainer.backward(batch)
+                num_gathered += 1
+                num_since_checkpoint += 1
+                if num_gathered == options.accumulate:
+                    trainer.step()
+                    num_gathered = 0
+                self._progress.update(totals, logits, batch.labels, self._server)
+                is_due = 0 < options.checkpoint_every <= num_since_checkpoint
+                if is_due and num_gathered == 0:
+                    self._checkpoint(None, batches.state_dict())
+                    num_since_checkpoint = 0
+            if num_gathered:
+                trainer.step()
+            return batches.seconds(), batches.state_dict()
+
+    def _checkpoint(self, tag: str | None, position: dict[str, Any]) -> None:
+        start = time.perf_counter()
+        self._server.checkpoint(tag=tag, model=self.trainer.state(), reader=position)
+        self._num_checkpoints += 1
+        self._checkpoint_seconds += time.perf_counter() - start
+
+
+def _reader_fields(options: TrainOptions) -> dict[str, Any]:
+    """What another log of the same kind is read with."""
+    config = options.reader_config()
+    names = ("format", "batch_size", "label", "hash_keys", "on_error")
+    return {name: getattr(config, name) for name in names}

@@ -1,0 +1,229 @@
+"""Pipeline at depth 0: pins, the rule against a forgotten step, positions, accumulation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.front import one_feature_batch, open_server
+
+import hps
+
+KEYS = [[1, 2], [2, 3], [3, 4]]
+
+
+class Loop:
+    """A server, an embedding, its optimizer and a pipeline over three batches."""
+
+    def __init__(self, folder: Path, accumulate: int = 1, **options: Any) -> None:
+        self.server = open_server(folder, **options)
+        self.embedding = hps.SparseEmbedding(self.server, "ads")
+        self.optimizer = hps.RowOptimizer(self.server)
+        self.log = [one_feature_batch(keys, number + 1) for number, keys in enumerate(KEYS)]
+        self.pipeline = hps.Pipeline(self.log, self.server, depth=0, accumulate=accumulate)
+
+    def __enter__(self) -> "Loop":
+        self.server.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.server.__exit__(None, None, None)
+
+    def backward(self, batch: hps.Batch) -> None:
+        self.embedding(batch).sum().backward()
+
+    @property
+    def pins(self) -> int:
+        return pins_of(self.server)
+
+
+def pins_of(server: Any) -> int:
+    return int(server.pins)
+
+
+def test_batches_are_the_readers_own_with_rows_in_place(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        with loop.pipeline as batches:
+            for batch, original in zip(batches, loop.log, strict=True):
+                assert batch is original
+                assert batch.rows is not None and loop.pins == 2
+                self_read = loop.embedding(batch)
+                assert torch.equal(self_read, batch.rows["ads"].gather())
+        assert loop.pins == 0 and all(batch.rows is None for batch in loop.log)
+
+
+def test_training_equals_a_loop_without_pipeline(tmp_path: Path) -> None:
+    digests = []
+    for name in ("with", "without"):
+        with Loop(tmp_path / name) as loop:
+            if name == "with":
+                with loop.pipeline as batches:
+                    for batch in batches:
+                        loop.backward(batch)
+                        loop.optimizer.step()
+            else:
+                for batch in loop.log:
+                    loop.backward(batch)
+                    loop.optimizer.step()
+            digests.append(loop.server.digest("ads"))
+            assert loop.server.num_rows("ads") == 4
+    assert digests[0] == digests[1]
+
+
+def test_step_releases_the_pins(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop, loop.pipeline as batches:
+        batch = next(iter(batches))
+        loop.backward(batch)
+        loop.optimizer.step()
+        assert loop.pins == 0 and batch.rows is None
+        loop.backward(batch)  # once more over the same batch: its rows are found by key
+        loop.optimizer.step()
+
+
+def test_next_batch_with_a_pending_gradient_is_refused(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        with loop.pipeline as batches:
+            loop.backward(next(batches.__iter__()))
+            with pytest.raises(hps.PendingGradientError, match=r"step\(\).*zero_grad\(\)"):
+                next(batches.__iter__())
+            loop.optimizer.step()
+            assert next(batches.__iter__()) is loop.log[1]
+        assert loop.pins == 0
+
+
+def test_batch_without_backward_updates_nothing_and_releases(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        with loop.pipeline as batches:
+            for batch in batches:
+                loop.embedding(batch)
+                assert loop.pins == 2
+        assert loop.pins == 0
+        assert loop.server.num_rows("ads") == 0
+
+
+def test_zero_grad_lets_the_next_batch_come(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        with loop.pipeline as batches:
+            for batch in batches:
+                loop.backward(batch)
+                loop.optimizer.zero_grad()
+        assert loop.pins == 0 and loop.server.num_rows("ads") == 0
+
+
+@pytest.mark.parametrize("how", ["break", "exception", "pending"])
+def test_leaving_early_releases_the_pins(tmp_path: Path, how: str) -> None:
+    with Loop(tmp_path) as loop:
+        try:
+            with loop.pipeline as batches:
+                for batch in batches:
+                    loop.embedding(batch)
+                    if how == "break":
+                        break
+                    if how == "pending":
+                        loop.backward(batch)
+                        break
+                    raise KeyError("a user's error")
+        except KeyError:
+            pass
+        assert loop.pins == 0
+        loop.optimizer.step()  # what was pending still finds its rows
+        assert loop.server.num_rows("ads") == (2 if how == "pending" else 0)
+
+
+def test_position_is_that_of_the_last_applied_batch(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop, loop.pipeline as batches:
+        assert batches.state_dict() == {}
+        iterator = iter(batches)
+        loop.backward(next(iterator))
+        assert batches.state_dict() == {}
+        loop.optimizer.step()
+        assert batches.state_dict() == {"batch": 1}
+        next(iterator)
+        assert batches.state_dict() == {"batch": 1}
+        next(iterator)  # batch 2 left no gradient: it is done
+        assert batches.state_dict() == {"batch": 2}
+        assert next(iterator, None) is None
+        assert batches.state_dict() == {"batch": 3}
+
+
+def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
+    digests = []
+    for accumulate in (4, 1):
+        with Loop(tmp_path / str(accumulate), accumulate, optimizer=hps.Adagrad(lr=0.1)) as loop:
+            if accumulate == 4:
+                with loop.pipeline as batches:
+                    for batch in batches:
+                        loop.backward(batch)
+                    assert loop.pins == 6 and batches.state_dict() == {}
+                    loop.optimizer.step()
+                    assert loop.pins == 0 and batches.state_dict() == {"batch": 3}
+            else:
+                keys = [key for keys in KEYS for key in keys]
+                loop.backward(one_feature_batch(keys))
+                loop.optimizer.step()
+            digests.append(loop.server.digest("ads"))
+    assert digests[0] == digests[1]
+
+
+def test_more_pending_batches_than_accumulate_are_refused(tmp_path: Path) -> None:
+    with Loop(tmp_path, accumulate=2) as loop, loop.pipeline as batches:
+        iterator = iter(batches)
+        loop.backward(next(iterator))
+        loop.backward(next(iterator))
+        with pytest.raises(hps.PendingGradientError, match="accumulate=2"):
+            next(iterator)
+
+
+def test_gradient_from_before_the_pipeline_is_refused(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        loop.backward(loop.log[0])
+        with loop.pipeline as batches, pytest.raises(hps.PendingGradientError):
+            next(iter(batches))
+
+
+def test_skipped_amp_step_lets_the_loop_go_on(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with loop.pipeline as batches:
+            for number, batch in enumerate(batches):
+                loss = loop.embedding(batch).sum() * (float("inf") if number == 0 else 1.0)
+                scaler.scale(loss).backward()
+                scaler.step(loop.optimizer)
+                scaler.update()
+        assert loop.server.num_rows("ads") == 3  # keys 2, 3, 4: the first batch was skipped
+
+
+def test_refused_batch_takes_nothing(tmp_path: Path) -> None:
+    too_many = one_feature_batch(list(range(100_000)))
+    with open_server(tmp_path, dim=16, dram="1MiB") as server:
+        with (
+            hps.Pipeline([too_many], server, depth=0) as batches,
+            pytest.raises(hps.CapacityError),
+        ):
+            next(iter(batches))
+        assert pins_of(server) == 0
+        embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+        embedding(one_feature_batch([1])).sum().backward()
+        optimizer.step()
+        assert server.num_rows("ads") == 1
+
+
+def test_only_depth_0_and_whole_accumulate_are_accepted(tmp_path: Path) -> None:
+    with open_server(tmp_path) as server:
+        with pytest.raises(hps.ConfigError, match="depth=2"):
+            hps.Pipeline([], server, depth=2)
+        with pytest.raises(hps.ConfigError, match="accumulate=0"):
+            hps.Pipeline([], server, accumulate=0)
+        pipeline = hps.Pipeline([], server)
+        with pytest.raises(hps.ConfigError, match="with"):
+            next(iter(pipeline))
+
+
+def test_stages_report_their_seconds(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop, loop.pipeline as batches:
+        for batch in batches:
+            loop.backward(batch)
+            loop.optimizer.step()
+        seconds = batches.seconds()
+        assert list(seconds) == ["network", "fetch", "copy", "compute"]
+        assert seconds["compute"]["busy_seconds"] > 0 and seconds["fetch"]["busy_seconds"] > 0

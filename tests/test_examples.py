@@ -1,0 +1,50 @@
+"""The examples run, and learn what they claim to."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples import movielens, plain_torch_loop, real_samples
+
+SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def test_plain_torch_loop_learns_and_restores(tmp_path: Path) -> None:
+    before, after, restored = plain_torch_loop.run(tmp_path / "store", 200)
+    assert after < before - 0.05
+    assert restored == after
+
+
+def test_example_is_a_script() -> None:
+    script = Path(plain_torch_loop.__file__)
+    done = subprocess.run(
+        [sys.executable, str(script), "--batches", "2"],
+        cwd=script.parents[1],
+        env={"PYTHONPATH": str(script.parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "restored" in done.stdout
+
+
+@pytest.mark.parametrize("name", list(real_samples.SAMPLES))
+def test_real_sample_is_learnt_by_heart(tmp_path: Path, name: str) -> None:
+    sample = SAMPLES / name
+    if not sample.exists():
+        pytest.skip("the samples of real logs are not beside this checkout")
+    figures = real_samples.run(sample, real_samples.SAMPLES[name], tmp_path / "store")
+    assert figures["test_auc"] is None or figures["test_auc"] > 0.9
+    assert sum(figures["rows"].values()) > 100
+
+
+@pytest.mark.slow
+def test_movielens_reaches_its_auc(tmp_path: Path) -> None:
+    try:
+        wheel = movielens.find_wheel(tmp_path)
+    except subprocess.CalledProcessError:
+        pytest.skip("the package index cannot be reached")
+    metrics = movielens.run(wheel, tmp_path / "store")
+    assert metrics["auc"] >= 0.77

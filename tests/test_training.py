@@ -1,0 +1,193 @@
+"""The training run and the evaluation behind `hps train` and `hps evaluate`."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hps
+from hps.cli import evaluate as evaluate_command
+from hps.cli import train as train_command
+from hps.train import TrainOptions, evaluate_store, train
+from tests.logs import write_criteo
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def options(folder: Path, **changes: Any) -> TrainOptions:
+    """A small run over `folder`/train.txt, written at first use."""
+    log = folder / "train.txt"
+    if not log.exists():
+        write_criteo(log, 2000)
+    values: dict[str, Any] = {
+        "data": [log],
+        "store": folder / "store",
+        "dim": 4,
+        "batch_size": 100,
+        "hidden": (16, 8),
+        "dropout": 0.2,
+        "dram": "16MiB",
+        "threads": 1,
+        "scheduler": "warmup",
+        "scheduler_steps": 8,
+        "seed": 3,
+    }
+    return TrainOptions(**{**values, **changes})
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    subparsers = parser.add_subparsers(required=True)
+    train_command.add_parsers(subparsers)
+    evaluate_command.add_parsers(subparsers)
+    return parser.parse_args(list(words))
+
+
+@pytest.mark.parametrize("model", ["deepfm", "dlrm", "wide_deep", "dcn_v2"])
+def test_training_learns_the_planted_model(tmp_path: Path, model: str) -> None:
+    test_log = write_criteo(tmp_path / "test.txt", 1000, seed=1)
+    figures = train(
+        options(tmp_path, model=model, test=[test_log], epochs=4, lr=0.1, scheduler="constant")
+    )
+    assert figures["examples"] == 8000
+    assert figures["test_auc"] > 0.6
+    assert figures["rows"]["features"] > 1000
+
+
+def test_figures_hold_what_the_interface_promises(tmp_path: Path) -> None:
+    figures = train(options(tmp_path))
+    promised = {
+        "examples",
+        "seconds",
+        "examples_per_second",
+        "train_logloss",
+        "test_auc",
+        "test_logloss",
+        "rows",
+        "tiers",
+        "stages",
+        "peak_rss_bytes",
+        "digests",
+        "loss_digest",
+    }
+    assert promised <= figures.keys()
+    for tier in figures["tiers"].values():
+        assert {"hits", "misses", "bytes"} <= tier.keys()
+    for stage in figures["stages"].values():
+        assert stage.keys() == {"busy_seconds", "wait_seconds"}
+
+
+def test_equal_runs_are_equal_and_unequal_ones_are_not(tmp_path: Path) -> None:
+    first = train(options(tmp_path, store=tmp_path / "first"))
+    second = train(options(tmp_path, store=tmp_path / "second"))
+    other = train(options(tmp_path, store=tmp_path / "other", seed=4))
+    assert first["digests"] == second["digests"] != other["digests"]
+    assert first["loss_digest"] == second["loss_digest"] != other["loss_digest"]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_run_stopped_at_a_checkpoint_resumes_to_the_same_bits(
+    tmp_path: Path, accumulate: int
+) -> None:
+    whole = train(options(tmp_path, store=tmp_path / "whole", accumulate=accumulate, epochs=2))
+    parts = options(tmp_path, accumulate=accumulate, epochs=2, limit=900)
+    train(parts)
+    resumed = train(options(tmp_path, accumulate=accumulate, epochs=2, resume=True))
+    assert resumed["resumed_from"] == "'final'"
+    assert resumed["examples"] == 3100 and resumed["total_examples"] == 4000
+    for figure in ("digests", "loss_digest", "train_logloss"):
+        assert resumed[figure] == whole[figure]
+
+
+def test_finished_run_resumed_trains_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(options(tmp_path))
+    words = ["train", str(tmp_path / "train.txt"), "--store", str(tmp_path / "store"), "--resume"]
+    words += ["--dim", "4", "--hidden", "16,8", "--dropout", "0.2", "--batch-size", "100"]
+    words += ["--scheduler", "warmup", "--scheduler-steps", "8", "--seed", "3", "--dram", "16MiB"]
+    out = tmp_path / "out.json"
+    arguments = parse(*words, "--json", str(out))
+    assert arguments.run(arguments) == 0
+    assert "nothing left to train" in capsys.readouterr().out
+    figures = json.loads(out.read_text())
+    assert figures["examples"] == 0 and figures["total_examples"] == 2000
+    assert figures["digests"] == first["digests"] and figures["loss_digest"] == first["loss_digest"]
+
+
+def test_evaluate_measures_what_train_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_log = write_criteo(tmp_path / "test.txt", 500, seed=1)
+    trained = train(options(tmp_path, test=[test_log]))
+    words = ["evaluate", str(test_log), "--store", str(tmp_path / "store")]
+    arguments = parse(*words, "--json", str(tmp_path / "out.json"))
+    assert arguments.run(arguments) == 0
+    figures = json.loads((tmp_path / "out.json").read_text())
+    assert figures["examples"] == 500
+    assert figures["auc"] == trained["test_auc"] and figures["logloss"] == trained["test_logloss"]
+    assert figures["rows"] == trained["rows"]
+    assert "auc" in capsys.readouterr().out
+    with pytest.raises(hps.ConfigError):
+        evaluate_store([test_log], tmp_path / "store", "no-such-tag")
+
+
+def test_trained_store_is_not_overwritten(tmp_path: Path) -> None:
+    train(options(tmp_path))
+    with pytest.raises(hps.ConfigError, match="--resume"):
+        train(options(tmp_path))
+
+
+def test_resume_of_another_model_is_refused(tmp_path: Path) -> None:
+    train(options(tmp_path))
+    with pytest.raises(hps.ConfigError, match="hidden"):
+        train(options(tmp_path, hidden=(8,), resume=True))
+    with pytest.raises(hps.ConfigError, match="scheduler"):
+        train(options(tmp_path, scheduler="constant", resume=True))
+
+
+def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:
+    assert train(options(tmp_path, resume=True))["examples"] == 2000
+
+
+def test_reduced_precision_trains(tmp_path: Path) -> None:
+    for precision in ("bfloat16", "float16"):
+        figures = train(options(tmp_path, store=tmp_path / precision, precision=precision))
+        assert figures["train_logloss"] < 0.8
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "svm"}, "model='svm'"),
+        ({"optimizer": "lion"}, "optimizer='lion'"),
+        ({"scheduler": "cosine", "scheduler_steps": 0}, "scheduler_steps"),
+        ({"dense_lr": 0.0}, "dense_lr"),
+        ({"limit": -1}, "limit"),
+        ({"device": "cuda:0"}, "gpu"),
+        ({"gpu": "1GiB"}, "GPU"),
+        ({"depth": 2}, "depth=2"),
+        ({"format": "csv"}, "csv"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(hps.ConfigError, match=reason):
+        train(options(tmp_path, **changes))
+
+
+def test_live_line_shows_loss_and_hit_rates(tmp_path: Path, capsys: Any) -> None:
+    words = ["train", str(options(tmp_path).data[0]), "--store", str(tmp_path / "store")]
+    arguments = parse(*words, "--progress-seconds", "0.000001", "--batch-size", "500")
+    assert arguments.run(arguments) == 0
+    captured = capsys.readouterr()
+    assert "examples" in captured.err and "auc" in captured.err and "dram_cache" in captured.err
+    assert "examples per second" in captured.out
