@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "numpy", "numba", "pyarrow", "fbgemm-gpu-cpu", "torchrec", "nanobind")
+_L3 = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -29,7 +30,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
-        "l3_cache": _field("/proc/cpuinfo", "cache size"),
+        "l3_cache": _L3.read_text().strip() if _L3.exists() else "unknown",
         "instruction_sets": [name for name in ("avx2", "avx512f", "avx512bw") if name in flags],
         "memory_gib": round(memory_kib / 2**20, 1),
         "kernel": platform.release(),

@@ -8,6 +8,7 @@ contender must read the same rows after its first step. Above it: benchmarks/run
 import argparse
 import contextlib
 import gc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,10 @@ FBGEMM = "fbgemm tbe"
 TORCH_INDEX_ADD = "torch: unique, index_add"
 TORCH_SORT = "torch: sort, segment sum"
 BAG = "torch: EmbeddingBag(sparse) + Adagrad"
-SORTED = "torchrec: sorted managed collision + tbe"
-HASHED = "torchrec: hash managed collision + tbe"
-FLOORS = {"best of fbgemm and torch": 2.9, FBGEMM + " adagrad": 3.0, SORTED: 8.0}
+MANAGED = "torchrec: managed collision + tbe"
+FLOORS = {"best of fbgemm and torch": 2.9, FBGEMM + " adagrad": 3.0, MANAGED: 8.0}
+
+NEEDS = {FBGEMM: {"fbgemm_gpu"}, MANAGED: {"fbgemm_gpu", "torchrec"}}
 
 Factory = Callable[[], Contender]
 
@@ -71,7 +73,7 @@ def factories(
     """Who takes part in a cell, hps first."""
     from benchmarks.sparse_step.fbgemm import Fbgemm
     from benchmarks.sparse_step.hps_server import HpsServer
-    from benchmarks.sparse_step.managed_collision import HashManaged, SortedManaged
+    from benchmarks.sparse_step.managed_collision import ManagedCollision
     from benchmarks.sparse_step.plain_torch import EmbeddingBagAdagrad, PlainTorch
 
     numbers = np.arange(work.rows, dtype=np.int64)
@@ -86,8 +88,7 @@ def factories(
         made[FBGEMM] = lambda: Fbgemm(work, optimizer)
         made[TORCH_INDEX_ADD] = lambda: PlainTorch(work, is_sorted=False)
         made[TORCH_SORT] = lambda: PlainTorch(work, is_sorted=True)
-        made[SORTED] = lambda: SortedManaged(work, all_keys)
-        made[HASHED] = lambda: HashManaged(work, all_keys)
+        made[MANAGED] = lambda: ManagedCollision(work, all_keys)
     return made
 
 
@@ -122,7 +123,7 @@ def cell_rows(axes: dict[str, Any], samples: dict[str, Samples]) -> list[Row]:
     """A row a peer, and one for the best of FBGEMM and torch on dense ids."""
     suffix = " adagrad" if axes["optimizer"] == "adagrad" else ""
     compared = {name: one for name, one in samples.items() if name != HPS}
-    dense = {name: one for name, one in compared.items() if name not in (SORTED, HASHED)}
+    dense = {name: one for name, one in compared.items() if name != MANAGED}
     if not suffix and dense:
         best = max(dense, key=lambda name: dense[name].median)
         compared["best of fbgemm and torch"] = dense[best]
@@ -139,9 +140,8 @@ def run_cell(axes: dict[str, Any], work: Workload, options: dict[str, Any]) -> l
         made = factories(work, axes["optimizer"], options["threads"], lifetime)
         contenders = {}
         for name, make in made.items():
-            needed = [module for module in absent if module.split("_")[0] in name]
-            needs_tables = name in (SORTED, HASHED) and "fbgemm_gpu" in absent
-            if not needed and not needs_tables and name not in options["without"]:
+            needs = NEEDS.get(name, set())
+            if not needs & absent.keys() and name not in options["without"]:
                 contenders[name] = make()
         same_answers(contenders)
         samples, timers = rates(contenders, work, options)
@@ -163,6 +163,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         options |= {"rows": [5000], "dims": [16], "examples": 64, "batches": 4}
         options |= {"repetitions": 5, "steps": 2}
+    warnings.filterwarnings("ignore", message=".*[Ss]parse invariant checks.*")
     torch.set_num_threads(options["threads"])
     rows: list[Row] = []
     for num_rows in map(int, options["rows"]):
