@@ -10,7 +10,7 @@ FEATURES = 26
 
 
 def hashed_keys(ids: np.ndarray) -> np.ndarray:
-    """uint64 keys of dense ids: a published bijection (splitmix64), so distinct ids stay distinct."""
+    """uint64 keys of dense ids by a published bijection (splitmix64): distinct stays distinct."""
     keys = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -24,8 +24,8 @@ class ZipfIds:
         rows: ids are 0 to rows - 1.
         alpha: exponent.
         seed: of the draws and of the order.
-        ranked: True gives the most popular id the number 0 and so on, which lays hot rows of a dense
-            table side by side; False shuffles the numbers, as ids in order of first sight would be.
+        ranked: True gives the most popular id the number 0 and so on, which lays hot rows of a
+            dense table side by side; False shuffles the numbers.
     """
 
     def __init__(self, rows: int, alpha: float = 1.05, seed: int = 0, ranked: bool = False) -> None:

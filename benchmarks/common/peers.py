@@ -1,6 +1,6 @@
 """Which peers are installed. They are the optional extra `bench`, never a dependency.
 
-Above it: the benchmarks. Below it: benchmarks/requirements-peers.txt, which says how to install them.
+Above it: the benchmarks. Below it: benchmarks/requirements-peers.txt, by which they are installed.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""A benchmark's result: rows that each hold a figure, its baseline and their ratio; JSON and a table.
+"""A benchmark's result: rows of a figure, its baseline and their ratio; as JSON and as a table.
 
 Above it: benchmarks/run.py and every benchmark. Below it: timing.py.
 """
@@ -30,7 +30,7 @@ def comparison_row(
         value: hps's repetitions.
         baseline: what it is compared with, by name, and its repetitions in the same order.
         floor: the ratio that is asked for, if one is.
-        lower_is_better: the figures are times or bytes; the ratio is turned so that above 1 is hps's.
+        lower_is_better: the figures are times or bytes; the ratio is turned round.
     """
     name, samples = baseline
     ratios = samples.over(value) if lower_is_better else value.over(samples)

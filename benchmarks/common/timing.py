@@ -35,7 +35,9 @@ class Samples:
         return Samples(tuple(mine / theirs for mine, theirs in pairs))
 
 
-def interleave(contenders: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, Samples]:
+def interleave(
+    contenders: Mapping[str, Callable[[], float]], repetitions: int
+) -> dict[str, Samples]:
     """Runs every contender once a repetition, in turn; each call returns its figure."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repetitions):

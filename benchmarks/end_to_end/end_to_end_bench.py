@@ -13,12 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import hps
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import row_bytes
 from benchmarks.common.timing import Samples
-
-import hps
 
 ROOT = Path(__file__).parents[2]
 UNIT = "examples/s"

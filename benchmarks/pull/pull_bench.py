@@ -79,9 +79,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             steps[f"hps, {threads} thread" + "s" * (threads > 1)] = (
                 lambda idx, server=puller.server: server.pull(TABLE, keys[idx], out=out)
             )
-        timers = {
-            name: StepTimer(step, len(ids), options["steps"]) for name, step in steps.items()
-        }
+        timers = {name: StepTimer(step, len(ids), options["steps"]) for name, step in steps.items()}
         samples = interleave(
             {n: lambda t=timer: length / 1e6 / t.median_seconds() for n, timer in timers.items()},
             options["repetitions"],

@@ -67,6 +67,8 @@ class HpsServer:
 
     def check(self) -> None:
         """Everything is in DRAM: no row was evicted and none is missing."""
-        assert dram(self._server)["evictions"] == 0, "a row was evicted; the table is not all in DRAM"
+        assert dram(self._server)["evictions"] == 0, (
+            "a row was evicted; the table is not all in DRAM"
+        )
         stored = self._server.num_rows(TABLE)
         assert stored == self._work.rows, f"{stored} rows stored, {self._work.rows} expected"

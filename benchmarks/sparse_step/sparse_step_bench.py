@@ -159,7 +159,11 @@ def run_cell(axes: dict[str, Any], work: Workload, options: dict[str, Any]) -> l
 
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """All cells; see add_arguments for the options."""
-    options |= {"smoke": smoke, "examples": EXAMPLES, "absent": absent_peers("fbgemm_gpu", "torchrec")}
+    options |= {
+        "smoke": smoke,
+        "examples": EXAMPLES,
+        "absent": absent_peers("fbgemm_gpu", "torchrec"),
+    }
     if smoke:
         options |= {"rows": [5000], "dims": [16], "examples": 64, "batches": 4}
         options |= {"repetitions": 5, "steps": 2}
