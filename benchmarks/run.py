@@ -1,7 +1,7 @@
-"""`python -m benchmarks.run NAME [--smoke] [--json OUT] [options of NAME]`: runs a benchmark, reports it.
+"""`python -m benchmarks.run NAME [--smoke] [--json OUT] [options of NAME]`: runs and reports.
 
-Above it: `hps bench`, `make bench`, the tests. Below it: benchmarks/NAME/NAME_bench.py, one a folder, with
-`run(smoke, **options) -> dict` (axes, rows) and, if it has options, `add_arguments(parser)`.
+Above it: `hps bench`, `make bench`, the tests. Below it: benchmarks/NAME/NAME_bench.py, one a
+folder, with `run(smoke, **options) -> dict` (axes, rows) and maybe `add_arguments(parser)`.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Interleaved repetitions and their spread.
 
-Above it: every benchmark. Below it: the clock. A machine drifts over minutes, so contenders take turns
-(hps, peer, peer, hps, ...) and ratios compare neighbours in time.
+Above it: every benchmark. Below it: the clock. A machine drifts over minutes, so contenders take
+turns (hps, peer, peer, hps, ...) and ratios compare neighbours in time.
 """
 
 import statistics
@@ -52,7 +52,7 @@ class StepTimer:
     Args:
         step: does one step on the batch of that index.
         num_batches: distinct batches.
-        steps: timed steps a repetition; two untimed ones come first, to refill caches after a neighbour.
+        steps: timed steps a repetition; two untimed ones come first, to refill the caches.
     """
 
     WARM_UP = 2
@@ -67,7 +67,7 @@ class StepTimer:
         self.total_steps = 0
 
     def median_seconds(self) -> float:
-        """The median step of one repetition. A peer's rare stalls are thereby left out, in its favour."""
+        """The median step of one repetition; rare stalls are thereby left out."""
         seconds = []
         for i in range(self.WARM_UP + self._steps):
             idx = self._next % self._num_batches

@@ -1,8 +1,8 @@
-"""Examples a second of `hps train` with DeepFM on a generated log, beside dense tables, and spilling.
+"""Examples a second of `hps train` with DeepFM on a generated log, beside dense tables; spilling.
 
-Every run is a process of its own over the same file: `hps train` with all rows in DRAM, with a budget of a
-quarter of them, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's table on the CPU.
-Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
+Every run is a process of its own over the same file: `hps train` with all rows in DRAM, with a
+budget of a quarter of them, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's
+table on the CPU. Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from benchmarks.common.timing import Samples
 
 ROOT = Path(__file__).parents[2]
 UNIT = "examples/s"
+LEARNING_RATE = 0.05
 IN_DRAM = "hps train, all in DRAM"
 SPILLING = "hps train, DRAM for 1/4 of the rows"
 PEERS = {
@@ -68,6 +69,7 @@ class Runs:
         out = self._folder / "hps.json"
         with tempfile.TemporaryDirectory(dir=self._folder) as store:
             model = ["--model", "deepfm", "--dim", self._options["dim"]]
+            model += ["--optimizer", "adagrad", "--lr", LEARNING_RATE]
             sizes = ["--batch-size", self._options["batch_size"], "--dram", dram_bytes]
             where = ["--format", "criteo", "--store", store, "--json", out]
             python("hps", "train", self._log, *where, *model, *sizes)
@@ -94,6 +96,7 @@ class Runs:
             *("--dim", self._options["dim"]),
             *("--batch-size", self._options["batch_size"]),
             *("--table-rows", int(self._options["keys"])),
+            *("--learning-rate", LEARNING_RATE),
         )
         self.figures.setdefault(PEERS[peer], []).append(json.loads(printed))
 
@@ -115,7 +118,7 @@ def stage_table(figures: dict[str, list[Figures]]) -> str:
     for name, runs in figures.items():
         stages = runs[-1]["stages"]
         parts = [
-            f"{stage} {value['busy'] if isinstance(value, dict) else value:.2f}"
+            f"{stage} {value['busy_seconds'] if isinstance(value, dict) else value:.2f}"
             for stage, value in stages.items()
         ]
         lines.append(f"  {name}: total {runs[-1]['seconds']:.2f}; {', '.join(parts)}")

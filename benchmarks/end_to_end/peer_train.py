@@ -1,8 +1,8 @@
-"""Trains the DeepFM of hps over a peer's dense table, in a process of its own; prints figures as JSON.
+"""Trains the DeepFM of hps over a peer's dense table in a process of its own; prints JSON.
 
-The file, the reader, the dense layers and their optimizer are those of `hps train`; keys are taken modulo
-the table's size, which is what one does without a parameter server. No progress, no metrics but the loss,
-so that what differs speaks for the peer. Above it: end_to_end_bench.py.
+The file, the reader, the dense layers and their optimizer are those of `hps train`; keys are taken
+modulo the table's size, which is what one does without a parameter server. No progress, no metrics
+but the loss, so that what differs speaks for the peer. Above it: end_to_end_bench.py.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def main() -> int:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--table-rows", type=int, required=True)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--dense-learning-rate", type=float, default=0.001)
     json.dump(train(parser.parse_args()), sys.stdout)
     return 0

@@ -1,4 +1,4 @@
-"""What rows cost in memory: none evicted at 1.3 x rows x row_bytes, load at the first eviction, RSS.
+"""What rows cost in memory: none evicted at 1.3 x their bytes, load at the first eviction, RSS.
 
 Every figure comes from a process of its own. Above it: benchmarks/run.py. Below it: worker.py.
 """

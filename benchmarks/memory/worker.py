@@ -1,7 +1,7 @@
-"""One measurement of memory in a process of its own: fills a store and prints what it took, as JSON.
+"""One measurement of memory in a process of its own: fills a store, prints what it took as JSON.
 
-Above it: memory_bench.py, which starts it as `python -m benchmarks.memory.worker`. Below it: hps's public
-interface with numpy arrays, so that no tensor library weighs on the figures.
+Above it: memory_bench.py, which starts it as `python -m benchmarks.memory.worker`. Below it: hps's
+public interface with numpy arrays, so that no tensor library weighs on the figures.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def make_keys(kind: str, first: int, count: int) -> np.ndarray:
 
 
 def fill(server: Any, kind: str, first: int, rows: int, stop_at_eviction: bool) -> int:
-    """Stores new rows; returns how many. At an eviction it stops, if told to, before counting that piece."""
+    """Stores new rows; returns how many. If told to, it stops before the first piece that evicts."""
     piece_keys = SEARCH_KEYS if stop_at_eviction else INSERT_KEYS
     out = None
     for start in range(0, rows, piece_keys):

@@ -1,4 +1,4 @@
-"""The prefetched plain gather that `pull` is held against: compiled here, tuned here, on huge pages.
+"""The prefetched plain gather that `pull` is held against: compiled and tuned here, huge pages.
 
 Above it: pull_bench.py. Below it: gather.cc, g++, ctypes.
 """

@@ -1,7 +1,7 @@
 """What takes part in the sparse step: a table, its optimizer, and one step over a batch of ids.
 
-Above it: sparse_step_bench.py. Beside it: plain_torch.py, fbgemm.py, managed_collision.py (peers, on dense
-ids or mapped ones) and hps_server.py. All start from the same weights and get the same gradients.
+Above it: sparse_step_bench.py. Beside it: hps_server.py and the peers, plain_torch.py, fbgemm.py
+(dense ids), managed_collision.py (keys). All start from the same weights with the same gradients.
 """
 
 from dataclasses import dataclass

@@ -19,8 +19,8 @@ from benchmarks.sparse_step.contender import (
 def make_table(rows: int, dim: int, optimizer: str, initial_weight: float = INITIAL_WEIGHT) -> Any:
     """A TBE module with one table in host memory.
 
-    Sums over bags: for bags of one that is ten times as fast as PoolingMode.NONE, and twice as fast as the
-    same ids laid out as 26 features.
+    Sums over bags: for bags of one that is many times as fast as PoolingMode.NONE, and twice as
+    fast as the same ids laid out as 26 features.
 
     Args:
         rows: of the table.

@@ -1,4 +1,4 @@
-"""hps in the sparse step: ParameterServer.pull and push on torch tensors of 64-bit keys, all in DRAM.
+"""hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM.
 
 Above it: sparse_step_bench.py. Below it: hps's public interface.
 """

@@ -1,6 +1,6 @@
-"""Dynamic-key peer: TorchRec's managed-collision module maps 64-bit keys to rows of an FBGEMM table.
+"""Dynamic-key peer: TorchRec's managed-collision module maps keys to rows of an FBGEMM table.
 
-TorchRec's other one, HashZchManagedCollisionModule, only reads on a CPU: its kernel inserts on GPUs alone.
+TorchRec's other one, HashZchManagedCollisionModule, only reads on a CPU; it inserts on GPUs alone.
 Above it: sparse_step_bench.py. Below it: fbgemm.py, torchrec (optional).
 """
 
@@ -26,8 +26,8 @@ def _jagged(keys: torch.Tensor) -> dict[str, Any]:
 class ManagedCollision:
     """MCHManagedCollisionModule with LFU over TBE with row-wise Adagrad.
 
-    It searches in sorted keys and sorts them anew every tenth step, which the median step leaves out. It
-    reserves the largest int64, so the keys lose their top bit, as its documentation has it.
+    It searches in sorted keys and sorts them anew every tenth step, which the median step leaves
+    out. It reserves the largest int64; the keys lose their top bit.
     """
 
     def __init__(self, work: Workload, all_keys: torch.Tensor) -> None:

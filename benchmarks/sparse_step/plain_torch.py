@@ -19,8 +19,8 @@ class PlainTorch:
 
     Args:
         work: the batches.
-        is_sorted: gradients are summed by a stable sort and a segment sum (embedding_bag over runs);
-            else by torch.unique and index_add_. Which is faster depends on dim and machine.
+        is_sorted: gradients are summed by a stable sort and a segment sum (embedding_bag over
+            runs); else by torch.unique and index_add_.
     """
 
     def __init__(self, work: Workload, is_sorted: bool) -> None:

@@ -1,8 +1,8 @@
 """Sparse training step on the CPU: pull, backward, optimizer, over one table that lies in DRAM.
 
-4096 examples x 26 ids a batch, Zipf 1.05. hps gets 64-bit hashed keys through ParameterServer.pull and
-push; the peers get the same ids, dense (FBGEMM, torch) or as the same 64-bit keys (TorchRec). Every
-contender must read the same rows after its first step. Above it: benchmarks/run.py.
+4096 examples x 26 ids a batch, Zipf 1.05. hps gets 64-bit hashed keys through ParameterServer.pull
+and push; the peers get the same ids, dense (FBGEMM, torch) or as the same 64-bit keys (TorchRec).
+Every contender must read the same rows after its first step. Above it: benchmarks/run.py.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def factories(
 
 
 def same_answers(contenders: dict[str, Contender]) -> None:
-    """Steps everyone once on batch 0 and compares what it then reads; the tables do the same work."""
+    """Steps everyone once on batch 0 and compares what each then reads."""
     for contender in contenders.values():
         contender.step(0)
     (first, reference), *others = ((name, one.rows_of(0)) for name, one in contenders.items())
