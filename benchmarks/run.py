@@ -83,6 +83,8 @@ def show(result: dict[str, Any]) -> None:
     """Prints a result: the machine, a table, and what was absent."""
     print(f"\n{result['name']} at {result['commit']}{' (smoke)' if result['smoke'] else ''}")
     print(", ".join(f"{key} {value}" for key, value in result["machine"].items()))
+    if result["machine"]["load_average"] > result["machine"]["cores"] / 2:
+        print("other processes were busy when it began: measure again on a quiet machine")
     print(table(result["rows"]))
     for text in result.get("tables", []):
         print(f"\n{text}")

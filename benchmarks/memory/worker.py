@@ -35,7 +35,7 @@ def make_keys(kind: str, first: int, count: int) -> np.ndarray:
 
 
 def fill(server: Any, kind: str, first: int, rows: int, stop_at_eviction: bool) -> int:
-    """Stores new rows; returns how many. If told to, it stops before the first piece that evicts."""
+    """Stores new rows; returns how many. It can stop before the first piece that evicts."""
     piece_keys = SEARCH_KEYS if stop_at_eviction else INSERT_KEYS
     out = None
     for start in range(0, rows, piece_keys):

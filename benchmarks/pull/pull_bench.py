@@ -1,7 +1,7 @@
 """Pull alone: uniform random keys over rows in DRAM, beside a prefetched gather of the same rows.
 
 The gather has row numbers instead of keys, so it bounds what any look-up can reach. Both sides lie
-on the same kind of page, and one batch is as long as the sparse step's. Above it: benchmarks/run.py.
+on the same kind of page; a batch is as long as the sparse step's. Above it: benchmarks/run.py.
 """
 
 import argparse
