@@ -1,7 +1,7 @@
 // The baseline of benchmarks/pull: copies rows by index, with a software prefetch some rows ahead.
 //
-// No key, no look-up, no deduplication: what remains is memory. Above it: gather.py (ctypes), which tries
-// distances and both kinds of store and keeps the fastest. Below it: nothing.
+// No key, no look-up, no deduplication: what remains is memory. Above it: gather.py (ctypes), which
+// tries distances and both kinds of store and keeps the fastest. Below it: nothing.
 #include <immintrin.h>
 
 #include <cstdint>

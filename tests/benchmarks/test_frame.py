@@ -90,7 +90,7 @@ def test_zipf_ids_repeat_with_the_seed_and_favour_few():
 
 
 def test_unknown_benchmark_lists_those_there_are():
-    with pytest.raises(SystemExit, match="there are: .*sparse_step.*all"):
+    with pytest.raises(SystemExit, match=r"there are: .*sparse_step.*all"):
         run.load("nothing")
 
 
