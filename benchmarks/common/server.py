@@ -1,0 +1,51 @@
+"""An hps.ParameterServer that lives for one measurement and leaves nothing behind.
+
+Above it: the benchmarks. Below it: hps's public interface.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import hps
+from hps import errors
+
+TABLE = "rows"
+FILL_KEYS = 1 << 18
+
+
+class _LeaveUnsaved(errors.HpsError):
+    """Thrown through a server's `with` block, which then saves no checkpoint of its gigabytes."""
+
+
+@contextlib.contextmanager
+def scratch_server(
+    table: hps.TableConfig, dram_bytes: int, threads: int, folder: str | None = None
+) -> Iterator[Any]:
+    """A server with one table in a temporary store that is removed afterwards."""
+    with tempfile.TemporaryDirectory(dir=folder) as path, contextlib.suppress(_LeaveUnsaved):
+        dram = hps.DramCacheConfig(bytes=dram_bytes)
+        config = hps.Config(path=path, tables=[table], dram=dram, threads=threads)
+        with hps.ParameterServer(config) as server:
+            yield server
+            raise _LeaveUnsaved
+
+
+def row_bytes(table: hps.TableConfig) -> int:
+    """Bytes of a row of `table`: 16 of header, weights, state vectors, padded to 16."""
+    vectors = {"adagrad": 1, "adam": 2, "ftrl": 2}.get(table.optimizer.kind, 0)
+    return (16 + 4 * table.dim * (1 + vectors) + 15) // 16 * 16
+
+
+def insert(server: Any, keys: np.ndarray) -> None:
+    """Stores every key with its initial values."""
+    for start in range(0, len(keys), FILL_KEYS):
+        server.pull(TABLE, keys[start : start + FILL_KEYS], create=True)
+
+
+def dram(server: Any) -> dict[str, Any]:
+    """The DRAM tier's part of `stats()`."""
+    return dict(server.stats()["dram_cache"])

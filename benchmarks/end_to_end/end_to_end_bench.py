@@ -1,0 +1,167 @@
+"""Examples a second of `hps train` with DeepFM on a generated log, beside dense tables; spilling.
+
+Every run is a process of its own over the same file: `hps train` with all rows in DRAM, with a
+budget of a quarter of them, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's
+table on the CPU. Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hps
+from benchmarks.common.peers import absent_peers
+from benchmarks.common.report import Row, comparison_row
+from benchmarks.common.server import row_bytes
+from benchmarks.common.timing import Samples
+
+ROOT = Path(__file__).parents[2]
+UNIT = "examples/s"
+LEARNING_RATE = 0.05
+IN_DRAM = "hps train, all in DRAM"
+SPILLING = "hps train, DRAM for 1/4 of the rows"
+PEERS = {
+    "embedding_bag": "torch EmbeddingBag(sparse) + Adagrad",
+    "fbgemm": "fbgemm tbe, Adagrad",
+}
+Figures = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--examples", type=float, default=600_000)
+    parser.add_argument("--keys", type=float, default=2e6, help="keys of the generated log")
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--folder", default=None, help="where log and stores lie while it runs")
+
+
+def python(*arguments: object) -> str:
+    """Runs a module of this checkout in a new process; returns what it printed."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+class Runs:
+    """Starts runs over one log and keeps their figures by contender."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        self._folder = folder
+        self._options = options
+        self._log = folder / "log.tsv"
+        self.figures: dict[str, list[Figures]] = {}
+        # One column more than dim holds the first-order weights.
+        table = hps.TableConfig(name="rows", dim=options["dim"] + 1, optimizer=hps.Adagrad())
+        self._row_bytes = row_bytes(table)
+        examples, keys = int(options["examples"]), int(options["keys"])
+        python("hps", "generate", self._log, "--examples", examples, "--keys", keys)
+
+    def hps_train(self, name: str, dram_bytes: int) -> Figures:
+        """`hps train` into a fresh store with that budget."""
+        out = self._folder / "hps.json"
+        with tempfile.TemporaryDirectory(dir=self._folder) as store:
+            model = ["--model", "deepfm", "--dim", self._options["dim"]]
+            model += ["--optimizer", "adagrad", "--lr", LEARNING_RATE]
+            sizes = ["--batch-size", self._options["batch_size"], "--dram", dram_bytes]
+            where = ["--format", "criteo", "--store", store, "--json", out]
+            python("hps", "train", self._log, *where, *model, *sizes)
+        figures: Figures = json.loads(out.read_text())
+        self.figures.setdefault(name, []).append(figures)
+        return figures
+
+    def in_dram(self) -> None:
+        budget = int(1.3 * self._options["keys"] * self._row_bytes) + (1 << 20)
+        figures = self.hps_train(IN_DRAM, budget)
+        assert evictions(figures) == 0, "a row was evicted in the run that keeps all in DRAM"
+
+    def spilling(self) -> None:
+        num_rows = num_rows_of(self.figures[IN_DRAM][0])
+        figures = self.hps_train(SPILLING, num_rows * self._row_bytes // 4)
+        assert evictions(figures) > 0, "no row was evicted with DRAM for a quarter of the rows"
+
+    def peer(self, peer: str) -> None:
+        """peer_train.py with a table as large as the log has keys."""
+        printed = python(
+            "benchmarks.end_to_end.peer_train",
+            *("--peer", peer),
+            *("--data", self._log),
+            *("--dim", self._options["dim"]),
+            *("--batch-size", self._options["batch_size"]),
+            *("--table-rows", int(self._options["keys"])),
+            *("--learning-rate", LEARNING_RATE),
+        )
+        self.figures.setdefault(PEERS[peer], []).append(json.loads(printed))
+
+
+def evictions(figures: Figures) -> int:
+    """Rows that left DRAM during a run of `hps train`."""
+    return int(figures["tiers"]["dram_cache"]["evictions"])
+
+
+def num_rows_of(figures: Figures) -> int:
+    """Rows stored at the end of a run of `hps train`, all tables together."""
+    rows = figures["rows"]
+    return int(sum(rows.values()) if isinstance(rows, dict) else rows)
+
+
+def stage_table(figures: dict[str, list[Figures]]) -> str:
+    """Where the time went, in the last run of each contender."""
+    lines = ["seconds by stage (last repetition)"]
+    for name, runs in figures.items():
+        stages = runs[-1]["stages"]
+        parts = [
+            f"{stage} {value['busy_seconds'] if isinstance(value, dict) else value:.2f}"
+            for stage, value in stages.items()
+        ]
+        lines.append(f"  {name}: total {runs[-1]['seconds']:.2f}; {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def rate(runs: list[Figures]) -> Samples:
+    """Examples a second, a repetition each."""
+    return Samples(tuple(float(one["examples_per_second"]) for one in runs))
+
+
+def run(smoke: bool, **options: Any) -> dict[str, Any]:
+    """Interleaved runs of everyone; see add_arguments for the options."""
+    if smoke:
+        options |= {"examples": 2000, "keys": 20_000, "batch_size": 64, "repetitions": 1}
+    absent = absent_peers("fbgemm_gpu")
+    peers = [peer for peer in PEERS if peer != "fbgemm" or not absent]
+    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
+        runs = Runs(Path(folder), options)
+        for _ in range(options["repetitions"]):
+            runs.in_dram()
+            for peer in peers:
+                runs.peer(peer)
+            runs.spilling()
+    figures = runs.figures
+    counts = {name: {one["examples"] for one in ones} for name, ones in figures.items()}
+    assert len(set.union(*counts.values())) == 1, f"not everyone saw the same examples: {counts}"
+    axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size")}
+    axes["rows"] = num_rows_of(figures[IN_DRAM][0])
+    own, rows = rate(figures[IN_DRAM]), []
+    for peer in peers:
+        other = (PEERS[peer], rate(figures[PEERS[peer]]))
+        rows.append(comparison_row({"run": IN_DRAM}, UNIT, own, other, floor=1.0))
+    spilled = rate(figures[SPILLING])
+    rows.append(comparison_row({"run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.5))
+    add_notes(rows, figures)
+    return {"axes": axes, "rows": rows, "absent": absent, "tables": [stage_table(figures)]}
+
+
+def add_notes(rows: list[Row], figures: dict[str, list[Figures]]) -> None:
+    """Loss and stages beside each figure, so that a faster run that learns less would show."""
+    for row in rows:
+        for side in ("run", "baseline"):
+            last = figures[row[side]][-1]
+            row[f"{side}_logloss"] = last["train_logloss"]
+            row.setdefault("stages", {})[row[side]] = last["stages"]

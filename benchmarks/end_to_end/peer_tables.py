@@ -1,0 +1,81 @@
+"""The peers' embedding tables for the end-to-end runs: dense rows, keys mapped by modulo.
+
+Above it: peer_train.py. Below it: torch.nn.EmbeddingBag(sparse), or FBGEMM's table on the CPU.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+INITIAL_STD = 0.01
+ADAGRAD_EPS = 1e-10
+
+
+class PeerTable(Protocol):
+    """Rows [num_rows, columns] that train themselves with Adagrad."""
+
+    def look_up(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Sums of bags: int64 [L] ids and int64 [F*B + 1] offsets to float32 [F*B, columns]."""
+
+    def step(self) -> None:
+        """Applies the gradient, where backward has not done it."""
+
+
+class BagTable:
+    """torch.nn.EmbeddingBag(sparse=True) with torch.optim.Adagrad."""
+
+    def __init__(self, num_rows: int, columns: int, learning_rate: float) -> None:
+        self._module = nn.EmbeddingBag(
+            num_rows, columns, mode="sum", sparse=True, include_last_offset=True
+        )
+        nn.init.normal_(self._module.weight, std=INITIAL_STD)
+        parameters = self._module.parameters()
+        self._optimizer = torch.optim.Adagrad(parameters, lr=learning_rate, eps=ADAGRAD_EPS)
+
+    def look_up(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self._module(ids, offsets)
+
+    def step(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+class FbgemmTable:
+    """FBGEMM's TBE with fused Adagrad; its widths are multiples of 4, so some columns go unused."""
+
+    def __init__(self, num_rows: int, columns: int, learning_rate: float) -> None:
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
+            BoundsCheckMode,
+            PoolingMode,
+        )
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            EmbeddingLocation,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        self._columns = columns
+        width = -(-columns // 4) * 4
+        self._module: Any = SplitTableBatchedEmbeddingBagsCodegen(
+            [(num_rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+            optimizer=EmbOptimType.EXACT_ADAGRAD,
+            learning_rate=learning_rate,
+            eps=ADAGRAD_EPS,
+            pooling_mode=PoolingMode.SUM,
+            stochastic_rounding=False,
+            bounds_check_mode=BoundsCheckMode.NONE,
+            device="cpu",
+        )
+        with torch.no_grad():
+            self._module.split_embedding_weights()[0].normal_(std=INITIAL_STD)
+
+    def look_up(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self._module(ids, offsets)[:, : self._columns]
+
+    def step(self) -> None:
+        pass
+
+
+TABLES = {"embedding_bag": BagTable, "fbgemm": FbgemmTable}

@@ -1,0 +1,118 @@
+"""Trains the DeepFM of hps over a peer's dense table in a process of its own; prints JSON.
+
+The file, the reader, the dense layers and their optimizer are those of `hps train`; keys are taken
+modulo the table's size, which is what one does without a parameter server. No progress, no metrics
+but the loss, so that what differs speaks for the peer. Above it: end_to_end_bench.py.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+import hps
+from benchmarks.end_to_end.peer_tables import TABLES, PeerTable
+from hps.models import DeepFM
+from hps.reader import ReaderConfig, open_reader
+from hps.types import Batch
+
+NAME = "rows"
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The part of a server that a model looks at when it is made."""
+
+    tables: dict[str, hps.TableConfig]
+
+
+class PeerDeepFM(DeepFM):
+    """hps's DeepFM whose rows come from a peer's table."""
+
+    def __init__(self, table: PeerTable, dim: int, num_features: int, num_dense: int) -> None:
+        tables = _Tables({NAME: hps.TableConfig(name=NAME, dim=dim + 1)})
+        super().__init__(tables, {NAME: num_features}, num_dense)  # type: ignore[arg-type]
+        self._table = table
+
+    def embed(self, batch: Batch) -> torch.Tensor:
+        ids = batch.features[NAME]
+        bags = self._table.look_up(ids.keys, ids.offsets)
+        return bags.view(self.num_features, len(batch), self.columns).transpose(0, 1)
+
+
+class Stages:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def train(options: argparse.Namespace) -> dict[str, object]:
+    """One epoch; returns examples, seconds, loss and the stages."""
+    torch.manual_seed(0)
+    log = open_reader(
+        options.data,
+        tables=[hps.TableConfig(name=NAME, dim=options.dim + 1)],
+        config=ReaderConfig(format="criteo", batch_size=options.batch_size),
+    )
+    table = TABLES[options.peer](options.table_rows, options.dim + 1, options.learning_rate)
+    model = PeerDeepFM(table, options.dim, len(log.features[NAME]), log.num_dense)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.dense_learning_rate)
+    criterion = torch.nn.BCEWithLogitsLoss()
+    stages, examples, total_loss = Stages(), 0, 0.0
+    start = time.perf_counter()
+    while True:
+        with stages.stage("read"):
+            batch = next(log, None)
+        if batch is None:
+            break
+        with stages.stage("map keys"):
+            ids = batch.features[NAME]
+            ids.keys = torch.remainder(ids.keys, options.table_rows)
+        with stages.stage("forward"):
+            loss = criterion(model(batch), batch.labels)
+        with stages.stage("backward"):
+            loss.backward()
+        with stages.stage("optimizers"):
+            table.step()
+            optimizer.step()
+            optimizer.zero_grad()
+        examples += len(batch)
+        total_loss += float(loss.detach()) * len(batch)
+    seconds = time.perf_counter() - start
+    return {
+        "examples": examples,
+        "seconds": seconds,
+        "examples_per_second": examples / seconds,
+        "train_logloss": total_loss / examples,
+        "stages": stages.seconds,
+    }
+
+
+def main() -> int:
+    """Reads the options, trains, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", choices=sorted(TABLES), required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument("--table-rows", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--dense-learning-rate", type=float, default=0.001)
+    json.dump(train(parser.parse_args()), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

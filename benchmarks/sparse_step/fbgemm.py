@@ -1,0 +1,72 @@
+"""Peer: FBGEMM's table-batched embedding (TBE) on the CPU, optimizer fused into backward.
+
+Above it: sparse_step_bench.py, managed_collision.py. Below it: fbgemm_gpu, optional.
+"""
+
+from typing import Any
+
+import torch
+
+from benchmarks.sparse_step.contender import (
+    ADAGRAD_EPS,
+    INITIAL_WEIGHT,
+    LEARNING_RATE,
+    ROW_WISE_EPS,
+    Workload,
+)
+
+
+def make_table(rows: int, dim: int, optimizer: str, initial_weight: float = INITIAL_WEIGHT) -> Any:
+    """A TBE module with one table in host memory.
+
+    Sums over bags: for bags of one that is many times as fast as PoolingMode.NONE, and twice as
+    fast as the same ids laid out as 26 features.
+
+    Args:
+        rows: of the table.
+        dim: floats in an embedding; a multiple of 4.
+        optimizer: "rowwise_adagrad" or "adagrad".
+        initial_weight: of every weight.
+    """
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, PoolingMode
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        EmbeddingLocation,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    is_row_wise = optimizer == "rowwise_adagrad"
+    kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD if is_row_wise else EmbOptimType.EXACT_ADAGRAD
+    module = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        optimizer=kind,
+        learning_rate=LEARNING_RATE,
+        eps=ROW_WISE_EPS if is_row_wise else ADAGRAD_EPS,
+        pooling_mode=PoolingMode.SUM,
+        stochastic_rounding=False,
+        bounds_check_mode=BoundsCheckMode.NONE,
+        device="cpu",
+    )
+    with torch.no_grad():
+        module.split_embedding_weights()[0].fill_(initial_weight)
+    return module
+
+
+class Fbgemm:
+    """Forward and backward of TBE over dense ids."""
+
+    def __init__(self, work: Workload, optimizer: str) -> None:
+        self._work = work
+        self._table = make_table(work.rows, work.dim, optimizer)
+        self._offsets = torch.arange(work.length + 1)
+
+    def step(self, idx: int) -> None:
+        self._table(self._work.ids[idx], self._offsets).backward(self._work.grads)
+
+    def rows_of(self, idx: int) -> torch.Tensor:
+        with torch.no_grad():
+            return self._table(self._work.ids[idx], self._offsets)
+
+    def check(self) -> None:
+        pass
