@@ -9,7 +9,7 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kMostWriteBytes = uint64_t{8} << 20;
-constexpr uint64_t kReserveBytes = uint64_t{4} << 20;  // space is reserved this far ahead
+constexpr uint64_t kReserveBytes = uint64_t{1} << 20;  // space is reserved this far ahead
 
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
   Encoder out;

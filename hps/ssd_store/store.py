@@ -28,7 +28,7 @@ class OpenOptions(TypedDict, total=False):
     keep_last: untagged checkpoints that are kept; 2.
     read_only: beside a writer or without one; needs a store.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
-    seed: of the initializers; fixed once the store exists. None takes the stored one (new store: 0).
+    seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
     """
 
     segment_bytes: int
@@ -303,7 +303,7 @@ class SsdStore:
         return self._open_native().extras(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows and bytes by table."""
+        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows, bytes by table."""
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
         return {**native.stats(), "tables": tables}
