@@ -119,6 +119,7 @@ class DramCache:
 
 def row_layout(kind: str, dim: int) -> dict[str, int]: ...
 def digest_rows(rows: npt.NDArray[np.uint8]) -> tuple[int, int]: ...
+
 # --- ssd_store
 
 _Rows = npt.NDArray[np.uint8]

@@ -1,8 +1,8 @@
 """RowTier: what the lowest tier offers to those above it, whatever engine keeps the rows.
 
-Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine (`hps.ssd_store.SsdStore`). Rows
-travel as images, uint8 [n, row_bytes]; the first eight bytes of an image are its key. A call handles a
-whole batch and lets other threads run meanwhile.
+Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine (`hps.ssd_store.SsdStore`).
+Rows travel as images, uint8 [n, row_bytes]; the first eight bytes of an image are its key. A call
+handles a whole batch and lets other threads run meanwhile.
 """
 
 from collections.abc import Iterator, Mapping

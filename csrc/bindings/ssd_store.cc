@@ -25,7 +25,8 @@ using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::devi
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // name, dim, optimizer's number, initializer, its numbers, row_bytes
-using SchemaTuple = std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t>;
+using SchemaTuple =
+    std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t>;
 
 void Require(bool condition, const std::string& message) {
   if (!condition) ThrowIfError(Status(StatusCode::kConfig, message));
@@ -44,8 +45,13 @@ TableSchema SchemaFrom(const SchemaTuple& fields) {
 }
 
 SchemaTuple TupleFrom(const TableSchema& schema) {
-  return {schema.name, schema.dim, static_cast<uint32_t>(schema.kind), schema.initializer,
-          schema.initializer_numbers[0], schema.initializer_numbers[1], schema.row_bytes};
+  return {schema.name,
+          schema.dim,
+          static_cast<uint32_t>(schema.kind),
+          schema.initializer,
+          schema.initializer_numbers[0],
+          schema.initializer_numbers[1],
+          schema.row_bytes};
 }
 
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
@@ -199,22 +205,26 @@ void BindSsdStore(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
-      .def("next", [](TableScan& scan, Rows rows) {
-        uint64_t count = 0;
-        const nb::gil_scoped_release release;
-        ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
-        return count;
-      }, nb::arg("rows").noconvert());
+      .def(
+          "next",
+          [](TableScan& scan, Rows rows) {
+            uint64_t count = 0;
+            const nb::gil_scoped_release release;
+            ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
+            return count;
+          },
+          nb::arg("rows").noconvert());
   nb::class_<SsdStore>(module, "SsdStore")
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
       .def_prop_ro("seed", &SsdStore::seed)
-      .def_prop_ro("tables", [](const SsdStore& store) {
-        std::vector<SchemaTuple> tables;
-        for (size_t i = 0; i < store.num_tables(); ++i) {
-          tables.push_back(TupleFrom(store.table(i).schema()));
-        }
-        return tables;
-      })
+      .def_prop_ro("tables",
+                   [](const SsdStore& store) {
+                     std::vector<SchemaTuple> tables;
+                     for (size_t i = 0; i < store.num_tables(); ++i) {
+                       tables.push_back(TupleFrom(store.table(i).schema()));
+                     }
+                     return tables;
+                   })
       .def("append", &Append, nb::arg("table"), nb::arg("rows").noconvert())
       .def("fetch", &Fetch, nb::arg("table"), nb::arg("keys").noconvert(),
            nb::arg("rows").noconvert(), nb::arg("found").noconvert())
@@ -222,26 +232,36 @@ void BindSsdStore(nb::module_& module) {
            nb::arg("found").noconvert())
       .def("erase", &Erase, nb::arg("table"), nb::arg("keys").noconvert(),
            nb::arg("found").noconvert())
-      .def("num_rows", [](const SsdStore& store, size_t table) {
-        return TableOf(store, table).num_rows();
-      }, Release())
-      .def("scan", [](SsdStore& store, size_t table) {
-        return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
-      }, nb::keep_alive<0, 1>(), Release())
+      .def(
+          "num_rows",
+          [](const SsdStore& store, size_t table) { return TableOf(store, table).num_rows(); },
+          Release())
+      .def(
+          "scan",
+          [](SsdStore& store, size_t table) {
+            return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
+          },
+          nb::keep_alive<0, 1>(), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
-      .def("restore", [](SsdStore& store, const std::string& tag, uint64_t id) {
-        ThrowIfError(store.Restore({tag, id}));
-      }, nb::arg("tag"), nb::arg("id"), Release())
+      .def(
+          "restore",
+          [](SsdStore& store, const std::string& tag, uint64_t id) {
+            ThrowIfError(store.Restore({tag, id}));
+          },
+          nb::arg("tag"), nb::arg("id"), Release())
       .def("delete_checkpoint", &DeleteCheckpoint, nb::arg("tag"), nb::arg("id"), Release())
       .def("checkpoints", &Checkpoints)
       .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
       .def("stats", &StoreStats, Release());
   module.def("verify_store", &Verify, nb::arg("path"), Release());
-  module.def("crc32c", [](nb::bytes data, uint32_t seed, bool portable) {
-    return portable ? crc32c::ExtendPortable(seed, data.c_str(), data.size())
-                    : Crc32c(seed, data.c_str(), data.size());
-  }, nb::arg("data"), nb::arg("seed") = 0, nb::arg("portable") = false);
+  module.def(
+      "crc32c",
+      [](nb::bytes data, uint32_t seed, bool portable) {
+        return portable ? crc32c::ExtendPortable(seed, data.c_str(), data.size())
+                        : Crc32c(seed, data.c_str(), data.size());
+      },
+      nb::arg("data"), nb::arg("seed") = 0, nb::arg("portable") = false);
 }
 
 }  // namespace hps

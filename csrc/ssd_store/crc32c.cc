@@ -37,19 +37,20 @@ uint32_t FeedZeros(uint32_t value, size_t count) {
   return value;
 }
 
-// Feeding zeros is linear, so the effect on each byte of the register can be looked up and combined.
+// Feeding zeros is linear, so the effect on each byte of the register can be looked up and
+// combined.
 using LaneTables = std::array<std::array<uint32_t, 256>, 4>;
 
 LaneTables MakeLaneTables() {
   LaneTables tables{};
   for (size_t place = 0; place < 4; ++place) {
     for (size_t bit = 0; bit < 8; ++bit) {
-      tables[place][size_t{1} << bit] =
-          FeedZeros(uint32_t{1} << (8 * place + bit), kLaneBytes);
+      tables[place][size_t{1} << bit] = FeedZeros(uint32_t{1} << (8 * place + bit), kLaneBytes);
     }
     for (size_t byte = 1; byte < 256; ++byte) {
       const size_t lowest = byte & (~byte + 1);
-      if (byte != lowest) tables[place][byte] = tables[place][lowest] ^ tables[place][byte ^ lowest];
+      if (byte != lowest)
+        tables[place][byte] = tables[place][lowest] ^ tables[place][byte ^ lowest];
     }
   }
   return tables;

@@ -1,7 +1,8 @@
 // CRC32C (Castagnoli, RFC 3720): the checksum of records, footers and the manifest.
 //
-// Above it: all on-disk formats of ssd_store. Below it: the SSE4.2 instruction where the processor has
-// it (crc32c_sse42.cc), tables elsewhere; both give equal results, so files move between machines.
+// Above it: all on-disk formats of ssd_store. Below it: the SSE4.2 instruction where the processor
+// has it (crc32c_sse42.cc), tables elsewhere; both give equal results, so files move between
+// machines.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,8 @@ namespace hps {
 // The CRC32C of `seed`'s message followed by `bytes`; seed 0 is the empty message.
 uint32_t Crc32c(uint32_t seed, const void* bytes, size_t size);
 
-// One checksum for each of `count` pieces of `size` bytes that start `stride` bytes apart; piece i is
-// seeded with seeds[i]. Several pieces run at once, which hides the instruction's latency.
+// One checksum for each of `count` pieces of `size` bytes that start `stride` bytes apart; piece i
+// is seeded with seeds[i]. Several pieces run at once, which hides the instruction's latency.
 void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,
                 uint32_t* checksums);
 

@@ -18,9 +18,9 @@ Status FileCache::Open(uint64_t number, const std::string& path, std::shared_ptr
   std::unique_ptr<File> opened;
   HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kRead, &opened));
   if (open_.size() >= capacity_) {
-    const auto oldest = std::min_element(open_.begin(), open_.end(), [](const auto& left, const auto& right) {
-      return left.second.used < right.second.used;
-    });
+    const auto oldest = std::min_element(
+        open_.begin(), open_.end(),
+        [](const auto& left, const auto& right) { return left.second.used < right.second.used; });
     open_.erase(oldest);
   }
   *file = std::move(opened);

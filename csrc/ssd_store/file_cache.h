@@ -1,7 +1,7 @@
 // FileCache: keeps a bounded number of files open for reading, whatever the number of segments.
 //
-// Above it: row_fetch, scan, recovery. Below it: file_system. The file asked for longest ago is closed
-// first; one that is still in use lives on until its user lets go. Thread-safe.
+// Above it: row_fetch, scan, recovery. Below it: file_system. The file asked for longest ago is
+// closed first; one that is still in use lives on until its user lets go. Thread-safe.
 #pragma once
 
 #include <cstdint>

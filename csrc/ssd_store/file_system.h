@@ -1,9 +1,10 @@
 // FileSystem and File: every call that ssd_store makes to the operating system goes through these.
 //
-// Above them: all of ssd_store. Below them: POSIX (posix_file_system.cc), or in tests a layer that fails
-// the Nth call, forgets unsynced bytes or tears a write (tests/native/fault_file_system.h). They are
-// virtual for that reason alone; one call moves a whole batch, so the indirection costs nothing.
-// Thread-safety: a FileSystem is safe to share; a File too, as long as writes do not overlap.
+// Above them: all of ssd_store. Below them: POSIX (posix_file_system.cc), or in tests a layer that
+// fails the Nth call, forgets unsynced bytes or tears a write (tests/native/fault_file_system.h).
+// They are virtual for that reason alone; one call moves a whole batch, so the indirection costs
+// nothing. Thread-safety: a FileSystem is safe to share; a File too, as long as writes do not
+// overlap.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ class File {
   virtual Status Read(uint64_t offset, uint64_t size, void* bytes) = 0;
   // Writes all of `size` bytes. After an error the range holds old, new or torn bytes.
   virtual Status Write(uint64_t offset, const void* bytes, uint64_t size) = 0;
-  // Reserves the disk space of a range; the file's size stays. kStore with ENOSPC when the disk is full.
+  // Reserves the disk space of a range; the file's size stays. kStore with ENOSPC when the disk is
+  // full.
   virtual Status Allocate(uint64_t offset, uint64_t size) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Status SyncData() = 0;

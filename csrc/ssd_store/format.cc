@@ -26,8 +26,7 @@ bool ParseFileName(std::string_view name, std::string_view prefix, uint64_t* num
 }
 
 Status Corruption(const std::string& path, uint64_t offset, const std::string& what) {
-  return Status(StatusCode::kCorruption,
-                path + ": offset " + std::to_string(offset) + ": " + what);
+  return Status(StatusCode::kCorruption, path + ": offset " + std::to_string(offset) + ": " + what);
 }
 
 }  // namespace hps

@@ -1,5 +1,6 @@
-// The bytes on disk: constants, checksums' seeds, and little-endian encoding. docs/ssd_store_format.md
-// is the page that describes them; the two change together, and a change needs a new format version.
+// The bytes on disk: constants, checksums' seeds, and little-endian encoding.
+// docs/ssd_store_format.md is the page that describes them; the two change together, and a change
+// needs a new format version.
 //
 // Above it: segment, manifest_records, manifest, reader_pin. Below it: crc32c, hash.
 #pragma once
@@ -42,8 +43,8 @@ std::string FileName(std::string_view prefix, uint64_t number);
 // The number of a name made by FileName with `prefix`; false for any other name.
 bool ParseFileName(std::string_view name, std::string_view prefix, uint64_t* number);
 
-// A record's checksum starts from its place, so that a block that has been swapped or left over from
-// another file does not pass.
+// A record's checksum starts from its place, so that a block that has been swapped or left over
+// from another file does not pass.
 inline uint64_t SegmentSeed(uint64_t segment_number) { return MixKey(segment_number + 1); }
 inline uint32_t RecordSeed(uint64_t segment_seed, uint64_t record) {
   return static_cast<uint32_t>(MixKey(segment_seed + record));
@@ -77,7 +78,8 @@ class Encoder {
   std::string bytes_;
 };
 
-// Takes them out again; once something does not fit, failed() is true and all later values are zero.
+// Takes them out again; once something does not fit, failed() is true and all later values are
+// zero.
 class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : bytes_(bytes) {}

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSmallestBytes = 192;
-constexpr uint64_t kMostOverflow = 48;  // slots behind the homes; a run past them makes the shard grow
+constexpr uint64_t kMostOverflow =
+    48;  // slots behind the homes; a run past them makes the shard grow
 
 bool IsFull(uint64_t count, uint64_t slots) { return count * 100 > slots * 86; }
 
@@ -29,9 +30,9 @@ unsigned char* Reallocate(unsigned char* old, uint64_t old_bytes, uint64_t bytes
     return moved == MAP_FAILED ? nullptr : static_cast<unsigned char*>(moved);
   }
   if (!was_mapped && !is_mapped) return static_cast<unsigned char*>(std::realloc(old, bytes));
-  void* fresh = is_mapped ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                          : std::malloc(bytes);
+  void* fresh =
+      is_mapped ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                : std::malloc(bytes);
   if (fresh == MAP_FAILED || fresh == nullptr) return nullptr;
   if (old != nullptr) std::memcpy(fresh, old, std::min(old_bytes, bytes));
   if (was_mapped) {
@@ -45,7 +46,8 @@ unsigned char* Reallocate(unsigned char* old, uint64_t old_bytes, uint64_t bytes
 }  // namespace
 
 // Entries are pushed together at the front, moved to the end of the new slots, and dealt out from
-// there to their new homes; an entry never moves behind where it was read from, so one block is enough.
+// there to their new homes; an entry never moves behind where it was read from, so one block is
+// enough.
 bool KeyIndex::Spread(Shard* shard, uint64_t slots) {
   uint64_t packed = 0;
   for (uint64_t slot = 0; slot < shard->slots; ++slot) {
@@ -145,9 +147,9 @@ uint64_t KeyIndex::Erase(uint64_t hash) {
   Store(shard, end - 1, Entry{~uint64_t{0}, ~uint32_t{0}});
   --shard.count;
   --size_;
-  if (shard.bytes > 2 * kPage && shard.count * 2 < shard.slots) {
-    const uint64_t wanted = shard.count * kEntryBytes * 4 / 3 + kPage;
-    if (wanted < shard.bytes) Resize(&shard, wanted / kPage * kPage);  // refused: it stays large
+  if (shard.bytes > kPage && shard.count * 2 < shard.slots) {
+    const uint64_t wanted = (shard.count * kEntryBytes * 4 / 3 + kPage) / kPage * kPage;
+    if (wanted < shard.bytes) Resize(&shard, wanted);  // where that fails the shard stays large
   }
   return entry.location();
 }

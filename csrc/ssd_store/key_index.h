@@ -1,11 +1,12 @@
-// KeyIndex: exact map from every stored key to the place of its newest record, under 16 bytes a key.
+// KeyIndex: exact map from every stored key to the place of its newest record, under 16 bytes a
+// key.
 //
-// Above it: table_store. Below it: anonymous memory. MixKey makes of a key a hash that can be turned
-// back, so an entry need not hold the key: the top 8 hash bits choose one of 256 shards, the entry
-// holds the other 56 and a 40-bit location, 12 bytes. A shard is an open-addressing table kept sorted by
-// hash: an absent key is known as soon as a larger hash is met, and the table may be 0.86 full. A
-// shard grows alone, in place, by a tenth in whole pages, so that the load never falls under 0.78 and
-// no moment holds two copies: at most 15.4 bytes a key from a million keys on.
+// Above it: table_store. Below it: anonymous memory. MixKey makes of a key a hash that can be
+// turned back, so an entry need not hold the key: the top 8 hash bits choose one of 256 shards, the
+// entry holds the other 56 and a 40-bit location, 12 bytes. A shard is an open-addressing table
+// kept sorted by hash: an absent key is known as soon as a larger hash is met, and the table may be
+// 0.86 full. A shard grows alone, in place, by a tenth in whole pages, so that the load never falls
+// under 0.78 and no moment holds two copies: at most 15.4 bytes a key from a million keys on.
 // Thread-safety: const calls together; anything else alone.
 #pragma once
 
@@ -19,7 +20,8 @@ namespace hps {
 
 class KeyIndex {
  public:
-  static constexpr uint64_t kNone = (uint64_t{1} << 40) - 1;  // no location; all others are below it
+  static constexpr uint64_t kNone =
+      (uint64_t{1} << 40) - 1;  // no location; all others are below it
 
   KeyIndex() = default;
   ~KeyIndex() { Clear(); }
@@ -52,7 +54,8 @@ class KeyIndex {
     uint64_t homes = 0;  // slots that a hash can ask for; those behind them only take overflow
     uint64_t count = 0;
   };
-  // An empty entry is all ones: the largest remainder, so that it ends a search like any larger one.
+  // An empty entry is all ones: the largest remainder, so that it ends a search like any larger
+  // one.
   struct Entry {
     uint64_t high;  // 56 bits of hash, then the location's upper 8 bits
     uint32_t low;   // the location's lower 32 bits
@@ -73,13 +76,15 @@ class KeyIndex {
   }
   static uint64_t Remainder(uint64_t hash) { return hash & ((uint64_t{1} << 56) - 1); }
   static uint64_t Home(const Shard& shard, uint64_t remainder) {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(remainder << 8) * shard.homes) >> 64);
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(remainder << 8) * shard.homes) >>
+                                 64);
   }
   // The first slot from the hash's home on whose remainder is not smaller.
   static uint64_t Seek(const Shard& shard, uint64_t remainder);
   bool Resize(Shard* shard, uint64_t bytes);
   bool Grow(Shard* shard);
-  // Deals the entries out over `slots`; false (entries whole, order kept) if a run would pass the end.
+  // Deals the entries out over `slots`; false (entries whole, order kept) if a run would pass the
+  // end.
   static bool Spread(Shard* shard, uint64_t slots);
 
   std::array<Shard, 1 << kShardBits> shards_;

@@ -8,9 +8,9 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kLogHeaderBytes = 24;   // magic, version, reserved, number
-constexpr uint64_t kFrameBytes = 12;       // length, kind, checksum
-constexpr uint64_t kCurrentBytes = 40;     // magic, number, length, digest, version, checksum
+constexpr uint64_t kLogHeaderBytes = 24;  // magic, version, reserved, number
+constexpr uint64_t kFrameBytes = 12;      // length, kind, checksum
+constexpr uint64_t kCurrentBytes = 40;    // magic, number, length, digest, version, checksum
 constexpr uint32_t kMostPayload = uint32_t{1} << 30;
 
 std::string LogHeader(uint64_t number) {
@@ -28,17 +28,16 @@ uint32_t FrameChecksum(uint32_t chain, std::string_view head, std::string_view p
 
 }  // namespace
 
-std::string Manifest::path() const {
-  return folder_ + "/" + FileName(kManifestPrefix, number_);
-}
+std::string Manifest::path() const { return folder_ + "/" + FileName(kManifestPrefix, number_); }
 
 Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
   const std::string path = folder_ + "/" + kCurrentName;
   std::string bytes;
   HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &bytes));
   if (bytes.size() != kCurrentBytes) {
-    return Corruption(path, 0, "the file has " + std::to_string(bytes.size()) + " bytes, " +
-                                   std::to_string(kCurrentBytes) + " expected");
+    return Corruption(path, 0,
+                      "the file has " + std::to_string(bytes.size()) + " bytes, " +
+                          std::to_string(kCurrentBytes) + " expected");
   }
   Decoder in(bytes);
   const std::string_view magic = in.GetRaw(kCurrentMagic.size());
@@ -50,8 +49,8 @@ Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
     return Corruption(path, 0, "the checksum of the file does not match its contents");
   }
   if (magic != kCurrentMagic || version != kFormatVersion) {
-    return Corruption(path, 0, "this is not a store of format version " +
-                                   std::to_string(kFormatVersion));
+    return Corruption(path, 0,
+                      "this is not a store of format version " + std::to_string(kFormatVersion));
   }
   return Status::Ok();
 }
@@ -63,21 +62,23 @@ Status Manifest::Load(bool is_writer) {
   std::string bytes;
   HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path(), &bytes));
   if (bytes.size() < length) {
-    return Corruption(path(), bytes.size(), "the file ends here; CURRENT names a length of " +
-                                                std::to_string(length));
+    return Corruption(path(), bytes.size(),
+                      "the file ends here; CURRENT names a length of " + std::to_string(length));
   }
   const Status parsed = ParseLog(bytes, length, is_writer);
   if (!parsed.ok()) return parsed;
   if (Xxh64(bytes.data(), length, 0) != digest) {
-    return Corruption(path(), 0, "the digest of the first " + std::to_string(length) +
-                                     " bytes is not the one in CURRENT");
+    return Corruption(
+        path(), 0,
+        "the digest of the first " + std::to_string(length) + " bytes is not the one in CURRENT");
   }
   if (!state_.is_open) return Corruption(path(), 0, "the log holds no open record");
   if (!is_writer) return Status::Ok();
   HPS_RETURN_IF_ERROR(files_->Open(path(), OpenMode::kReadWrite, &file_));
   if (bytes.size() > log_.size()) HPS_RETURN_IF_ERROR(file_->Truncate(log_.size()));
   if (log_.size() > length) {
-    // What was taken from beyond CURRENT becomes as durable as the rest before anything builds on it.
+    // What was taken from beyond CURRENT becomes as durable as the rest before anything builds on
+    // it.
     HPS_RETURN_IF_ERROR(file_->SyncData());
     HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_));
     HPS_RETURN_IF_ERROR(ReplaceCurrent());
@@ -88,8 +89,8 @@ Status Manifest::Load(bool is_writer) {
 Status Manifest::ParseLog(const std::string& bytes, uint64_t length, bool is_writer) {
   const std::string header = LogHeader(number_);
   if (length < header.size() || bytes.compare(0, header.size(), header) != 0) {
-    return Corruption(path(), 0, "the header of manifest " + std::to_string(number_) +
-                                     " is expected here");
+    return Corruption(path(), 0,
+                      "the header of manifest " + std::to_string(number_) + " is expected here");
   }
   state_ = ManifestState();
   chain_ = Crc32c(0, header.data(), header.size());
@@ -107,9 +108,9 @@ Status Manifest::ParseLog(const std::string& bytes, uint64_t length, bool is_wri
     if (!matches && at >= length) break;
     if (!matches) return Corruption(path(), at, "a record whose checksum matches is expected here");
     if (!state_.Apply(kind, payload)) {
-      return Corruption(path(), at, "the record of kind " +
-                                        std::to_string(static_cast<uint32_t>(kind)) +
-                                        " contradicts those before it");
+      return Corruption(path(), at,
+                        "the record of kind " + std::to_string(static_cast<uint32_t>(kind)) +
+                            " contradicts those before it");
     }
     chain_ = stored;
     at += kFrameBytes + size;

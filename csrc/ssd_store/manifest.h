@@ -1,11 +1,12 @@
-// Manifest: the append-only log that says which files make up the store, and CURRENT, which says how
-// much of it counts.
+// Manifest: the append-only log that says which files make up the store, and CURRENT, which says
+// how much of it counts.
 //
 // Above it: store, verify. Below it: manifest_records, file_system. A record's checksum continues
 // the one before it, so records cannot be reordered, and a leftover behind a newer tail cannot
 // pass. Commit makes one record durable: space for it, the new CURRENT under another name, the
-// record, then the rename. An error before the record was begun leaves all as it was; a later one means that
-// nobody knows what is on disk, and the store must stop. Thread-safety: none; the store serialises.
+// record, then the rename. An error before the record was begun leaves all as it was; a later one
+// means that nobody knows what is on disk, and the store must stop. Thread-safety: none; the store
+// serialises.
 #pragma once
 
 #include <memory>

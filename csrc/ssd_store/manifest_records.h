@@ -1,7 +1,7 @@
 // What the manifest says: tables, the segments of a checkpoint, its extras; and their encoding.
 //
-// Above it: manifest, store. Below it: format. Plain values; every record is complete in itself, so a
-// manifest can be rewritten from the records that are still wanted.
+// Above it: manifest, store. Below it: format. Plain values; every record is complete in itself, so
+// a manifest can be rewritten from the records that are still wanted.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ struct Extra {
 };
 
 struct Checkpoint {
-  uint64_t id = 0;  // counted from 1, never reused
-  std::string tag;  // empty: untagged
+  uint64_t id = 0;     // counted from 1, never reused
+  std::string tag;     // empty: untagged
   double created = 0;  // seconds since 1970
   std::vector<TableCut> tables;
   std::vector<Extra> extras;

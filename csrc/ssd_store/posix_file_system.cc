@@ -15,7 +15,8 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kLargestTransfer = uint64_t{1} << 30;  // the kernel moves just under 2 GiB a call
+constexpr uint64_t kLargestTransfer = uint64_t{1}
+                                      << 30;  // the kernel moves just under 2 GiB a call
 
 class PosixFile final : public File {
  public:
@@ -25,14 +26,14 @@ class PosixFile final : public File {
   Status Read(uint64_t offset, uint64_t size, void* bytes) override {
     char* target = static_cast<char*>(bytes);
     while (size > 0) {
-      const ssize_t count = pread(descriptor_, target, std::min(size, kLargestTransfer),
-                                  static_cast<off_t>(offset));
+      const ssize_t count =
+          pread(descriptor_, target, std::min(size, kLargestTransfer), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return SystemError("read", path(), errno);
       if (count == 0) {
         return Status(StatusCode::kCorruption, path() + ": offset " + std::to_string(offset) +
-                                                   ": the file ends here, " +
-                                                   std::to_string(size) + " more bytes expected");
+                                                   ": the file ends here, " + std::to_string(size) +
+                                                   " more bytes expected");
       }
       target += count;
       offset += static_cast<uint64_t>(count);
@@ -44,8 +45,8 @@ class PosixFile final : public File {
   Status Write(uint64_t offset, const void* bytes, uint64_t size) override {
     const char* source = static_cast<const char*>(bytes);
     while (size > 0) {
-      const ssize_t count = pwrite(descriptor_, source, std::min(size, kLargestTransfer),
-                                   static_cast<off_t>(offset));
+      const ssize_t count =
+          pwrite(descriptor_, source, std::min(size, kLargestTransfer), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return SystemError("write", path(), count < 0 ? errno : EIO);
       source += count;

@@ -40,8 +40,8 @@ Status ReaderPin::Create(FileSystem* files, const std::string& folder,
   const std::string pins = folder + "/" + kPinFolder;
   std::random_device random;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-    const std::string path = pins + "/" + kPinPrefix + std::to_string(getpid()) + "-" +
-                             std::to_string(random());
+    const std::string path =
+        pins + "/" + kPinPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
     std::unique_ptr<File> file;
     const Status opened = files->Open(path, OpenMode::kCreateNew, &file);
     if (opened.os_error() == EROFS) return Status::Ok();
@@ -56,8 +56,8 @@ Status ReaderPin::Create(FileSystem* files, const std::string& folder,
     pin->reset(new ReaderPin(files, std::move(file)));
     return Status::Ok();
   }
-  return Status(StatusCode::kStore, pins + ": no pin could be made in " +
-                                        std::to_string(kMostAttempts) + " attempts");
+  return Status(StatusCode::kStore,
+                pins + ": no pin could be made in " + std::to_string(kMostAttempts) + " attempts");
 }
 
 ReaderPin::~ReaderPin() {
@@ -98,7 +98,8 @@ Status ReadPins(FileSystem* files, const std::string& folder, PinnedFiles* pinne
     std::vector<uint64_t> numbers;
     if (ParsePin(text, &checkpoint, &numbers)) {
       pinned->numbers.insert(numbers.begin(), numbers.end());
-      pinned->holders.push_back(HolderOf(name) + " (checkpoint " + std::to_string(checkpoint) + ")");
+      pinned->holders.push_back(HolderOf(name) + " (checkpoint " + std::to_string(checkpoint) +
+                                ")");
     } else {
       pinned->everything = true;
       pinned->holders.push_back(HolderOf(name));

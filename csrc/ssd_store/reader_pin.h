@@ -1,9 +1,10 @@
 // ReaderPin: a file by which a read-only open tells the writer which files it needs.
 //
-// Above it: store, verify. Below it: file_system. The reader holds a shared lock on its pin for as long
-// as it lives, so a dead reader's pin is known by a lock that is free. A pin is made before the
-// reader looks at the manifest, and says at first that everything is needed; the writer looks at the
-// pins after its manifest is durable. So whichever comes first, nothing a reader has chosen is removed.
+// Above it: store, verify. Below it: file_system. The reader holds a shared lock on its pin for as
+// long as it lives, so a dead reader's pin is known by a lock that is free. A pin is made before
+// the reader looks at the manifest, and says at first that everything is needed; the writer looks
+// at the pins after its manifest is durable. So whichever comes first, nothing a reader has chosen
+// is removed.
 #pragma once
 
 #include <memory>

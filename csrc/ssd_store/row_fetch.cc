@@ -1,7 +1,8 @@
-// Scattered reads of one segment: close records share a read, each is checked and copied to its row.
+// Scattered reads of one segment: close records share a read, each is checked and copied to its
+// row.
 //
-// Above it: table_store. Below it: file_cache. Reads come from the page cache by pread, one after the
-// other; this file is the one place where they would be issued in parallel.
+// Above it: table_store. Below it: file_cache. Reads come from the page cache by pread, one after
+// the other; this file is the one place where they would be issued in parallel.
 #include <algorithm>
 
 #include "ssd_store/table_store.h"
@@ -24,9 +25,10 @@ Status CheckRecord(const Segment& segment, uint64_t segment_seed, uint64_t recor
                           std::to_string(checksum) + ", stored is " + std::to_string(stored));
   }
   if (RowKey(bytes) != key) {
-    return Corruption(segment.path, offset, "record " + std::to_string(record) + " has key " +
-                                                std::to_string(RowKey(bytes)) + ", key " +
-                                                std::to_string(key) + " expected");
+    return Corruption(segment.path, offset,
+                      "record " + std::to_string(record) + " has key " +
+                          std::to_string(RowKey(bytes)) + ", key " + std::to_string(key) +
+                          " expected");
   }
   return Status::Ok();
 }
@@ -62,8 +64,7 @@ Status FetchRecords(StoreContext* context, const Segment& segment, const WantedR
     for (uint64_t i = first; i < end; ++i) {
       const char* record = buffer.get() + (wanted[i].record - start) * stride;
       const uint64_t row = wanted[i].row;
-      HPS_RETURN_IF_ERROR(
-          CheckRecord(segment, segment_seed, wanted[i].record, keys[row], record));
+      HPS_RETURN_IF_ERROR(CheckRecord(segment, segment_seed, wanted[i].record, keys[row], record));
       std::memcpy(rows + row * segment.row_bytes, record, segment.row_bytes);
     }
     first = end;

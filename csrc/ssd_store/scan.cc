@@ -17,7 +17,8 @@ Status TableScan::ReadPiece() {
   const Segment& segment = *snapshot_.parts[part_].segment;
   const uint64_t num_records = snapshot_.parts[part_].live.size() * 64;
   // The bitmap's length is rounded up; the last live record bounds what may be read.
-  uint64_t end = std::min(num_records, next_record_ + std::max<uint64_t>(1, kPieceBytes / segment.stride()));
+  uint64_t end =
+      std::min(num_records, next_record_ + std::max<uint64_t>(1, kPieceBytes / segment.stride()));
   const auto is_live = [&](uint64_t record) {
     return (snapshot_.parts[part_].live[record / 64] >> (record % 64) & 1) != 0;
   };
@@ -50,7 +51,8 @@ Status TableScan::Next(char* rows, uint64_t capacity, uint64_t* count) {
       }
       continue;
     }
-    const char* record = piece_.data() + piece_.size() - (piece_end_ - piece_first_) * segment.stride();
+    const char* record =
+        piece_.data() + piece_.size() - (piece_end_ - piece_first_) * segment.stride();
     if ((part.live[piece_first_ / 64] >> (piece_first_ % 64) & 1) != 0) {
       std::memcpy(rows + *count * segment.row_bytes, record, segment.row_bytes);
       ++*count;

@@ -1,7 +1,8 @@
-// TableScan: every row that was live when the scan began, once, in pieces, in the order of the disk.
+// TableScan: every row that was live when the scan began, once, in pieces, in the order of the
+// disk.
 //
-// Above it: bindings. Below it: table_store's snapshot. What is appended or erased while it runs does
-// not change what it gives; its segments stay until it is gone. For one thread.
+// Above it: bindings. Below it: table_store's snapshot. What is appended or erased while it runs
+// does not change what it gives; its segments stay until it is gone. For one thread.
 #pragma once
 
 #include "ssd_store/store.h"

@@ -9,7 +9,7 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kMostWriteBytes = uint64_t{8} << 20;
-constexpr uint64_t kReserveBytes = uint64_t{4} << 20;  // space is reserved this far ahead
+constexpr uint64_t kReserveBytes = uint64_t{1} << 20;  // space is reserved this far ahead
 
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
   Encoder out;
@@ -37,9 +37,9 @@ Status CheckSegmentHeader(File* file, const Segment& segment, const TableSchema&
   HPS_RETURN_IF_ERROR(file->Read(0, sizeof(stored), stored));
   const std::string expected = SegmentHeader(segment, schema, store_id);
   if (std::memcmp(stored, expected.data(), sizeof(stored)) != 0) {
-    return Corruption(file->path(), 0, "the header of segment " +
-                                           std::to_string(segment.info.number) + " of table '" +
-                                           schema.name + "' is expected here");
+    return Corruption(file->path(), 0,
+                      "the header of segment " + std::to_string(segment.info.number) +
+                          " of table '" + schema.name + "' is expected here");
   }
   return Status::Ok();
 }
@@ -113,13 +113,13 @@ Status SegmentWriter::WriteFooter(uint64_t* end) {
   };
   std::vector<uint64_t> keys;
   Status written;
-  const Status read = ReadRecords(
-      file_.get(), *segment_, info.num_records,
-      [&](uint64_t, uint64_t count, const char* records) {
-        keys.resize(count);
-        for (uint64_t i = 0; i < count; ++i) keys[i] = RowKey(records + i * segment_->stride());
-        if (written.ok()) written = put(keys.data(), count * 8);
-      });
+  const Status read = ReadRecords(file_.get(), *segment_, info.num_records,
+                                  [&](uint64_t, uint64_t count, const char* records) {
+                                    keys.resize(count);
+                                    for (uint64_t i = 0; i < count; ++i)
+                                      keys[i] = RowKey(records + i * segment_->stride());
+                                    if (written.ok()) written = put(keys.data(), count * 8);
+                                  });
   HPS_RETURN_IF_ERROR(read);
   HPS_RETURN_IF_ERROR(written);
   HPS_RETURN_IF_ERROR(put(tombstones_.data(), tombstones_.size() * kTombstoneBytes));

@@ -1,8 +1,9 @@
 // Segment: one file of records, and the writer that fills and seals it.
 //
-// Above it: table_store, verify, recovery. Below it: format, file_system. A segment is written by one
-// SegmentWriter, sealed by its footer and immutable from then on. A record is a row image and its
-// checksum. Reading is safe from any thread, also of an unsealed segment up to what has been written.
+// Above it: table_store, verify, recovery. Below it: format, file_system. A segment is written by
+// one SegmentWriter, sealed by its footer and immutable from then on. A record is a row image and
+// its checksum. Reading is safe from any thread, also of an unsealed segment up to what has been
+// written.
 #pragma once
 
 #include <functional>
@@ -58,8 +59,8 @@ class SegmentWriter {
                        const TableSchema& schema, uint64_t store_id,
                        std::unique_ptr<SegmentWriter>* writer);
 
-  // Writes `count` rows (row_bytes apart) as records behind the last: space reserved, then one write
-  // for each 8 MiB of records. The caller raises info.num_records when it installs them.
+  // Writes `count` rows (row_bytes apart) as records behind the last: space reserved, then one
+  // write for each 8 MiB of records. The caller raises info.num_records when it installs them.
   // After an error the next Append overwrites what was left.
   Status Append(const char* rows, uint64_t count);
   void AddTombstone(uint64_t key) { tombstones_.push_back({key, segment_->info.num_records}); }

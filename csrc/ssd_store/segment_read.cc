@@ -20,8 +20,9 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
   uint64_t size = 0;
   HPS_RETURN_IF_ERROR(file->Size(&size));
   if (size != info.FileBytes(segment.row_bytes)) {
-    return Corruption(file->path(), size, "the file ends here; its manifest names a length of " +
-                                              std::to_string(info.FileBytes(segment.row_bytes)));
+    return Corruption(file->path(), size,
+                      "the file ends here; its manifest names a length of " +
+                          std::to_string(info.FileBytes(segment.row_bytes)));
   }
   uint32_t checksum = 0;
   std::vector<uint64_t> words(kPieceBytes / 8);

@@ -21,10 +21,7 @@ std::string ExtraPath(const std::string& folder, uint64_t number) {
 }  // namespace
 
 SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
-    : files_(files),
-      options_(options),
-      cache_(files, 256),
-      manifest_(files, options.path) {
+    : files_(files), options_(options), cache_(files, 256), manifest_(files, options.path) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
@@ -56,7 +53,8 @@ Status SsdStore::Settle(Status status) {
   return status;
 }
 
-// A failed sync is never retried: the kernel may have dropped the pages and call the next one a success.
+// A failed sync is never retried: the kernel may have dropped the pages and call the next one a
+// success.
 Status SsdStore::SyncPending() {
   while (!unsynced_.empty()) {
     const Status status = unsynced_.back()->SyncData();
@@ -137,8 +135,8 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
   Checkpoint checkpoint;
   checkpoint.id = manifest_.state().open.next_checkpoint;
   checkpoint.tag = tag;
-  checkpoint.created = std::chrono::duration<double>(
-                           std::chrono::system_clock::now().time_since_epoch()).count();
+  checkpoint.created =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint.extras));
   for (const std::unique_ptr<TableStore>& table : tables_) {
     HPS_RETURN_IF_ERROR(table->Seal());
@@ -205,8 +203,8 @@ Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::s
   return RemoveUnneeded(holders);
 }
 
-// Everything in the folder that bears a store's name and that no kept checkpoint, no table, no living
-// reader and no running call needs. Leftovers of killed processes go the same way.
+// Everything in the folder that bears a store's name and that no kept checkpoint, no table, no
+// living reader and no running call needs. Leftovers of killed processes go the same way.
 Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   PinnedFiles pinned;
   HPS_RETURN_IF_ERROR(ReadPins(files_, options_.path, &pinned));

@@ -1,10 +1,11 @@
 // SsdStore: a directory of tables with checkpoints; the lowest tier, which holds every row.
 //
-// Above it: the Python wrapper (hps/ssd_store/store.py). Below it: table_store, manifest, reader_pin. One
-// process writes, by a lock that names it; readers stand beside it, each at one checkpoint.
-// Thread-safety: every method may be called from any thread. Mutations run one after the other; Fetch
-// and Contains do not wait for their I/O. After a failed sync nobody knows what is on disk, so
-// the store refuses every later mutation and says why; what was acknowledged before stays.
+// Above it: the Python wrapper (hps/ssd_store/store.py). Below it: table_store, manifest,
+// reader_pin. One process writes, by a lock that names it; readers stand beside it, each at one
+// checkpoint. Thread-safety: every method may be called from any thread. Mutations run one after
+// the other; Fetch and Contains do not wait for their I/O. After a failed sync nobody knows what is
+// on disk, so the store refuses every later mutation and says why; what was acknowledged before
+// stays.
 #pragma once
 
 #include <memory>

@@ -23,19 +23,24 @@ std::string Describe(double first, double second) {
 
 Status Mismatch(const TableSchema& asked, const std::string& field, const std::string& stored,
                 const std::string& value) {
-  return Status(StatusCode::kConfig, "table '" + asked.name + "': stored " + field + " is " + stored +
-                                         ", asked is " + value +
+  return Status(StatusCode::kConfig, "table '" + asked.name + "': stored " + field + " is " +
+                                         stored + ", asked is " + value +
                                          "; it is fixed once the store exists: ask for the stored "
                                          "one, or use another path");
 }
 
 const char* KindName(OptimizerKind kind) {
   switch (kind) {
-    case OptimizerKind::kSgd: return "sgd";
-    case OptimizerKind::kAdagrad: return "adagrad";
-    case OptimizerKind::kRowWiseAdagrad: return "rowwise_adagrad";
-    case OptimizerKind::kAdam: return "adam";
-    case OptimizerKind::kFtrl: return "ftrl";
+    case OptimizerKind::kSgd:
+      return "sgd";
+    case OptimizerKind::kAdagrad:
+      return "adagrad";
+    case OptimizerKind::kRowWiseAdagrad:
+      return "rowwise_adagrad";
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kFtrl:
+      return "ftrl";
   }
   return "unknown";
 }
@@ -101,7 +106,8 @@ Status SsdStore::CreateManifest() {
   uint64_t last = 0;
   for (const std::string& name : names) {
     uint64_t number = 0;
-    if (ParseFileName(name, kSegmentPrefix, &number) || ParseFileName(name, kExtraPrefix, &number)) {
+    if (ParseFileName(name, kSegmentPrefix, &number) ||
+        ParseFileName(name, kExtraPrefix, &number)) {
       return Corruption(options_.path + "/" + kCurrentName, 0,
                         "the file is missing, but the store has " + name);
     }

@@ -19,8 +19,8 @@ Status SsdStore::Resolve(const CheckpointName& name, const Checkpoint** checkpoi
     *checkpoint = state.Find(name.tag);
   } else {
     const auto found = state.checkpoints.find(name.id);
-    *checkpoint = found == state.checkpoints.end() || found->second.is_deleted ? nullptr
-                                                                              : &found->second;
+    *checkpoint =
+        found == state.checkpoints.end() || found->second.is_deleted ? nullptr : &found->second;
   }
   if (*checkpoint != nullptr) return Status::Ok();
   std::string known;
@@ -74,9 +74,10 @@ Status SsdStore::Extras(const CheckpointName& name, std::vector<NamedBlob>* extr
     }
     if (blob.bytes.size() != extra.length ||
         Xxh64(blob.bytes.data(), blob.bytes.size(), 0) != extra.digest) {
-      return Corruption(path, 0, "the digest of '" + extra.name + "' of checkpoint " +
-                                     std::to_string(checkpoint->id) + " (" +
-                                     std::to_string(extra.length) + " bytes) does not match");
+      return Corruption(path, 0,
+                        "the digest of '" + extra.name + "' of checkpoint " +
+                            std::to_string(checkpoint->id) + " (" + std::to_string(extra.length) +
+                            " bytes) does not match");
     }
     extras->push_back(std::move(blob));
   }

@@ -1,4 +1,5 @@
-// TableStore's other half: rebuilding a table from the footers of a cut, and forgetting dead segments.
+// TableStore's other half: rebuilding a table from the footers of a cut, and forgetting dead
+// segments.
 //
 // Above it: table_store.h. Below it: segment, key_index. Only footers are read, never rows.
 #include <algorithm>
@@ -22,10 +23,10 @@ Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>
   if (cut == nullptr) return Status::Ok();
   for (const SegmentInfo& info : cut->segments) HPS_RETURN_IF_ERROR(LoadSegment(info));
   if (index_.size() != cut->num_rows) {
-    return Status(StatusCode::kCorruption,
-                  context_->folder + ": table '" + schema_.name + "' has " +
-                      std::to_string(index_.size()) + " rows in its segments, its manifest says " +
-                      std::to_string(cut->num_rows));
+    return Status(StatusCode::kCorruption, context_->folder + ": table '" + schema_.name +
+                                               "' has " + std::to_string(index_.size()) +
+                                               " rows in its segments, its manifest says " +
+                                               std::to_string(cut->num_rows));
   }
   return Status::Ok();
 }
@@ -43,20 +44,22 @@ Status TableStore::LoadSegment(const SegmentInfo& info) {
   bool has_memory = true;
   FooterVisitor visitor;
   visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
-    has_memory = has_memory &&
-                 PutKeys(ordinal, first, reinterpret_cast<const char*>(keys), 8, count);
+    has_memory =
+        has_memory && PutKeys(ordinal, first, reinterpret_cast<const char*>(keys), 8, count);
   };
   visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
     if (has_memory) ApplyTombstones(ordinal, tombstones, count);
   };
   HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
   if (!has_memory) {
-    return Status(StatusCode::kStore, "no memory left for the index of " + context_->folder, ENOMEM);
+    return Status(StatusCode::kStore, "no memory left for the index of " + context_->folder,
+                  ENOMEM);
   }
   return Status::Ok();
 }
 
-// All records of the segment stand in the index already; a tombstone takes what is older than itself.
+// All records of the segment stand in the index already; a tombstone takes what is older than
+// itself.
 void TableStore::ApplyTombstones(uint32_t ordinal, const Tombstone* tombstones, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t hash = MixKey(tombstones[i].key);
@@ -91,8 +94,8 @@ void TableStore::DropDead(std::vector<std::weak_ptr<Segment>>* retired) {
   bool is_oldest = true;  // no older segment is left, whose records a tombstone could still hide
   for (const uint32_t ordinal : by_age) {
     const Segment& segment = *segments_[ordinal];
-    const bool is_dead = segment.is_sealed && segment.live == 0 &&
-                         (is_oldest || segment.info.num_tombstones == 0);
+    const bool is_dead =
+        segment.is_sealed && segment.live == 0 && (is_oldest || segment.info.num_tombstones == 0);
     if (is_dead) RemoveSegment(ordinal, retired);
     is_oldest = is_oldest && is_dead;
   }

@@ -33,8 +33,8 @@ Status TableStore::OpenSegment() {
   segment->info.sequence = segment->info.number;
   segment->path = context_->folder + "/" + FileName(kSegmentPrefix, segment->info.number);
   segment->row_bytes = schema_.row_bytes;
-  HPS_RETURN_IF_ERROR(SegmentWriter::Create(context_->files, segment, schema_, context_->store_id,
-                                            &writer_));
+  HPS_RETURN_IF_ERROR(
+      SegmentWriter::Create(context_->files, segment, schema_, context_->store_id, &writer_));
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   writer_ordinal_ = AddSegment(std::move(segment));
   return Status::Ok();
@@ -147,10 +147,11 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
       wanted.push_back(Decode(location));
       wanted.back().row = static_cast<uint32_t>(i);
     }
-    std::sort(wanted.begin(), wanted.end(), [](const WantedRecord& left, const WantedRecord& right) {
-      return left.segment != right.segment ? left.segment < right.segment
-                                           : left.record < right.record;
-    });
+    std::sort(wanted.begin(), wanted.end(),
+              [](const WantedRecord& left, const WantedRecord& right) {
+                return left.segment != right.segment ? left.segment < right.segment
+                                                     : left.record < right.record;
+              });
     for (uint64_t i = 0; i < wanted.size(); ++i) {
       if (i == 0 || wanted[i].segment != wanted[i - 1].segment) {
         used.push_back(segments_[wanted[i].segment]);
@@ -161,8 +162,7 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
   for (const std::shared_ptr<const Segment>& segment : used) {
     uint64_t end = first;
     while (end < wanted.size() && wanted[end].segment == wanted[first].segment) ++end;
-    HPS_RETURN_IF_ERROR(
-        FetchRecords(context_, *segment, &wanted[first], end - first, keys, rows));
+    HPS_RETURN_IF_ERROR(FetchRecords(context_, *segment, &wanted[first], end - first, keys, rows));
     first = end;
   }
   return Status::Ok();
@@ -191,10 +191,10 @@ TableFigures TableStore::Figures() const {
     if (segment == nullptr) continue;
     ++figures.num_segments;
     figures.live_bytes += segment->live * segment->stride();
-    figures.segment_bytes += segment->is_sealed
-                                 ? segment->info.FileBytes(segment->row_bytes)
-                                 : segment->info.RecordOffset(segment->info.num_records,
-                                                              segment->row_bytes);
+    figures.segment_bytes +=
+        segment->is_sealed
+            ? segment->info.FileBytes(segment->row_bytes)
+            : segment->info.RecordOffset(segment->info.num_records, segment->row_bytes);
     figures.index_bytes += sizeof(Segment) + segment->chunks.capacity() * sizeof(uint32_t);
   }
   return figures;

@@ -1,8 +1,9 @@
-// TableStore: one table's rows on SSD: its segments, the index over them, and the open segment's writer.
+// TableStore: one table's rows on SSD: its segments, the index over them, and the open segment's
+// writer.
 //
-// Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and Snapshot
-// may run beside them from any thread. Below it: key_index, segment, row_fetch. The lock here covers
-// memory only: no I/O happens under it, except in Load.
+// Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
+// Snapshot may run beside them from any thread. Below it: key_index, segment, row_fetch. The lock
+// here covers memory only: no I/O happens under it, except in Load.
 #pragma once
 
 #include <atomic>
@@ -19,14 +20,15 @@
 
 namespace hps {
 
-// What the tables of a store share. The functions are the store's own, called under its writer's lock.
+// What the tables of a store share. The functions are the store's own, called under its writer's
+// lock.
 struct StoreContext {
   FileSystem* files = nullptr;
   std::string folder;
   uint64_t store_id = 0;
   uint64_t segment_bytes = 0;
   FileCache* cache = nullptr;
-  std::function<Status(uint64_t* number)> take_number;         // a file number never used before
+  std::function<Status(uint64_t* number)> take_number;           // a file number never used before
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<uint64_t> bytes_written{0};
@@ -69,8 +71,8 @@ class TableStore {
 
   const TableSchema& schema() const { return schema_; }
 
-  // Stores `count` rows; later rows of one key supersede earlier ones. On error the rows before some
-  // point may be stored; repeating the call is right in every case.
+  // Stores `count` rows; later rows of one key supersede earlier ones. On error the rows before
+  // some point may be stored; repeating the call is right in every case.
   Status Append(const char* rows, uint64_t count);
   // found[i] = 1 where the key was stored; each such key gets a tombstone.
   Status Erase(const uint64_t* keys, uint64_t count, uint8_t* found);

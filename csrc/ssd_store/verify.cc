@@ -23,19 +23,19 @@ Status VerifySegment(FileSystem* files, const Segment& segment, const TableSchem
   const uint64_t footer = segment.info.RecordOffset(segment.info.num_records, segment.row_bytes);
   std::vector<uint64_t> keys;
   Status status;
-  const Status read = ReadRecords(
-      file.get(), segment, segment.info.num_records,
-      [&](uint64_t first, uint64_t count, const char* records) {
-        if (!status.ok()) return;
-        keys.resize(count);
-        status = file->Read(footer + first * 8, count * 8, keys.data());
-        for (uint64_t i = 0; status.ok() && i < count; ++i) {
-          if (keys[i] == RowKey(records + i * segment.stride())) continue;
-          status = Corruption(segment.path, footer + (first + i) * 8,
-                              "the key of record " + std::to_string(first + i) +
-                                  " is not the one in the footer");
-        }
-      });
+  const Status read =
+      ReadRecords(file.get(), segment, segment.info.num_records,
+                  [&](uint64_t first, uint64_t count, const char* records) {
+                    if (!status.ok()) return;
+                    keys.resize(count);
+                    status = file->Read(footer + first * 8, count * 8, keys.data());
+                    for (uint64_t i = 0; status.ok() && i < count; ++i) {
+                      if (keys[i] == RowKey(records + i * segment.stride())) continue;
+                      status = Corruption(segment.path, footer + (first + i) * 8,
+                                          "the key of record " + std::to_string(first + i) +
+                                              " is not the one in the footer");
+                    }
+                  });
   HPS_RETURN_IF_ERROR(read);
   return status;
 }
@@ -46,8 +46,9 @@ Status VerifyExtra(FileSystem* files, const std::string& path, const Extra& extr
   if (bytes.size() == extra.length && Xxh64(bytes.data(), bytes.size(), 0) == extra.digest) {
     return Status::Ok();
   }
-  return Corruption(path, 0, "the digest of '" + extra.name + "' (" +
-                                 std::to_string(extra.length) + " bytes) does not match");
+  return Corruption(path, 0,
+                    "the digest of '" + extra.name + "' (" + std::to_string(extra.length) +
+                        " bytes) does not match");
 }
 
 }  // namespace
@@ -78,8 +79,8 @@ Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damag
         segment.path = path + "/" + FileName(kSegmentPrefix, info.number);
         segment.row_bytes = table.schema.row_bytes;
         segment.info = info;
-        note(segment.path, VerifySegment(files, segment, table.schema,
-                                         manifest.state().open.store_id));
+        note(segment.path,
+             VerifySegment(files, segment, table.schema, manifest.state().open.store_id));
       }
     }
     for (const Extra& extra : checkpoint.extras) {

@@ -1,7 +1,7 @@
 // VerifyStore: checks every checksum of a store's directory: manifest, segments, footers, extras.
 //
-// Above it: bindings (`hps verify`). Below it: manifest, segment, reader_pin. It may run beside a writer:
-// while it runs, nothing is removed. It changes nothing.
+// Above it: bindings (`hps verify`). Below it: manifest, segment, reader_pin. It may run beside a
+// writer: while it runs, nothing is removed. It changes nothing.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 """SsdStore: every row of every table in one directory, log-structured, with checkpoints.
 
-Above it: `hps.ParameterServer`. Below it: `hps._C.SsdStore` (csrc/ssd_store), which does all work on
-data. The files are described in docs/ssd_store_format.md.
+Above it: `hps.ParameterServer`. Below it: `hps._C.SsdStore` (csrc/ssd_store), which does all work
+on data. The files are described in docs/ssd_store_format.md.
 """
 
 import os
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -17,6 +17,25 @@ from hps import _C
 from hps.errors import ConfigError, StoreError
 from hps.ssd_store.schema import TableSchema
 from hps.tier import Flags, Keys, Rows
+
+DEFAULT_SEGMENT_BYTES = 256 * 2**20
+
+
+class OpenOptions(TypedDict, total=False):
+    """What `SsdStore.open` takes by keyword.
+
+    segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
+    keep_last: untagged checkpoints that are kept; 2.
+    read_only: beside a writer or without one; needs a store.
+    checkpoint: read-only: the tag or id of the cut to open; None is the current one.
+    seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
+    """
+
+    segment_bytes: int
+    keep_last: int
+    read_only: bool
+    checkpoint: str | int | None
+    seed: int | None
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -50,8 +69,8 @@ def _name(checkpoint: str | int | None) -> tuple[str, int]:
 class SsdStore:
     """A directory of rows; see `hps.tier.RowTier` for the verbs.
 
-    Every method may be called from any thread. Mutations run one after the other; fetch, contains and
-    scan run beside them.
+    Every method may be called from any thread. Mutations run one after the other; fetch, contains
+    and scan run beside them.
 
     >>> import tempfile
     >>> schema = TableSchema(name="ads", dim=4, optimizer="sgd", initializer="constant",
@@ -75,16 +94,11 @@ class SsdStore:
         self.seed: int = native.seed
 
     @classmethod
-    def open(  # noqa: PLR0913 - the arguments of a public constructor, all but two with defaults
+    def open(
         cls,
         path: str | os.PathLike[str],
         tables: Sequence[TableSchema],
-        *,
-        segment_bytes: int = 256 * 2**20,
-        keep_last: int = 2,
-        read_only: bool = False,
-        checkpoint: str | int | None = None,
-        seed: int | None = None,
+        **options: Unpack[OpenOptions],
     ) -> Self:
         """Opens the store at `path`, at its newest complete checkpoint; makes it if it is missing.
 
@@ -92,12 +106,7 @@ class SsdStore:
             path: a directory of its own.
             tables: the tables wanted; tables that the directory holds besides stay and are in
                 `schemas` too, so an empty list opens a store as it is.
-            segment_bytes: a segment is sealed before it would grow past this.
-            keep_last: untagged checkpoints that are kept.
-            read_only: beside a writer or without one; needs a store.
-            checkpoint: read-only: the tag or id of the cut to open; None is the current one.
-            seed: of the initializers; fixed once the store exists. None takes the stored one (0 in a
-                new store).
+            options: see `OpenOptions`.
 
         Raises:
             ConfigError: a table or the seed differs from what is stored; no such checkpoint.
@@ -106,14 +115,16 @@ class SsdStore:
 
         Cost: reads manifest and footers, about 8 bytes a record, never rows.
         """
+        read_only = options.get("read_only", False)
+        checkpoint = options.get("checkpoint")
         if checkpoint is not None and not read_only:
             raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
         path = Path(path)
         tag, number = _name(checkpoint)
         settings = {
-            "segment_bytes": segment_bytes,
-            "keep_last": keep_last,
-            "seed": seed,
+            "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
+            "keep_last": options.get("keep_last", 2),
+            "seed": options.get("seed"),
             "read_only": read_only,
             "tag": tag,
             "id": number,
@@ -153,8 +164,8 @@ class SsdStore:
             rows: uint8 [n, row_bytes], contiguous; the key of each is in its first 8 bytes.
 
         Raises:
-            StoreError: the disk is full (the store goes on: repeat the call when there is space; some
-                of the rows may be stored already), or the store has failed.
+            StoreError: the disk is full (repeat the call when there is space; some of the rows may
+                be stored already), or the store has failed.
 
         Cost: one write for each 8 MiB, into the page cache; durable from the next checkpoint on.
         """
@@ -235,15 +246,15 @@ class SsdStore:
         """Makes what is stored now a durable cut; returns when it is on disk.
 
         Args:
-            tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept until
-                keep_last newer untagged ones exist.
+            tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept
+                until keep_last newer untagged ones exist.
             extras: blobs kept with it, each with a digest.
 
         Returns:
             id, tag, created (seconds since 1970), current, rows, segments, bytes.
 
         Raises:
-            StoreError: the disk is full (nothing changed), or a sync failed (the store has stopped).
+            StoreError: the disk is full (nothing changed), or a sync failed (the store stops).
         """
         if tag == "":
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
@@ -292,7 +303,7 @@ class SsdStore:
         return self._open_native().extras(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; by table rows and bytes."""
+        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows, bytes by table."""
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
         return {**native.stats(), "tables": tables}
@@ -302,7 +313,6 @@ class SsdStore:
         return verify(self.path)
 
     def close(self) -> None:
-        """Lets go of all files and of the lock; what no checkpoint holds is lost. May be repeated."""
+        """Lets go of all files and the lock; what no checkpoint holds is lost. May be repeated."""
         with self._lock:
             self._native = None
-

@@ -1,7 +1,7 @@
 """StoreTwin: what SsdStore promises, in a few readable lines over dicts; and helpers to make rows.
 
-Above it: the tests of ssd_store. Below it: nothing. A state is {table: {key: row bytes}}; a checkpoint is a
-copy of it.
+Above it: the tests of ssd_store. Below it: nothing. A state is {table: {key: row bytes}};
+a checkpoint is a copy of it.
 """
 
 import copy
@@ -70,7 +70,7 @@ def segment_files(path: Path) -> list[Path]:
 
 @dataclass
 class StoreTwin:
-    """The model of a store: appends and erases, cuts by name, and the cut that a crash returns to."""
+    """The model of a store: appends and erases, cuts by name, and the cut a crash returns to."""
 
     tables: list[str]
     keep_last: int = 2

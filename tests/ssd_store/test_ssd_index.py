@@ -1,4 +1,4 @@
-"""The index stays under 16 bytes a key while it grows, and CRC32C is the published one everywhere."""
+"""The index stays under 16 bytes a key while it grows; CRC32C is the published one everywhere."""
 
 from pathlib import Path
 

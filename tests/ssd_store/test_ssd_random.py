@@ -26,7 +26,7 @@ def compare(store: SsdStore, twin: StoreTwin) -> None:
     assert listed == {number: tag for number, (tag, _) in twin.cuts.items()}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -110,7 +110,7 @@ def test_scan_is_not_changed_by_what_happens_meanwhile(tmp_path: Path) -> None:
         for number, piece in enumerate(store.scan("ads", 64)):
             seen |= {int(row[:8].view(np.uint64)[0]): row.tobytes() for row in piece}
             store.append("ads", make_rows(keys[number * 50 :][:200], 2))
-            store.erase("ads", keys[number::7])
+            store.erase("ads", np.ascontiguousarray(keys[number::7]))
             store.checkpoint()
         assert seen == before
         assert dump(store, "ads") != before
