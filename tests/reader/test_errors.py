@@ -8,7 +8,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reader_twin import LINES, TEXT_FORMATS, open_log, tables_of
+from reader_twin import LINES, TEXT_FORMATS, assert_same_batches, open_log, tables_of
 
 import hps
 from hps.reader import ReaderConfig, open_reader
@@ -84,6 +84,21 @@ def test_a_bad_line_names_file_line_and_reason(tmp_path, kind, line, reason):
         resumed.load_state_dict(state)
         list(resumed)
         assert (resumed.counts.examples, resumed.counts.skipped) == (10, 1)
+
+
+def test_resume_counts_every_skipped_line_once(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("bad\n1 1:1\nbad\n0 2:1\n\nbad\nbad\n1 3:1\n0 4:1\nbad\n")
+    options = {"on_error": "skip", "batch_size": 2, "epochs": 3}
+    reader = open_log(log, "libsvm", **options)
+    batches = list(reader)
+    assert [batch.position["skipped"] for batch in batches] == [2, 4, 7, 9, 12, 14]
+    assert reader.counts.skipped == 15
+    for done in range(1, len(batches) + 1):
+        resumed = open_log(log, "libsvm", **options)
+        resumed.load_state_dict(batches[done - 1].position)
+        assert_same_batches(list(resumed), batches[done:])
+        assert resumed.counts.skipped == 15
 
 
 def test_a_bad_line_is_numbered_after_a_resume_and_across_files(tmp_path):

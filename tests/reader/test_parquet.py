@@ -115,12 +115,13 @@ def test_resume_equals_uninterrupted_at_every_batch(tmp_path):
             assert_same_batches(list(other), batches[done:])
 
 
-def test_bad_rows_are_named_or_skipped(tmp_path):
+@pytest.mark.parametrize("row_group_size", [3, 4, 100])
+def test_bad_rows_are_named_or_skipped(tmp_path, row_group_size):
     table = log_table()
     labels = pa.array([0, 1, None, 3, 1, 0, 0, 1, 1, 0], pa.int8())
     scores = pa.array([0.0] * 8 + [np.nan, 1.0])
     table = table.set_column(2, "label", labels).set_column(8, "score", scores)
-    log = write_log(tmp_path / "log.parquet", table)
+    log = write_log(tmp_path / "log.parquet", table, row_group_size=row_group_size)
     with pytest.raises(hps.DataError, match=r"log\.parquet, row 3: label nan in column 'label'"):
         list(open_log(log, "parquet"))
     options = {"on_error": "skip", "batch_size": 2}
