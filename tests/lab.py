@@ -61,9 +61,9 @@ class Lab:
         """The store opened for writing, with the smallest caches times `scale`."""
         return ParameterServer(self.config(*tables, scale=scale, **others), _tiers=self.tiers)
 
-    def open(self, **options: Any) -> ParameterServer:
+    def open(self, dram: str = "1MiB", **options: Any) -> ParameterServer:
         """As hps.open."""
-        return parameter_server.open(self.path, _tiers=self.tiers, **options)
+        return parameter_server.open(self.path, dram=dram, _tiers=self.tiers, **options)
 
     def smallest_budget(self, table: hps.TableConfig) -> int:
         """Bytes of the smallest cache a table can have."""

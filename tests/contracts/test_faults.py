@@ -86,19 +86,16 @@ def fill(server: ParameterServer, count: int) -> None:
     server.push("ads", np.arange(count, dtype=np.uint64), ones(count))
 
 
-@pytest.mark.parametrize("kind", ["twins", "native_dram"])
 @pytest.mark.parametrize("free_rows", [0, 1, 9])
 def test_with_a_full_disk_nothing_is_lost_and_pulls_go_on(
-    lab: Lab, kind: str, free_rows: int
+    twin_disk_lab: Lab, free_rows: int
 ) -> None:
-    if lab.kind != kind:
-        pytest.skip("the full disk of this test is the twin's")
+    lab = twin_disk_lab
     keys = np.arange(700, dtype=np.uint64)
     with lab.server(table()) as server:
         fill(server, 600)
         server.checkpoint("good")
         server.push("ads", keys[:300], ones(300))
-        digest, rows = server.digest("ads"), dump(server)
         expected = server.pull("ads", keys).copy()
         server.push("ads", keys[300:400], ones(100))
         digest, rows = server.digest("ads"), dump(server)
@@ -126,9 +123,8 @@ def test_with_a_full_disk_nothing_is_lost_and_pulls_go_on(
         np.testing.assert_array_equal(server.pull("ads", keys), expected)
 
 
-def test_a_damaged_row_is_an_error_and_its_neighbours_are_not(lab: Lab) -> None:
-    if lab.kind == "native":
-        pytest.skip("damage of native files is tested beside the store")
+def test_a_damaged_row_is_an_error_and_its_neighbours_are_not(twin_disk_lab: Lab) -> None:
+    lab = twin_disk_lab
     with lab.server(table()) as server:
         fill(server, 600)
     lab.disk.damaged_keys.add(5)
