@@ -6,6 +6,7 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: table_stack.py.
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from hps.arrays import OutputPool, as_output, like
@@ -79,6 +80,17 @@ class BatchRows:
             if self.plan is not None:
                 plan, self.plan = self.plan, None
                 self._stack.unpin(plan)
+
+    def __enter__(self) -> "BatchRows":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def __del__(self) -> None:
         if self.plan is not None:

@@ -122,7 +122,8 @@ class RowCache(Protocol):
         """uint8 [L]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty."""
 
     def erase(self, keys: Keys) -> NDArray[np.uint8]:
-        """uint8 [L]: 1 where a stored row was dropped, 2 a fresh one. ConfigError if pinned."""
+        """Drops keys; uint8 [L] as contains() was before it. ConfigError, and nothing dropped, if a
+        key is pinned."""
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
         """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""

@@ -127,7 +127,7 @@ class TableStack:
     def contains(self, keys: Keys) -> NDArray[np.bool_]:
         """Which keys [L] are stored in any tier; bool [L]."""
         codes = self.cache.contains(keys)
-        stored: NDArray[np.bool_] = (codes == 1) | (codes == 3)
+        stored: NDArray[np.bool_] = (codes & 1) != 0
         absent = np.flatnonzero(codes == 0)
         if len(absent):
             stored[absent] = self.store.contains(self.name, keys[absent]) != 0
@@ -146,7 +146,7 @@ class TableStack:
         self.version += 1
         # The store first: if it refuses, the row above is still the truth.
         below = self.store.erase(self.name, unique) != 0
-        erased: NDArray[np.bool_] = below | (self.cache.erase(unique) == 1)
+        erased: NDArray[np.bool_] = below | ((self.cache.erase(unique) & 1) != 0)
         self.num_rows -= int(erased.sum())
         return erased[inverse]
 

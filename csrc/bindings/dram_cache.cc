@@ -163,7 +163,8 @@ void BindPlan(nb::module_& module) {
                      NewVector<uint64_t> keys(static_cast<size_t>(plan.num_unique()));
                      plan.CopyUniqueKeys(keys.data.get());
                      return keys.Give();
-                   })
+                   },
+                   nb::rv_policy::automatic)
       .def(
           "matches",
           [](const BatchPlan& plan, Keys keys) {

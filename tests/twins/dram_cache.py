@@ -18,7 +18,7 @@ from tests.twins import row_math
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-MIN_ROWS = 8
+MIN_ROWS = 16
 
 
 class TwinPlan:
@@ -137,7 +137,7 @@ class TwinDramCache:
         return missing
 
     def is_current(self, plan: TwinPlan) -> bool:
-        return plan.is_resolved and plan.epoch == self.epoch
+        return plan.is_resolved and (bool(plan.pinned) or plan.epoch == self.epoch)
 
     def push(self, plan: TwinPlan, grads: Floats, lr: float) -> int:
         assert self.is_current(plan)
@@ -303,11 +303,10 @@ class TwinDramCache:
         for key in keys.tolist():
             if self.slot_pins[self.slot_of.get(key, 0)] and key in self.slot_of:
                 raise ConfigError(f"key {key} is pinned by a batch in flight; nothing was erased")
-        result = np.zeros(len(keys), np.uint8)
-        for i, key in enumerate(keys.tolist()):
+        result = self.contains(keys)
+        for key in keys.tolist():
             slot = self.slot_of.pop(key, -1)
             if slot >= 0:
-                result[i] = 2 if self.fresh[slot] else 1
                 self.dirty[slot] = self.fresh[slot] = False
                 self.free.append(slot)
                 self.epoch += 1

@@ -1,0 +1,175 @@
+"""Optimizers against a float64 reference a row, against torch's own, and the twin against the native code.
+
+Gradients are fixed, 100 steps, with duplicate keys; the native cache is small enough that rows leave and
+return all the time.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import hps
+from hps import _C
+from tests.lab import OPTIMIZERS, Lab, dump, evictions, random_floats, random_keys, table
+from tests.twins import row_math
+
+STEPS = 100
+DIM = 4
+Doubles = NDArray[np.float64]
+
+
+class ReferenceRow:
+    """One row in float64, updated by the textbook formula of its optimizer."""
+
+    def __init__(self, optimizer: hps.optimizers.Optimizer, weights: Doubles) -> None:
+        self.optimizer = optimizer
+        self.w = weights.astype(np.float64)
+        self.t = 0
+        start = getattr(optimizer, "initial_accumulator_value", 0.0)
+        self.a = np.full_like(self.w, start)
+        self.m = np.zeros_like(self.w)
+        self.v = np.zeros_like(self.w)
+        if isinstance(optimizer, hps.FTRL):
+            scale = (optimizer.beta + np.sqrt(start)) / optimizer.lr + optimizer.l2
+            self.z = -self.w * scale - np.sign(self.w) * optimizer.l1
+
+    def update(self, g: Doubles) -> None:
+        one = self.optimizer
+        self.t += 1
+        if isinstance(one, hps.SGD):
+            self.w -= one.lr * g
+        elif isinstance(one, hps.RowWiseAdagrad):
+            self.a += (g * g).mean()
+            self.w -= one.lr * g / (np.sqrt(self.a) + one.eps)
+        elif isinstance(one, hps.Adagrad):
+            self.a += g * g
+            self.w -= one.lr * g / (np.sqrt(self.a) + one.eps)
+        elif isinstance(one, hps.Adam):
+            beta1, beta2 = one.betas
+            self.m = beta1 * self.m + (1 - beta1) * g
+            self.v = beta2 * self.v + (1 - beta2) * g * g
+            first = self.m / (1 - beta1**self.t)
+            second = self.v / (1 - beta2**self.t)
+            self.w -= one.lr * first / (np.sqrt(second) + one.eps)
+        elif isinstance(one, hps.FTRL):
+            sigma = (np.sqrt(self.a + g * g) - np.sqrt(self.a)) / one.lr
+            self.z += g - sigma * self.w
+            self.a += g * g
+            shrunk = np.sign(self.z) * one.l1 - self.z
+            self.w = np.where(
+                np.abs(self.z) <= one.l1,
+                0.0,
+                shrunk / ((one.beta + np.sqrt(self.a)) / one.lr + one.l2),
+            )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+def test_100_steps_equal_a_float64_reference(
+    lab: Lab, optimizer: hps.optimizers.Optimizer
+) -> None:
+    generator = np.random.default_rng(17)
+    reference: dict[int, ReferenceRow] = {}
+    distinct = 200 if lab.kind != "twins" else 30
+    with lab.server(table(optimizer)) as server:
+        for _ in range(STEPS):
+            keys = random_keys(generator, 60, distinct)
+            grads = random_floats(generator, 60, DIM)
+            rows = server.pull("ads", keys).astype(np.float64)
+            for key in np.unique(keys):
+                is_it = keys == key
+                row = reference.setdefault(
+                    int(key), ReferenceRow(optimizer, rows[np.flatnonzero(is_it)[0]])
+                )
+                row.update(grads[is_it].astype(np.float64).sum(axis=0))
+            server.push("ads", keys, grads)
+        assert evictions(server) > 0
+        keys = np.array(list(reference), np.uint64)
+        expected = np.stack([row.w for row in reference.values()])
+        found = server.pull("ads", keys)
+    # Relative to the row: a weight that happens to pass through 0 has no digits of its own.
+    error = np.abs(found - expected).max(axis=1) / np.abs(expected).max(axis=1)
+    assert error.max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (hps.SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (
+            hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
+            lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
+        ),
+        (hps.Adam(lr=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+        (hps.Adam(lr=0.01), lambda p: torch.optim.SparseAdam(p, lr=0.01)),
+    ],
+    ids=["sgd", "adagrad", "adam", "sparse_adam"],
+)
+def test_100_steps_equal_torchs_own(lab: Lab, ours: hps.optimizers.Optimizer, theirs) -> None:  # type: ignore[no-untyped-def]
+    """Every key occurs in each step, since torch counts Adam's steps globally."""
+    generator = np.random.default_rng(23)
+    num_rows = 40
+    once = torch.arange(num_rows)
+    with lab.server(table(ours)) as server:
+        start = torch.from_numpy(server.pull("ads", once.numpy()).copy())
+        embedding = torch.nn.Embedding.from_pretrained(
+            start, freeze=False, sparse="Sparse" in str(theirs(torch.nn.Linear(1, 1).parameters()))
+        )
+        optimizer = theirs(embedding.parameters())
+        for _ in range(STEPS):
+            keys = torch.cat([once, torch.from_numpy(generator.integers(0, num_rows, 30))])
+            grads = torch.from_numpy(random_floats(generator, len(keys), DIM))
+            optimizer.zero_grad()
+            embedding(keys).backward(grads)
+            optimizer.step()
+            server.push("ads", keys, grads)
+        found = server.pull("ads", once)
+    torch.testing.assert_close(found, embedding.weight.detach(), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("dim", [1, 4, 16, 33])
+def test_twin_and_native_rows_are_equal_bit_for_bit(
+    tmp_path: Path, optimizer: hps.optimizers.Optimizer, dim: int
+) -> None:
+    """Also with hot keys, whose sums take more than one run of 32 occurrences."""
+    digests, rows = [], []
+    for kind in ("twins", "native_dram"):
+        generator = np.random.default_rng(29)
+        with Lab(kind, tmp_path / kind).server(table(optimizer, dim=dim)) as server:
+            for step in range(6):
+                server.learning_rates["ads"] = 0.1 / (1 + step)
+                keys = np.concatenate(
+                    [random_keys(generator, 60, 150), random_keys(generator, 200, 3)]
+                )
+                server.push("ads", keys, random_floats(generator, len(keys), dim))
+                state_floats = _C.row_layout(optimizer.kind, dim)["state_floats"]
+                some = random_keys(generator, 10, 150)
+                state = np.abs(random_floats(generator, 10, state_floats))
+                server.assign("ads", some, random_floats(generator, 10, dim), state)
+                server.assign("ads", some[:3], random_floats(generator, 3, dim))
+                server.pull("ads", random_keys(generator, 20, 300), create=True)
+            assert evictions(server) > 0
+            rows.append(dump(server))
+            digests.append(server.digest("ads"))
+    assert rows[0] == rows[1] and digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    "initializer", [hps.Constant(0.5), hps.Uniform(-0.1, 0.2), hps.Normal(std=0.01, mean=0.5)]
+)
+def test_initial_weights_of_twin_and_native_are_equal(
+    tmp_path: Path, initializer: hps.initializers.Initializer
+) -> None:
+    one = hps.TableConfig(name="ads", dim=19, initializer=initializer)
+    keys = np.array([0, 1, 2**63, 2**64 - 1, *range(500)], np.uint64)
+    stream = _C.xxh64(b"ads", 3)
+    expected = row_math.initial_weights(initializer.kind, initializer.numbers(), stream, keys, 19)
+    for kind in ("twins", "native_dram"):
+        with Lab(kind, tmp_path / kind).server(one, seed=3) as server:
+            np.testing.assert_array_equal(server.pull("ads", keys), expected)
+    assert abs(float(expected.mean()) - {"constant": 0.5, "uniform": 0.05}.get(
+        initializer.kind, 0.5
+    )) < 0.01  # fmt: skip

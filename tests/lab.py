@@ -1,0 +1,122 @@
+"""Small servers for tests, over readable twins or over the native tiers, with budgets that evict.
+
+Above it: tests of the server. A Lab is one store: it can be opened again and again, and knows how to
+fill its disk and to damage it.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hps
+from hps import _C, dram_cache, parameter_server
+from hps.parameter_server import ParameterServer
+from tests.twins.dram_cache import TwinDramCache
+from tests.twins.ssd_store import TwinDisk
+
+KINDS = ("twins", "native_dram", "native")
+OPTIMIZERS: list[hps.optimizers.Optimizer] = [
+    hps.SGD(lr=0.1),
+    hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
+    hps.RowWiseAdagrad(lr=0.1),
+    hps.Adam(lr=0.01),
+    hps.FTRL(lr=0.1, l1=0.001, l2=0.01),
+]
+TWIN_ROWS = 16
+
+
+class Lab:
+    """One store over tiers of one kind: "twins", "native_dram" over the twin's store, or "native"."""
+
+    def __init__(self, kind: str, path: Path) -> None:
+        if kind == "native" and not hasattr(_C, "SsdStore"):
+            pytest.skip("the native SsdStore is not in this build")
+        self.kind = kind
+        self.path = path / "store"
+        self.disk = TwinDisk()
+        self.tiers = parameter_server._Tiers()
+        if kind != "native":
+            make_cache = TwinDramCache if kind == "twins" else None
+            self.tiers = parameter_server._Tiers(self.disk.open, make_cache)
+
+    def config(self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any) -> hps.Config:
+        """A config whose dram budget is `scale` times the smallest that its tables can have."""
+        least = max(self.smallest_budget(table) for table in tables) * len(tables)
+        return hps.Config(
+            path=self.path,
+            tables=tables,
+            dram=hps.DramCacheConfig(bytes=int(least * scale) + len(tables)),
+            ssd=hps.SsdStoreConfig(segment_bytes=2**16),
+            threads=2,
+            **others,
+        )
+
+    def server(
+        self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any
+    ) -> ParameterServer:
+        """The store opened for writing, with the smallest caches times `scale`."""
+        return ParameterServer(self.config(*tables, scale=scale, **others), _tiers=self.tiers)
+
+    def open(self, dram: str = "1MiB", **options: Any) -> ParameterServer:
+        """As hps.open."""
+        return parameter_server.open(self.path, dram=dram, _tiers=self.tiers, **options)
+
+    def smallest_budget(self, table: hps.TableConfig) -> int:
+        """Bytes of the smallest cache a table can have."""
+        row_bytes = _C.row_layout(table.optimizer.kind, table.dim)["row_bytes"]
+        if self.kind == "twins":
+            return TWIN_ROWS * row_bytes
+        with pytest.raises(hps.ConfigError) as refusal:
+            dram_cache.make_dram_caches(
+                hps.Config(path=self.path, tables=[table], dram=hps.DramCacheConfig(bytes=1))
+            )
+        found = re.search(r"least is (\d+) bytes", str(refusal.value))
+        assert found is not None
+        return int(found[1])
+
+
+def table(
+    optimizer: hps.optimizers.Optimizer | None = None, *, name: str = "ads", dim: int = 4
+) -> hps.TableConfig:
+    """A small table; SGD with learning rate 1 unless told."""
+    return hps.TableConfig(
+        name=name, dim=dim, optimizer=optimizer or hps.SGD(lr=1.0), features=[f"{name}-feature"]
+    )
+
+
+def keys_of(*keys: int) -> NDArray[np.uint64]:
+    """uint64 [L]."""
+    return np.array(keys, np.uint64)
+
+
+def random_keys(
+    generator: np.random.Generator, count: int, num_distinct: int
+) -> NDArray[np.uint64]:
+    """Keys spread over all 64 bits, with repetitions."""
+    return generator.integers(0, num_distinct, count).astype(np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
+
+
+def random_floats(generator: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    """Standard normal float32."""
+    return generator.standard_normal(shape).astype(np.float32)
+
+
+def evictions(server: ParameterServer) -> int:
+    """Rows that gave way in all dram_caches."""
+    return int(server.stats()["dram_cache"]["evictions"])
+
+
+def dump(server: ParameterServer, name: str = "ads") -> dict[int, bytes]:
+    """Every stored row with its state, by key."""
+    rows: dict[int, bytes] = {}
+    for keys, weights, state in server.items(name, batch=50, state=True):
+        for key, weight, numbers in zip(keys.tolist(), weights, state, strict=True):
+            assert key not in rows, "items() gave a key twice"
+            rows[key] = weight.tobytes() + numbers.tobytes()
+    return rows
