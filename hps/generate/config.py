@@ -1,0 +1,84 @@
+"""What a generated log looks like: frozen, keyword-only, checked when made.
+
+Above it: `hps generate`. Below it: nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hps.errors import ConfigError
+
+FORMATS = ("criteo", "parquet", "libsvm", "libffm", "slots")
+MAX_FEATURES = 4096
+MAX_DENSE = 4096
+MAX_KEYS_PER_FEATURE = 2**32
+# The largest feature has this many times the keys of the smallest, the others lie between them on
+# an exponential, as in real logs, where user and item ids stand beside a handful of weekdays.
+CARDINALITY_RATIO = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig:
+    """A log of clicks over `keys` keys in `features` features.
+
+    Args:
+        examples: lines of the log.
+        test_examples: lines that go on after it, for the held-out part.
+        features: categorical features, each with one key a line.
+        dense: numeric columns.
+        keys: keys of all features together; each feature has its own range of them.
+        alpha: exponent of each feature's Zipf law, P(rank) ~ rank^-alpha; 0 is uniform.
+        drift: the part of each feature's keys that trade places with keys from the other end of
+            the ranking, each at its own moment of the log.
+        click_rate: mean label.
+        spread: standard deviation of the planted log-odds; 1.5 gives an AUC of about 0.8.
+        seed: two logs of equal config are equal byte for byte.
+
+    Raises:
+        ConfigError: a field outside its limits.
+
+    >>> GeneratorConfig(keys=1000, features=3).cardinalities()
+    array([970,   1,  29])
+    """
+
+    examples: int = 1_000_000
+    test_examples: int = 0
+    features: int = 26
+    dense: int = 13
+    keys: int = 10_000_000
+    alpha: float = 1.05
+    drift: float = 0.0
+    click_rate: float = 0.25
+    spread: float = 1.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._require("examples", 1, 2**40)
+        self._require("test_examples", 0, 2**40)
+        self._require("features", 1, MAX_FEATURES)
+        self._require("dense", 0, MAX_DENSE)
+        self._require("keys", self.features, self.features * MAX_KEYS_PER_FEATURE)
+        self._require("seed", 0, 2**64 - 1)
+        self._require("alpha", 0.0, 8.0)
+        self._require("drift", 0.0, 1.0)
+        self._require("click_rate", 0.001, 0.999)
+        self._require("spread", 0.0, 10.0)
+
+    def _require(self, field: str, low: float, high: float) -> None:
+        value = getattr(self, field)
+        if not math.isfinite(value) or not low <= value <= high:
+            raise ConfigError(f"generate: {field}={value!r} must be from {low} to {high}")
+
+    def cardinalities(self) -> npt.NDArray[np.int64]:
+        """Keys of each feature, int64 [features]: at least 1 each, `keys` in all."""
+        weights = CARDINALITY_RATIO ** np.linspace(0.0, 1.0, self.features)
+        sizes = 1 + np.floor(weights / weights.sum() * (self.keys - self.features))
+        sizes = sizes.astype(np.int64)
+        sizes[-1] += self.keys - sizes.sum()
+        # A fixed shuffle, so that large features do not all stand at the end of a line.
+        order = np.argsort((np.arange(self.features) * 11 + 5) % 29, kind="stable")
+        shuffled: npt.NDArray[np.int64] = sizes[order]
+        return shuffled

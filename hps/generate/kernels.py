@@ -1,0 +1,363 @@
+"""The compiled part of the generator: draws examples, and writes them as text.
+
+Above it: planted.py (the model's numbers) and log.py (threads and files). Below it: numba. All
+kernels stand in one file because numba's cache of compiled code looks at one file's time only.
+
+Every random number is a pure function of (seed, example, purpose), so blocks of examples may be
+made in any order by any number of threads. Unsigned and signed integers never meet in one
+expression: numba would turn their result into a float.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hps.generate.compiled import compiled
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_TO_UNIT = 2.0**-53
+_SQRT_3 = math.sqrt(3.0)
+# Ranks up to about this one carry full effects; those of rarer keys fade with the square root of
+# their rank, since a log of a million lines shows them too seldom to be learned.
+_EFFECT_RANK = 16.0
+_MISSING = 0.05
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_CLICK = np.frombuffer(b"click:", np.uint8)
+_DENSE_FEATURE = np.frombuffer(b" dense_feature:", np.uint8)
+_TAB, _NEWLINE, _SPACE, _COLON, _DOT, _ZERO, _ONE = 9, 10, 32, 58, 46, 48, 49
+
+
+class PlantedModel(NamedTuple):
+    """Numbers of a planted model; F features, D dense columns, M mixing features.
+
+    Args:
+        seeds: uint64 [3]: of draws, of effects, of keys.
+        cardinalities, bases: int64 [F]: keys of each feature, and those of the features before it.
+        zipf: float64 [F, 3]: both ends and the acceptance width of rejection-inversion.
+        alpha: exponent of the Zipf laws.
+        dense: float64 [D, 3]: mean and deviation of a column's logarithm, and its effect.
+        mixing: int64 [M]: features whose keys interact in pairs.
+        scales: float64 [4]: of categorical, dense and pair effects; then the intercept.
+        drift: part of the keys that trade places, and the number of examples over which they do.
+    """
+
+    seeds: Any
+    cardinalities: Any
+    bases: Any
+    zipf: Any
+    alpha: float
+    dense: Any
+    mixing: Any
+    scales: Any
+    drift: Any
+
+
+class Block(NamedTuple):
+    """Buffers of one block of B examples.
+
+    Args:
+        ids: int64 [B, F]; a feature's keys count from 0, without drift the most popular first.
+        dense: int64 [B, D]; -1 is missing.
+        logits: float64 [B]; the planted log-odds.
+        labels: uint8 [B].
+    """
+
+    ids: Any
+    dense: Any
+    logits: Any
+    labels: Any
+
+
+@compiled
+def mix(value: Any) -> Any:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection on 64 bits."""
+    value = (value ^ (value >> np.uint64(30))) * _MIX_1
+    value = (value ^ (value >> np.uint64(27))) * _MIX_2
+    return value ^ (value >> np.uint64(31))
+
+
+@compiled
+def to_unit(bits: Any) -> float:
+    """Uniform in [0, 1)."""
+    return np.float64(bits >> np.uint64(11)) * _TO_UNIT
+
+
+@compiled
+def zipf_integral(x: float, alpha: float) -> float:
+    """The integral of t^-alpha from 1 to x."""
+    if alpha == 1.0:
+        return math.log(x)
+    return math.expm1((1.0 - alpha) * math.log(x)) / (1.0 - alpha)
+
+
+@compiled
+def zipf_inverse(value: float, alpha: float) -> float:
+    """The x with zipf_integral(x) == value."""
+    if alpha == 1.0:
+        return math.exp(value)
+    return math.exp(math.log1p(value * (1.0 - alpha)) / (1.0 - alpha))
+
+
+@compiled
+def draw_rank(model: PlantedModel, feature: int, state: Any) -> Any:
+    """A rank from 0 under the exact Zipf law, by rejection-inversion (Hormann, Derflinger 1996)."""
+    alpha = model.alpha
+    low, high = model.zipf[feature, 0], model.zipf[feature, 1]
+    width = model.zipf[feature, 2]
+    last = model.cardinalities[feature]
+    while True:
+        state += _GOLDEN
+        value = high + to_unit(mix(state)) * (low - high)
+        x = zipf_inverse(value, alpha)
+        rank = min(max(np.int64(x + 0.5), 1), last)
+        if rank - x <= width:
+            return rank - 1
+        if value >= zipf_integral(rank + 0.5, alpha) - math.exp(-alpha * math.log(rank)):
+            return rank - 1
+
+
+@compiled
+def drifted(model: PlantedModel, feature: int, rank: int, example: int) -> int:
+    """The id that holds this rank at this moment: the rank's own, or its opposite's."""
+    opposite = model.cardinalities[feature] - 1 - rank
+    pair = np.uint64(model.bases[feature] + min(rank, opposite))
+    bits = mix(mix(pair ^ model.seeds[2]))
+    if to_unit(bits) >= model.drift[0]:
+        return rank
+    moment = to_unit(mix(bits)) * model.drift[1]
+    return opposite if example >= moment else rank
+
+
+@compiled
+def fade(model: PlantedModel, feature: int, identity: int) -> float:
+    """How much of a full effect a key has; equal for a key and the one it may trade places with."""
+    rank = min(identity, model.cardinalities[feature] - 1 - identity)
+    return math.sqrt(_EFFECT_RANK / (_EFFECT_RANK + rank))
+
+
+@compiled
+def effect_bits(model: PlantedModel, feature: int, identity: int) -> Any:
+    return mix(np.uint64(model.bases[feature] + identity) * _GOLDEN ^ model.seeds[1])
+
+
+@compiled
+def category_effect(model: PlantedModel, feature: int, identity: int) -> float:
+    unit = to_unit(effect_bits(model, feature, identity))
+    return (2.0 * unit - 1.0) * _SQRT_3 * fade(model, feature, identity)
+
+
+@compiled
+def factor(model: PlantedModel, feature: int, identity: int) -> float:
+    """What a key of a mixing feature multiplies with those of the others. It fades faster than a
+    single key's effect, since a product is learned from the joint occurrences of two keys."""
+    unit = to_unit(mix(effect_bits(model, feature, identity)))
+    fading = fade(model, feature, identity)
+    return (2.0 * unit - 1.0) * _SQRT_3 * fading * fading * fading
+
+
+@compiled
+def pair_effects(model: PlantedModel, ids: Any) -> float:
+    """The sum over all pairs of mixing features of the product of their keys' factors."""
+    total = squares = 0.0
+    for feature in model.mixing:
+        value = factor(model, feature, ids[feature])
+        total += value
+        squares += value * value
+    return 0.5 * (total * total - squares)
+
+
+@compiled
+def draw_dense(model: PlantedModel, column: int, bits: Any) -> Any:
+    """A count whose logarithm is nearly normal (a sum of four uniforms), or -1: missing."""
+    if to_unit(mix(bits + _GOLDEN)) < _MISSING:
+        return -1
+    total = -2.0
+    for _ in range(4):
+        total += (np.float64(bits & np.uint64(0xFFFF)) + 0.5) * 2.0**-16
+        bits >>= np.uint64(16)
+    log = model.dense[column, 0] + model.dense[column, 1] * _SQRT_3 * total
+    return np.int64(math.exp(log))
+
+
+@compiled
+def draw_examples(model: PlantedModel, first: int, block: Block, parts: Any) -> None:
+    """Fills a block with the examples from `first` on; `parts` float64 [B, 3] takes the unscaled
+    sums of categorical, dense and pair effects."""
+    ids, dense = block.ids, block.dense
+    num_features, num_dense = ids.shape[1], dense.shape[1]
+    for row in range(ids.shape[0]):
+        example = first + row
+        state = mix(mix(np.uint64(example) + model.seeds[0]) + _GOLDEN)
+        category_sum = dense_sum = 0.0
+        for feature in range(num_features):
+            rank = draw_rank(model, feature, mix(state + np.uint64(feature + 1)))
+            if model.drift[0] > 0.0:
+                rank = drifted(model, feature, rank, example)
+            ids[row, feature] = rank
+            category_sum += category_effect(model, feature, rank)
+        state = mix(state ^ _MIX_1)
+        for column in range(num_dense):
+            value = draw_dense(model, column, mix(state + np.uint64(column + 1)))
+            dense[row, column] = value
+            log = math.log1p(max(value, 0))
+            dense_sum += model.dense[column, 2] * (log - model.dense[column, 0])
+        pair_sum = pair_effects(model, ids[row])
+        parts[row, 0], parts[row, 1], parts[row, 2] = category_sum, dense_sum, pair_sum
+        scales = model.scales
+        logit = scales[3] + scales[0] * category_sum + scales[1] * dense_sum + scales[2] * pair_sum
+        block.logits[row] = logit
+        is_click = to_unit(mix(state ^ _MIX_2)) < 1.0 / (1.0 + math.exp(-logit))
+        block.labels[row] = 1 if is_click else 0
+
+
+@compiled
+def mark_seen(model: PlantedModel, ids: Any, seen: Any) -> None:
+    """Sets seen[key number] for every key of a block; threads may do so at once."""
+    for row in range(ids.shape[0]):
+        for feature in range(ids.shape[1]):
+            seen[model.bases[feature] + ids[row, feature]] = 1
+
+
+@compiled
+def token_of(model: PlantedModel, feature: int, identity: int) -> Any:
+    """32 bits that name a key within its feature: a bijection (MurmurHash3's 32-bit finaliser)."""
+    value = np.uint32(identity) ^ np.uint32(mix(model.seeds[2] + np.uint64(feature)))
+    value = np.uint32((value ^ (value >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    value = np.uint32((value ^ (value >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return value ^ (value >> np.uint32(16))
+
+
+@compiled
+def key_of(model: PlantedModel, feature: int, identity: int) -> Any:
+    """64 bits that name a key among all features' keys: a bijection."""
+    return mix(np.uint64(model.bases[feature] + identity) + model.seeds[2])
+
+
+@compiled
+def fill_keys(model: PlantedModel, ids: Any, keys: Any) -> None:
+    """keys uint64 [B, F] of a block's ids."""
+    for row in range(ids.shape[0]):
+        for feature in range(ids.shape[1]):
+            keys[row, feature] = key_of(model, feature, ids[row, feature])
+
+
+@compiled
+def put_unsigned(text: Any, end: int, value: Any) -> int:
+    """Decimal digits of a uint64; returns the new end."""
+    num_digits = 1
+    rest = value
+    while rest >= np.uint64(10):
+        rest //= np.uint64(10)
+        num_digits += 1
+    for place in range(end + num_digits - 1, end - 1, -1):
+        quotient = value // np.uint64(10)
+        text[place] = _ZERO + np.int64(value - quotient * np.uint64(10))
+        value = quotient
+    return end + num_digits
+
+
+@compiled
+def put_bytes(text: Any, end: int, source: Any) -> Any:
+    for place in range(source.size):
+        text[end + place] = source[place]
+    return end + source.size
+
+
+@compiled
+def put_log(text: Any, end: int, value: int) -> int:
+    """log1p of a count (0 if missing) with four decimals, cut off."""
+    scaled = np.int64(math.log1p(max(value, 0)) * 1e4)
+    end = put_unsigned(text, end, np.uint64(scaled // 10000))
+    text[end] = _DOT
+    rest = scaled % 10000
+    for place in range(end + 4, end, -1):
+        text[place] = _ZERO + rest % 10
+        rest //= 10
+    return end + 5
+
+
+@compiled
+def write_criteo(model: PlantedModel, block: Block, text: Any) -> int:
+    """label, counts (empty: missing), tokens of 8 hex digits, tab separated; returns the bytes."""
+    ids, dense = block.ids, block.dense
+    end = 0
+    for row in range(ids.shape[0]):
+        text[end] = _ZERO + block.labels[row]
+        end += 1
+        for column in range(dense.shape[1]):
+            text[end] = _TAB
+            end += 1
+            if dense[row, column] >= 0:
+                end = put_unsigned(text, end, np.uint64(dense[row, column]))
+        for feature in range(ids.shape[1]):
+            token = token_of(model, feature, ids[row, feature])
+            text[end] = _TAB
+            for place in range(8):
+                text[end + 8 - place] = _HEX[token & np.uint32(15)]
+                token >>= np.uint32(4)
+            end += 9
+        text[end] = _NEWLINE
+        end += 1
+    return end
+
+
+@compiled
+def write_weighted(model: PlantedModel, block: Block, text: Any, has_fields: bool) -> int:
+    """libsvm (index:value) or libffm (field:index:value). Dense columns are the first indices and
+    fields, with log1p of their counts as values; keys follow with value 1."""
+    ids, dense = block.ids, block.dense
+    num_dense = dense.shape[1]
+    end = 0
+    for row in range(ids.shape[0]):
+        text[end] = _ZERO + block.labels[row]
+        end += 1
+        for column in range(num_dense + ids.shape[1]):
+            if column < num_dense and dense[row, column] < 0:
+                continue
+            text[end] = _SPACE
+            end += 1
+            if has_fields:
+                end = put_unsigned(text, end, np.uint64(column))
+                text[end] = _COLON
+                end += 1
+            index = column
+            if column >= num_dense:
+                feature = column - num_dense
+                index = num_dense + model.bases[feature] + ids[row, feature]
+            end = put_unsigned(text, end, np.uint64(index))
+            text[end] = _COLON
+            end += 1
+            if column < num_dense:
+                end = put_log(text, end, dense[row, column])
+            else:
+                text[end] = _ONE
+                end += 1
+        text[end] = _NEWLINE
+        end += 1
+    return end
+
+
+@compiled
+def write_slots(model: PlantedModel, block: Block, text: Any) -> int:
+    """click:L, dense_feature:log1p(count) for every column, then slot:key with slots from 1."""
+    ids, dense = block.ids, block.dense
+    end = 0
+    for row in range(ids.shape[0]):
+        end = put_bytes(text, end, _CLICK)
+        text[end] = _ZERO + block.labels[row]
+        end += 1
+        for column in range(dense.shape[1]):
+            end = put_bytes(text, end, _DENSE_FEATURE)
+            end = put_log(text, end, dense[row, column])
+        for feature in range(ids.shape[1]):
+            text[end] = _SPACE
+            end = put_unsigned(text, end + 1, np.uint64(feature + 1))
+            text[end] = _COLON
+            end = put_unsigned(text, end + 1, key_of(model, feature, ids[row, feature]))
+        text[end] = _NEWLINE
+        end += 1
+    return end

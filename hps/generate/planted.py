@@ -1,0 +1,90 @@
+"""From a GeneratorConfig to the numbers of a planted model, calibrated on a pilot sample.
+
+Above it: log.py. Below it: kernels.py. The log-odds of a click are the intercept plus three sums:
+one effect a key, one slope a dense column, and the products of factors of two keys over all pairs
+of a few small features. Each sum is scaled so that it has its share of the variance; the intercept
+gives the click rate.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from hps.generate.config import GeneratorConfig
+from hps.generate.kernels import Block, PlantedModel, draw_examples
+
+PILOT_EXAMPLES = 1 << 14
+MIXING_FEATURES = 6
+# Shares of the variance of the log-odds: effects of single keys, dense columns, pairs of keys.
+VARIANCE_SHARES = (0.50, 0.35, 0.15)
+
+
+def make_block(num_examples: int, features: int, dense: int) -> Block:
+    """Buffers for a block of examples."""
+    return Block(
+        ids=np.empty((num_examples, features), np.int64),
+        dense=np.empty((num_examples, dense), np.int64),
+        logits=np.empty(num_examples, np.float64),
+        labels=np.empty(num_examples, np.uint8),
+    )
+
+
+def plant(config: GeneratorConfig) -> PlantedModel:
+    """The planted model of a config; equal configs give equal models."""
+    generator = np.random.Generator(np.random.PCG64(config.seed))
+    cardinalities = config.cardinalities()
+    slopes = generator.uniform(0.3, 1.0, config.dense) * generator.choice([-1.0, 1.0], config.dense)
+    deviations = generator.uniform(0.6, 1.6, config.dense)
+    dense = [generator.uniform(0.5, 4.0, config.dense), deviations, slopes / deviations]
+    # The smallest features mix: their keys are often seen together, so the products can be learned.
+    mixing = np.argsort(cardinalities, kind="stable")[: min(MIXING_FEATURES, config.features)]
+    model = PlantedModel(
+        seeds=generator.integers(0, 2**64, 3, np.uint64),
+        cardinalities=cardinalities,
+        bases=np.cumsum(cardinalities) - cardinalities,
+        zipf=np.array([_zipf_constants(int(size), config.alpha) for size in cardinalities]),
+        alpha=config.alpha,
+        dense=np.ascontiguousarray(np.stack(dense, axis=1)),
+        mixing=mixing,
+        scales=np.zeros(4),
+        drift=np.array([config.drift, float(config.examples)]),
+    )
+    return model._replace(scales=_calibrate(model, config))
+
+
+def _integral(x: float, alpha: float) -> float:
+    if alpha == 1.0:
+        return float(np.log(x))
+    return float(np.expm1((1.0 - alpha) * np.log(x)) / (1.0 - alpha))
+
+
+def _inverse(value: float, alpha: float) -> float:
+    if alpha == 1.0:
+        return float(np.exp(value))
+    return float(np.exp(np.log1p(value * (1.0 - alpha)) / (1.0 - alpha)))
+
+
+def _zipf_constants(size: int, alpha: float) -> tuple[float, float, float]:
+    """Both ends of the integral to draw from, and the width within which a rank needs no test."""
+    low = _integral(1.5, alpha) - 1.0
+    high = _integral(size + 0.5, alpha)
+    return low, high, 2.0 - _inverse(_integral(2.5, alpha) - 2.0**-alpha, alpha)
+
+
+def _calibrate(model: PlantedModel, config: GeneratorConfig) -> npt.NDArray[np.float64]:
+    block = make_block(PILOT_EXAMPLES, config.features, config.dense)
+    parts = np.empty((PILOT_EXAMPLES, 3))
+    # The pilot lies where no log reaches, and is the same for every number of examples.
+    draw_examples(model._replace(drift=np.array([0.0, 1.0])), 1 << 62, block, parts)
+    deviations = parts.std(axis=0)
+    shares = np.where(deviations > 1e-9, VARIANCE_SHARES, 0.0)
+    total = shares.sum()
+    scales = np.zeros(4)
+    if total > 0:
+        scales[:3] = config.spread * np.sqrt(shares / total) / np.maximum(deviations, 1e-9)
+    logits = parts @ scales[:3]
+    low, high = -60.0, 60.0
+    for _ in range(60):
+        scales[3] = (low + high) / 2
+        rate = np.mean(1.0 / (1.0 + np.exp(-(logits + scales[3]))))
+        low, high = (scales[3], high) if rate < config.click_rate else (low, scales[3])
+    return scales
