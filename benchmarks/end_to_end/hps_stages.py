@@ -1,4 +1,4 @@
-"""Where the time of a training step of hps goes: the loop of `hps train` with a clock at every line.
+"""Where the time of a training step of hps goes: the loop of `hps train`, a clock at every line.
 
 One run beside the timed ones, in a process of its own; prints JSON as peer_train.py does. Above it:
 end_to_end_bench.py. Below it: hps's public interface.
@@ -7,7 +7,6 @@ end_to_end_bench.py. Below it: hps's public interface.
 import argparse
 import json
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -67,9 +66,8 @@ def main() -> int:
     torch.manual_seed(0)
     optimizer = hps.Adagrad(options.learning_rate)
     table = hps.TableConfig(name=NAME, dim=options.dim + 1, optimizer=optimizer)
-    with tempfile.TemporaryDirectory() as folder:
-        with scratch_server(table, options.dram_bytes, threads=0, folder=folder) as server:
-            figures = train(options, server)
+    with scratch_server(table, options.dram_bytes, threads=0) as server:
+        figures = train(options, server)
     json.dump(figures, sys.stdout)
     return 0
 
