@@ -22,11 +22,9 @@ class _LeaveUnsaved(errors.HpsError):
 
 
 @contextlib.contextmanager
-def scratch_server(
-    table: hps.TableConfig, dram_bytes: int, threads: int, folder: str | None = None
-) -> Iterator[Any]:
+def scratch_server(table: hps.TableConfig, dram_bytes: int, threads: int) -> Iterator[Any]:
     """A server with one table in a temporary store that is removed afterwards."""
-    with tempfile.TemporaryDirectory(dir=folder) as path, contextlib.suppress(_LeaveUnsaved):
+    with tempfile.TemporaryDirectory() as path, contextlib.suppress(_LeaveUnsaved):
         dram = hps.DramCacheConfig(bytes=dram_bytes)
         config = hps.Config(path=path, tables=[table], dram=dram, threads=threads)
         with hps.ParameterServer(config) as server:

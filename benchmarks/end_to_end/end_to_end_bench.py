@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--torch-threads", type=int, default=2)
     parser.add_argument("--folder", default=None, help="where log and stores lie while it runs")
 
 
@@ -61,6 +62,7 @@ class Runs:
         # One column more than dim holds the first-order weights.
         table = hps.TableConfig(name="rows", dim=options["dim"] + 1, optimizer=hps.Adagrad())
         self._row_bytes = row_bytes(table)
+        self._ample_bytes = int(1.3 * options["keys"] * self._row_bytes) + (1 << 20)
         examples, keys = int(options["examples"]), int(options["keys"])
         python("hps", "generate", self._log, "--examples", examples, "--keys", keys)
 
@@ -71,6 +73,7 @@ class Runs:
             model = ["--model", "deepfm", "--dim", self._options["dim"]]
             model += ["--optimizer", "adagrad", "--lr", LEARNING_RATE]
             sizes = ["--batch-size", self._options["batch_size"], "--dram", dram_bytes]
+            sizes += ["--torch-threads", self._options["torch_threads"]]
             where = ["--format", "criteo", "--store", store, "--json", out]
             python("hps", "train", self._log, *where, *model, *sizes)
         figures: Figures = json.loads(out.read_text())
@@ -78,8 +81,7 @@ class Runs:
         return figures
 
     def in_dram(self) -> None:
-        budget = int(1.3 * self._options["keys"] * self._row_bytes) + (1 << 20)
-        figures = self.hps_train(IN_DRAM, budget)
+        figures = self.hps_train(IN_DRAM, self._ample_bytes)
         assert evictions(figures) == 0, "a row was evicted in the run that keeps all in DRAM"
 
     def spilling(self) -> None:
@@ -92,13 +94,25 @@ class Runs:
         printed = python(
             "benchmarks.end_to_end.peer_train",
             *("--peer", peer),
+            *("--table-rows", int(self._options["keys"])),
+            *self._loop_options(),
+        )
+        self.figures.setdefault(PEERS[peer], []).append(json.loads(printed))
+
+    def stages(self) -> Figures:
+        """hps_stages.py: a run with everything in DRAM that is not timed against anyone."""
+        name = "benchmarks.end_to_end.hps_stages"
+        printed = python(name, "--dram-bytes", self._ample_bytes, *self._loop_options())
+        return dict(json.loads(printed))
+
+    def _loop_options(self) -> list[object]:
+        return [
             *("--data", self._log),
             *("--dim", self._options["dim"]),
             *("--batch-size", self._options["batch_size"]),
-            *("--table-rows", int(self._options["keys"])),
             *("--learning-rate", LEARNING_RATE),
-        )
-        self.figures.setdefault(PEERS[peer], []).append(json.loads(printed))
+            *("--torch-threads", self._options["torch_threads"]),
+        ]
 
 
 def evictions(figures: Figures) -> int:
@@ -134,6 +148,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Interleaved runs of everyone; see add_arguments for the options."""
     if smoke:
         options |= {"examples": 2000, "keys": 20_000, "batch_size": 64, "repetitions": 1}
+        options |= {"torch_threads": 1}
     absent = absent_peers("fbgemm_gpu")
     peers = [peer for peer in PEERS if peer != "fbgemm" or not absent]
     with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
@@ -143,10 +158,11 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             for peer in peers:
                 runs.peer(peer)
             runs.spilling()
+        by_stage = {"hps, step by step (not timed above)": [runs.stages()], **runs.figures}
     figures = runs.figures
     counts = {name: {one["examples"] for one in ones} for name, ones in figures.items()}
     assert len(set.union(*counts.values())) == 1, f"not everyone saw the same examples: {counts}"
-    axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size")}
+    axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size", "torch_threads")}
     axes["rows"] = num_rows_of(figures[IN_DRAM][0])
     own, rows = rate(figures[IN_DRAM]), []
     for peer in peers:
@@ -155,7 +171,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     spilled = rate(figures[SPILLING])
     rows.append(comparison_row({"run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.5))
     add_notes(rows, figures)
-    return {"axes": axes, "rows": rows, "absent": absent, "tables": [stage_table(figures)]}
+    return {"axes": axes, "rows": rows, "absent": absent, "tables": [stage_table(by_stage)]}
 
 
 def add_notes(rows: list[Row], figures: dict[str, list[Figures]]) -> None:

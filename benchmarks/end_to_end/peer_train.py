@@ -9,14 +9,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 import hps
 from benchmarks.end_to_end.peer_tables import TABLES, PeerTable
+from benchmarks.end_to_end.stages import Stages
 from hps.models import DeepFM
 from hps.reader import ReaderConfig, open_reader
 from hps.types import Batch
@@ -45,21 +44,9 @@ class PeerDeepFM(DeepFM):
         return bags.view(self.num_features, len(batch), self.columns).transpose(0, 1)
 
 
-class Stages:
-    """Seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
 def train(options: argparse.Namespace) -> dict[str, object]:
     """One epoch; returns examples, seconds, loss and the stages."""
+    torch.set_num_threads(options.torch_threads)
     torch.manual_seed(0)
     log = open_reader(
         options.data,
@@ -110,6 +97,7 @@ def main() -> int:
     parser.add_argument("--table-rows", type=int, required=True)
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--dense-learning-rate", type=float, default=0.001)
+    parser.add_argument("--torch-threads", type=int, default=2)
     json.dump(train(parser.parse_args()), sys.stdout)
     return 0
 

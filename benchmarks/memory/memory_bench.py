@@ -18,7 +18,7 @@ from benchmarks.common.timing import Samples
 ROOT = Path(__file__).parents[2]
 BUCKET_SLOTS = 64
 INDEX_BYTES = 16
-CONSTANT_BYTES = 128 << 20
+CONSTANT_BYTES = 64 << 20
 LOAD_ASKED_FOR = 0.86
 SPILLED_OVER_BUDGET = 4
 

@@ -8,6 +8,7 @@ Every contender must read the same rows after its first step. Above it: benchmar
 import argparse
 import contextlib
 import gc
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -168,14 +169,17 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         options |= {"rows": [5000], "dims": [16], "examples": 64, "batches": 4}
         options |= {"repetitions": 5, "steps": 2}
     warnings.filterwarnings("ignore", message=".*[Ss]parse invariant checks.*")
-    torch.set_num_threads(options["threads"])
     rows: list[Row] = []
-    for num_rows in map(int, options["rows"]):
-        for dim in options["dims"]:
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1 if smoke else options["threads"])
+    try:
+        for num_rows, dim in itertools.product(map(int, options["rows"]), options["dims"]):
             work = make_workload(num_rows, dim, options)
             for optimizer in options["optimizers"]:
                 axes = {"rows": num_rows, "dim": dim, "optimizer": optimizer}
                 rows += run_cell(axes, work, options)
+    finally:
+        torch.set_num_threads(threads_before)
     kept = ("rows", "dims", "optimizers", "threads", "examples", "batches", "steps", "ranked")
     axes = {key: options[key] for key in kept} | {"features": FEATURES, "zipf": 1.05}
     return {"axes": axes, "rows": rows, "absent": options["absent"]}
