@@ -26,7 +26,7 @@ PACKAGE = "recbole==1.2.1"
 PREFIX = "recbole/dataset_example/ml-100k/ml-100k"
 SINGLE = ("user", "item", "age", "gender", "occupation", "zip", "year")
 NUM_FEATURES = len(SINGLE) + 1  # and the genres of the film, a bag
-DIM, BATCH_SIZE, EPOCHS = 16, 1024, 8
+DIM, BATCH_SIZE, EPOCHS = 16, 1024, 6
 Keys = NDArray[np.int64]
 
 
@@ -122,7 +122,8 @@ def run(wheel: Path, store: Path, epochs: int = EPOCHS) -> dict[str, float]:
     torch.manual_seed(0)
     # DeepFM keeps its first-order weight in a column of the same row.
     table = hps.TableConfig(name="features", dim=DIM + 1, optimizer=hps.Adagrad(lr=0.03))
-    with hps.ParameterServer(hps.Config(path=store, tables=[table])) as server:
+    config = hps.Config(path=store, tables=[table], dram=hps.DramCacheConfig(bytes="16MiB"))
+    with hps.ParameterServer(config) as server:
         model = DeepFM(server, {"features": NUM_FEATURES}, num_dense=0, hidden=(64,), dropout=0.5)
         criterion = torch.nn.BCEWithLogitsLoss()
         row_optimizer = hps.RowOptimizer(server)

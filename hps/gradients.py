@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hps.batch_rows import BatchRows
     from hps.parameter_server import ParameterServer
 
-_ATTRIBUTE = "_pending_gradients"
-
 
 class StepListener(Protocol):
     """Who holds rows for a step: an open `hps.Pipeline`."""
@@ -151,10 +149,9 @@ class PendingGradients:
 
 def pending_of(server: "ParameterServer") -> PendingGradients:
     """The server's pending gradients, made at first use."""
-    pending = getattr(server, _ATTRIBUTE, None)
-    if pending is None:
-        pending = PendingGradients()
-        setattr(server, _ATTRIBUTE, pending)
+    if server.pending_gradients is None:
+        server.pending_gradients = PendingGradients()
+    pending = server.pending_gradients
     assert isinstance(pending, PendingGradients)
     return pending
 

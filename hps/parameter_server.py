@@ -41,7 +41,7 @@ class _Tiers:
 class _View:
     """How a store is opened other than for writing."""
 
-    checkpoint: str | None
+    checkpoint: str | int | None
 
 
 class ParameterServer:
@@ -81,6 +81,9 @@ class ParameterServer:
         self._is_open = False
         self._is_read_only = _view is not None
         self._is_changed = False
+        # Of the training loop: kept here, read and written by hps.gradients and hps.pipeline.
+        self.pending_gradients: Any = None
+        self.num_open_pipelines = 0
         caches = make_dram_caches(config, tiers.make_cache)
         self._store = tiers.open_store(
             config.path,
@@ -359,21 +362,25 @@ class ParameterServer:
                 "seconds": seconds,
             }
 
-    def restore(self, tag: str | None = None) -> tuple[Any, Any]:
-        """Goes back to a checkpoint, which is the newest from now on; None is the newest one.
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """Goes back to a checkpoint, which is the newest from now on.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
 
         Returns:
             (model, reader) as they were given to checkpoint(), each None if it was not.
 
         Raises:
-            ConfigError: no such checkpoint; batches are in flight; read-only server.
+            ConfigError: no such checkpoint; a pipeline is open; read-only server.
             CorruptionError: the checkpoint is damaged.
         """
         with self._lock:
             self._check_writable("restore")
-            if self.pins:
+            if self.num_open_pipelines or self.pins:
                 raise ConfigError(
-                    f"restore: batches in flight hold {self.pins} pins; leave the pipeline first"
+                    f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
+                    f"batches in flight; leave the pipeline's `with` block first"
                 )
             model, reader, rates = cut.decode_extras(self._store.extras(tag))
             self._store.restore(tag)
@@ -382,6 +389,21 @@ class ParameterServer:
             known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
             self.learning_rates.update(known)
             self._is_changed = False
+            return model, reader
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+
+        Raises:
+            ConfigError: no such checkpoint.
+            CorruptionError: the checkpoint is damaged.
+        """
+        with self._lock:
+            self._check_open()
+            model, reader, _ = cut.decode_extras(self._store.extras(tag))
             return model, reader
 
     def checkpoints(self) -> list[dict[str, Any]]:
@@ -459,7 +481,7 @@ class ParameterServer:
 def open(
     path: str | PathLike[str],
     read_only: bool = True,
-    checkpoint: str | None = None,
+    checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
     *,
     _tiers: _Tiers | None = None,
@@ -472,7 +494,7 @@ def open(
     Args:
         path: directory of the store.
         read_only: False opens it for writing, as ParameterServer does.
-        checkpoint: tag to look at; None is the newest.
+        checkpoint: tag or id to look at; None is the newest.
         dram: budget of the dram_cache.
 
     Raises:

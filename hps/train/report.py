@@ -16,12 +16,18 @@ def peak_rss_bytes() -> int:
 
 
 def tiers_of(stats: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The numbers of each tier that is there: hits, misses, evictions, bytes and more."""
-    return {
+    """The numbers of each tier that is there: hits, misses, evictions, bytes and more.
+
+    `bytes` is memory for a cache, and for the ssd_store what its files take up.
+    """
+    tiers = {
         tier: {name: value for name, value in stats[tier].items() if not isinstance(value, dict)}
         for tier in TIERS
         if tier in stats
     }
+    if "ssd_store" in tiers:
+        tiers["ssd_store"].setdefault("bytes", tiers["ssd_store"].get("files_bytes", 0))
+    return tiers
 
 
 def hit_rates(stats: Mapping[str, Any]) -> dict[str, float]:

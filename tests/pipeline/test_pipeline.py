@@ -219,6 +219,18 @@ def test_only_depth_0_and_whole_accumulate_are_accepted(tmp_path: Path) -> None:
             next(iter(pipeline))
 
 
+def test_restore_is_refused_while_a_pipeline_is_open(tmp_path: Path) -> None:
+    with Loop(tmp_path) as loop:
+        loop.server.checkpoint(tag="start")
+        with loop.pipeline as batches:
+            loop.backward(next(iter(batches)))
+            loop.optimizer.step()
+            with pytest.raises(hps.ConfigError, match="pipeline"):
+                loop.server.restore("start")
+        loop.server.restore("start")
+        assert loop.server.num_rows("ads") == 0
+
+
 def test_stages_report_their_seconds(tmp_path: Path) -> None:
     with Loop(tmp_path) as loop, loop.pipeline as batches:
         for batch in batches:

@@ -1,0 +1,81 @@
+"""A run killed after a checkpoint and resumed ends with the bits of one that was never interrupted."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hps.train import TrainOptions, train
+from tests.logs import write_criteo
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import os, signal, sys
+import torch
+from hps.train import train
+from hps.train.progress import Progress
+from tests.parity.test_resume import options
+
+class KillAt(Progress):
+    def update(self, totals, logits, labels, server):
+        if totals.batches == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+torch.set_num_threads(1)
+train(options(sys.argv[1], sys.argv[2], resume=True), KillAt(1))
+"""
+
+
+def options(log: str | Path, store: str | Path, **changes: Any) -> TrainOptions:
+    """Dropout, Adam's moments on the dense side, a scheduler on both: all must be taken up."""
+    values: dict[str, Any] = {
+        "data": [log],
+        "store": store,
+        "dim": 8,
+        "batch_size": 64,
+        "hidden": (16,),
+        "dropout": 0.3,
+        "dram": "512KiB",
+        "optimizer": "adam",
+        "scheduler": "cosine",
+        "scheduler_steps": 100,
+        "checkpoint_every": 8,
+        "epochs": 2,
+        "seed": 5,
+    }
+    return TrainOptions(**{**values, **changes})
+
+
+def train_until_killed(log: Path, store: Path, batches: int) -> None:
+    words = [sys.executable, "-c", SCRIPT, str(log), str(store), str(batches)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def _examples_of(batches: int) -> int:
+    """Examples in the first batches: an epoch of 2,000 is 31 batches of 64 and one of 16."""
+    epochs, rest = divmod(batches, 32)
+    return 2000 * epochs + 64 * rest
+
+
+@pytest.mark.parametrize("kills", [[20], [13, 45]])
+def test_killed_run_resumes_to_the_same_bits(tmp_path: Path, kills: list[int]) -> None:
+    torch.set_num_threads(1)
+    log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
+    whole = train(options(log, tmp_path / "whole"))
+    store = tmp_path / "store"
+    for batches in kills:
+        train_until_killed(log, store, batches)
+    resumed = train(options(log, store, resume=True))
+    assert resumed["resumed_from"] is not None
+    last_checkpoint = kills[-1] // 8 * 8
+    assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all
+    assert resumed["examples"] == whole["examples"] - _examples_of(last_checkpoint)
+    assert whole["tiers"]["dram_cache"]["evictions"] > 0
+    assert resumed["tiers"]["dram_cache"]["evictions"] > 0
+    for figure in ("digests", "loss_digest", "train_logloss", "rows", "total_examples"):
+        assert resumed[figure] == whole[figure], figure
