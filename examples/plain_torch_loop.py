@@ -1,7 +1,8 @@
 """A user's own torch model in a plain training loop; only its embeddings live in the server.
 
-Run it: python examples/plain_torch_loop.py. It trains for a few seconds, saves a checkpoint, goes back
-to it, and shows that the model is the same. Above it: nobody. Below it: the public names of hps.
+Run it: python examples/plain_torch_loop.py. It trains for a few seconds, saves a checkpoint, goes
+back to it, and shows that the model is the same. Above it: nobody. Below it: the public names of
+hps.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Trains on small samples of real click logs, one file of each format, and says what was read.
 
-Run it: python examples/real_samples.py [--data DIR]. The samples are a few hundred rows: enough to see
-each format read, trained on and stored, too few to judge a model by. Above it: nobody. Below it:
-`hps.train`.
+Run it: python examples/real_samples.py [--data DIR]. The samples are a few hundred rows: enough to
+see each format read, trained on and stored, too few to judge a model by. Above it: nobody. Below
+it: `hps.train`.
 """
 
 import argparse

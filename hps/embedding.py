@@ -209,8 +209,9 @@ class SparseEmbedding(nn.Module):
 
     def _gather(self, lookup: _Lookup, out: torch.Tensor) -> torch.Tensor:
         if lookup.rows is not None:
-            return lookup.rows.gather(out)
-        self._server.pull(self.table, lookup.keys, out=out)
+            lookup.rows.gather(out)
+        else:
+            self._server.pull(self.table, lookup.keys, out=out)
         return out
 
     def _read(self, lookup: _Lookup) -> torch.Tensor:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from hps.errors import ConfigError
 from hps.batch_rows import RowUpdate
+from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.batch_rows import BatchRows

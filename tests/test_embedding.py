@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.front import one_feature_batch, open_server, random_bags
 
 import hps
 from hps.gradients import pending_of
 from hps.pooling import RUN, make_bags, sum_bags
+from tests.front import one_feature_batch, open_server, random_bags
 
 
 def rows_of(server: hps.ParameterServer, num_keys: int) -> torch.Tensor:

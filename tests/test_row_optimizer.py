@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.front import open_server, random_bags
 
 import hps
 from hps.gradients import pending_of
+from tests.front import open_server, random_bags
 
 
 def pull(server: hps.ParameterServer, keys: list[int], table: str = "ads") -> torch.Tensor:

@@ -46,8 +46,8 @@ class TrainOptions:
         init_std: standard deviation of new rows' weights.
         hidden: widths of the deep part.
         dropout: of the deep part.
-        scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down to
-            0 over `scheduler_steps`. Of rows and dense part alike.
+        scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down
+            to 0 over `scheduler_steps`. Of rows and dense part alike.
         precision: of the dense part's forward; "float16" goes with a gradient scaler.
         hash_keys, on_error, dense, label, shared_vocabulary: how the log is read; see `hps.reader`.
         seed: of rows, dense weights and dropout.
@@ -116,7 +116,9 @@ class TrainOptions:
                 f"scheduler={self.scheduler!r} needs scheduler_steps >= 1, the steps it spans"
             )
         if self.device is not None and self.gpu is None:
-            raise ConfigError(f"device={self.device!r} names the GPU tier's; give its gpu budget too")
+            raise ConfigError(
+                f"device={self.device!r} names the GPU tier's; give its gpu budget too"
+            )
 
     def server_config(self) -> Config:
         """The store and its one table."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Progress:
     """Writes a line every so often; on a terminal over the last one.
 
-    Loss and AUC are those of the examples since the last line, before the model was trained on them.
+    Loss and AUC are those of the examples since the last line, before the model was trained on
+    them.
 
     Args:
         seconds: between lines; 0 for no line at all.

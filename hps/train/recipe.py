@@ -92,6 +92,6 @@ class ModelRecipe:
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
-                    f"the stored model has {field}={stored!r}, this run asks for {asked!r}; give the "
-                    "same flags to resume it, or another store"
+                    f"the stored model has {field}={stored!r}, this run asks for {asked!r}; "
+                    "give the same flags to resume it, or another store"
                 )

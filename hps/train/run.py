@@ -1,4 +1,4 @@
-"""The training run: open the store, take up the newest checkpoint if asked to, loop, measure, report.
+"""The training run: open the store, take up a checkpoint if asked to, loop, measure, report.
 
 Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader, `Trainer`.
 """
@@ -88,7 +88,7 @@ class TrainingRun:
             self.trainer.load_state(stored.model)
 
     def train(self) -> dict[str, Any]:
-        """Trains to the end of the log and writes the final checkpoint; returns the figures so far."""
+        """Trains to the end of the log and writes the final checkpoint; returns the figures."""
         first = self.trainer.totals.examples
         start = time.perf_counter()
         stages, position = self._loop()

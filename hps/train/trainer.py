@@ -1,4 +1,4 @@
-"""Trainer: a model, its two optimizers, and one step after the other; all of its state in one mapping.
+"""Trainer: a model, its two optimizers, one step after the other; all state in one mapping.
 
 Above it: `hps.train.run`, which feeds it batches and writes checkpoints. Below it: `hps.models`,
 `hps.RowOptimizer`, torch.
@@ -84,7 +84,7 @@ class Trainer:
     def backward(self, batch: Batch) -> torch.Tensor:
         """Forward and backward of one batch; returns its logits [B], detached."""
         with torch.autocast("cpu", dtype=self._dtype, enabled=self._dtype is not None):
-            logits = self.model(batch)
+            logits: torch.Tensor = self.model(batch)
         loss = binary_cross_entropy_with_logits(logits.float(), batch.labels)
         share = loss / self._accumulate if self._accumulate > 1 else loss
         self._scaler.scale(share).backward()  # type: ignore[no-untyped-call]
@@ -102,7 +102,7 @@ class Trainer:
             scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """Everything besides the rows and the reader's position; torch.load(weights_only=True) reads it."""
+        """All but rows and reader's position, as torch.load(weights_only=True) can read it."""
         return {
             "format_version": FORMAT_VERSION,
             "recipe": self.recipe.to_dict(),
@@ -126,7 +126,8 @@ class Trainer:
             bool(state["scaler"]) != self._scaler.is_enabled()
         ):
             raise ConfigError(
-                "the checkpoint was written with another scheduler or precision; give the same flags"
+                "the checkpoint was written with another scheduler or precision; "
+                "give the same flags"
             )
         self.totals = Totals(**state["totals"])
         self.model.load_state_dict(state["model"])
@@ -148,8 +149,8 @@ def stored_recipe(state: Mapping[str, Any]) -> ModelRecipe:
     version = state.get("format_version")
     if version != FORMAT_VERSION:
         raise ConfigError(
-            f"the checkpoint's model has format_version={version!r}, this hps reads {FORMAT_VERSION}; "
-            "it was stored by a user's own loop or another version"
+            f"the checkpoint's model has format_version={version!r}, this hps reads "
+            f"{FORMAT_VERSION}; it was stored by a user's own loop or another version"
         )
     return ModelRecipe.from_dict(state["recipe"])
 
@@ -162,7 +163,5 @@ def _make_scheduler(
             optimizer, start_factor=0.1, total_iters=options.scheduler_steps
         )
     if options.scheduler == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(
-            optimizer, T_max=options.scheduler_steps
-        )
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.scheduler_steps)
     return None

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.front import open_server
 
 import hps
 from hps.models import DLRM, MODELS, ClickModel, DCNv2, DeepFM, WideAndDeep
+from tests.front import open_server
 
 NUM_EXAMPLES, NUM_FEATURES, NUM_DENSE = 6, 3, 2
 

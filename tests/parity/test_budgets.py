@@ -1,7 +1,7 @@
 """The same log and seed give the same rows and losses whatever the budget, threads or instructions.
 
-Every run asserts its premise: that rows were evicted where the budget is small, and none where it is
-not.
+Every run asserts its premise: that rows were evicted where the budget is small, and none where it
+is not.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run killed after a checkpoint and resumed ends with the bits of one that was never interrupted."""
+"""A run killed after a checkpoint and resumed ends with the bits of one never interrupted."""
 
 import signal
 import subprocess

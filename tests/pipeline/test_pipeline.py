@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.front import one_feature_batch, open_server
 
 import hps
+from tests.front import one_feature_batch, open_server
 
 KEYS = [[1, 2], [2, 3], [3, 4]]
 
