@@ -19,6 +19,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
     parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
     parser.add_argument("--checkpoint", default=None, metavar="TAG", help="newest if not given")
+    parser.add_argument("--dram", default="256MiB", help="budget of the host tier")
     parser.add_argument("--format", default=None, help="the training run's if not given")
     parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     parser.add_argument("--on-error", default=None, help="the training run's if not given")
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         "on_error": arguments.on_error,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    figures = evaluate_store(arguments.data, arguments.store, arguments.checkpoint, **changes)
+    figures = evaluate_store(
+        arguments.data, arguments.store, arguments.checkpoint, arguments.dram, **changes
+    )
     print(format_table(figures))
     write_json(arguments.json, figures)
     return 0

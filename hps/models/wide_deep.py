@@ -42,9 +42,8 @@ class WideAndDeep(ClickModel):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
-        rows = self.embed(batch)
+        vectors, first_order = self.embed(batch).split([self.dim, 1], dim=2)
         dense = self.scale_dense(batch)
-        wide = rows[..., self.dim].sum(dim=1) + dense @ self.dense_first_order
-        vectors = rows[..., : self.dim].flatten(1)
-        deep: torch.Tensor = self.deep(torch.cat([vectors, dense], dim=1))
+        wide = first_order.sum(dim=(1, 2)) + dense @ self.dense_first_order
+        deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))
         return self.bias + wide + deep.squeeze(1)

@@ -41,7 +41,11 @@ def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, f
 
 
 def evaluate_store(
-    data: Sequence[str | Path], store: str | Path, checkpoint: str | None = None, **changes: Any
+    data: Sequence[str | Path],
+    store: str | Path,
+    checkpoint: str | None = None,
+    dram: int | str = "256MiB",
+    **changes: Any,
 ) -> dict[str, Any]:
     """Measures a stored model on a log; the store is opened read-only.
 
@@ -49,6 +53,7 @@ def evaluate_store(
         data: the log's files, of the format the model was trained on.
         store: directory of the store.
         checkpoint: tag of the checkpoint to measure; None takes the newest that holds a model.
+        dram: budget of the host tier.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
@@ -69,7 +74,7 @@ def evaluate_store(
             "`hps train` writes one that does"
         )
     recipe = stored_recipe(state)
-    with open_store(store, read_only=True, checkpoint=name) as server:
+    with open_store(store, read_only=True, checkpoint=name, dram=dram) as server:
         model = recipe.build(server)
         model.load_state_dict(state["model"])
         tables = list(server.tables.values())
@@ -82,7 +87,7 @@ def evaluate_store(
             **metrics,
             "seconds": seconds,
             "examples_per_second": metrics["examples"] / seconds,
-            "rows": {name: server.num_rows(name) for name in server.tables},
+            "rows": sum(server.num_rows(name) for name in server.tables),
             "tiers": tiers_of(server.stats()),
             "peak_rss_bytes": peak_rss_bytes(),
         }

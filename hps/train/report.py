@@ -79,6 +79,6 @@ def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         for name, pattern in formats.items()
         if figures.get(name) is not None
     ]
-    lines.append(("rows", f"{sum(figures['rows'].values()):,}"))
+    lines.append(("rows", f"{figures['rows']:,}"))
     lines.append(("peak memory, MiB", f"{figures['peak_rss_bytes'] / 2**20:,.0f}"))
     return lines

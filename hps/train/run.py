@@ -52,7 +52,7 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
             figures["test_auc"] = test["auc"]
             figures["test_logloss"] = test["logloss"]
             figures["test_calibration"] = test["calibration"]
-        figures["rows"] = {name: server.num_rows(name) for name in server.tables}
+        figures["rows"] = sum(server.num_rows(name) for name in server.tables)
         if options.digest:
             figures["digests"] = {name: server.digest(name) for name in server.tables}
     figures["peak_rss_bytes"] = peak_rss_bytes()

@@ -52,7 +52,7 @@ def run(log: Path, store: Path, **changes: Any) -> dict[str, Any]:
 def in_memory(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     figures = run(log, tmp_path_factory.mktemp("memory") / "store")
     assert evictions(figures) == 0
-    assert figures["rows"]["features"] > 20_000
+    assert figures["rows"] > 20_000
     return figures
 
 
@@ -71,7 +71,7 @@ def assert_equal(figures: dict[str, Any], other: dict[str, Any]) -> None:
 def test_a_part_of_the_rows_in_memory(
     log: Path, tmp_path: Path, in_memory: dict[str, Any], part: int
 ) -> None:
-    budget = in_memory["rows"]["features"] * SLOT_BYTES // part
+    budget = in_memory["rows"] * SLOT_BYTES // part
     figures = run(log, tmp_path / "store", dram=budget)
     assert evictions(figures) > 1000
     assert figures["tiers"]["ssd_store"]["hits"] > 1000
@@ -95,7 +95,7 @@ def test_smallest_budget_that_holds_a_batch(
 
 def test_a_hundredth_of_the_rows_in_memory(log: Path, tmp_path: Path) -> None:
     whole = run(log, tmp_path / "whole", batch_size=8)
-    budget = whole["rows"]["features"] * SLOT_BYTES // 100
+    budget = whole["rows"] * SLOT_BYTES // 100
     figures = run(log, tmp_path / "store", batch_size=8, dram=budget)
     assert evictions(whole) == 0 and evictions(figures) > 50_000
     assert_equal(figures, whole)
