@@ -50,8 +50,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             figures = run(sample, log_format, Path(folder) / "store")
         print(
-            f"{name}: {figures['examples']} examples, {figures['rows']} rows, learnt by heart to AUC "
-            f"{figures['test_auc'] or float('nan'):.3f}"
+            f"{name}: {figures['examples']} examples, {figures['rows']} rows, learnt by heart to "
+            f"AUC {figures['test_auc'] or float('nan'):.3f}"
         )
 
 

@@ -45,7 +45,7 @@ class DeepFM(ClickModel):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         # One split: its backward is one copy, that of two slices four passes over the rows.
-        vectors, first_order = self.embed(batch).split([self.dim, 1], dim=2)
+        vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
         dense = self.scale_dense(batch)
         total = vectors.sum(dim=1) + dense @ self.dense_factors
         squares = vectors.square().sum(dim=1) + dense.square() @ self.dense_factors.square()

@@ -42,7 +42,7 @@ class WideAndDeep(ClickModel):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
-        vectors, first_order = self.embed(batch).split([self.dim, 1], dim=2)
+        vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
         dense = self.scale_dense(batch)
         wide = first_order.sum(dim=(1, 2)) + dense @ self.dense_first_order
         deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))

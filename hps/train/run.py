@@ -34,7 +34,7 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
         progress: told about every batch; None for silence.
 
     Returns:
-        The figures of `hps train --json` (see `Report` in `hps.train.report`).
+        The figures of `hps train --json`; docs/training.md lists them.
 
     Raises:
         ConfigError: flags that do not fit each other or what the store holds.
