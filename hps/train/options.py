@@ -54,8 +54,8 @@ class TrainOptions:
         threads: of the native core; 0 takes all cores.
         torch_threads: of torch; 0 leaves torch's choice.
         checkpoint_every: batches between checkpoints; 0 for the final one only.
-        resume: go on from the newest checkpoint that holds a model and a position, with its learning
-            rates and random state.
+        resume: go on from the newest checkpoint that holds a model and a position, with its
+            learning rates and random state.
         digest: compute each table's digest in the end.
 
     Raises:
