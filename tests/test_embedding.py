@@ -11,7 +11,6 @@ from hps.gradients import pending_of
 from hps.pooling import make_bags, sum_bags
 from tests.front import one_feature_batch, open_server, random_bags
 
-
 RUN = 32  # occurrences; architecture and docs name it, so the twin does not import it
 
 
