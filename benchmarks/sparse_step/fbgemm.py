@@ -46,8 +46,8 @@ def make_table(work: Workload, rows: int, optimizer: str) -> Any:
         bounds_check_mode=BoundsCheckMode.NONE,
         device="cpu",
     )
-    with torch.no_grad():
-        work.initialised(module.split_embedding_weights()[0])
+    # Its own memory has been written to by now, too late to choose the kind of page.
+    module.weights_host.data = work.initialised(torch.empty_like(module.weights_host.data))
     return module
 
 
