@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int64_t kCopyBytes = 64;   // weights of a row of dim 16
-constexpr int64_t kGroup = 8;        // rows whose copies stand together, so that loads overlap
+constexpr int64_t kCopyBytes = 64;  // weights of a row of dim 16
+constexpr int64_t kGroup = 8;       // rows whose copies stand together, so that loads overlap
 
 inline void Prefetch(const char* row) {
   __builtin_prefetch(row, 0, 3);

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common.huge_pages import HUGE_PAGE
+
 COPY_BYTES = 64
 DISTANCES = (4, 8, 16, 24, 32, 48, 64)
-_HUGE_PAGE = 2 << 20
 
 
 def compile_gather() -> ctypes.CDLL:
@@ -27,21 +28,13 @@ def compile_gather() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
-def huge_page_bytes() -> int:
-    """Bytes of this process that lie on huge pages now."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
 def aligned(num_bytes: int) -> np.ndarray:
     """Zeroed uint8 memory that starts on a huge page and asks for more of them."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=flags)
+    memory = mmap.mmap(-1, num_bytes + HUGE_PAGE, flags=flags)
     memory.madvise(mmap.MADV_HUGEPAGE)
     view = np.frombuffer(memory, dtype=np.uint8)
-    shift = -view.ctypes.data % _HUGE_PAGE
+    shift = -view.ctypes.data % HUGE_PAGE
     return view[shift : shift + num_bytes]
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 import hps
+from benchmarks.common.huge_pages import huge_page_bytes
 from benchmarks.common.keys import EXAMPLES, FEATURES, hashed_keys
 from benchmarks.common.report import comparison_row
 from benchmarks.common.server import TABLE, dram, insert, row_bytes, scratch_server
 from benchmarks.common.timing import StepTimer, interleave
-from benchmarks.pull.gather import PlainGather, huge_page_bytes
+from benchmarks.pull.gather import PlainGather
 
 DIM = 16
 HEADER_BYTES = 16

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from benchmarks.common.huge_pages import advise
+
 INITIAL_WEIGHT = 0.01
 LEARNING_RATE = 0.05
 ROW_WISE_EPS = 1e-8
@@ -25,6 +27,7 @@ class Workload:
         ids: int64 [L] a batch.
         keys: the same as 64-bit hashed keys, int64 [L] a batch.
         grads: float32 [L, dim], the same for every batch.
+        peer_huge_pages: the peers' tables, too, are to lie on huge pages, as hps's does.
     """
 
     rows: int
@@ -32,11 +35,18 @@ class Workload:
     ids: list[torch.Tensor]
     keys: list[torch.Tensor]
     grads: torch.Tensor
+    peer_huge_pages: bool = False
 
     @property
     def length(self) -> int:
         """Requested keys a step."""
         return int(self.grads.shape[0])
+
+    def initialised(self, weights: torch.Tensor) -> torch.Tensor:
+        """A peer's table that has not been written yet, with every weight at its start."""
+        if self.peer_huge_pages:
+            advise(weights)
+        return weights.fill_(INITIAL_WEIGHT)
 
 
 class Contender(Protocol):

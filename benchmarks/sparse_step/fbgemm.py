@@ -9,24 +9,22 @@ import torch
 
 from benchmarks.sparse_step.contender import (
     ADAGRAD_EPS,
-    INITIAL_WEIGHT,
     LEARNING_RATE,
     ROW_WISE_EPS,
     Workload,
 )
 
 
-def make_table(rows: int, dim: int, optimizer: str, initial_weight: float = INITIAL_WEIGHT) -> Any:
+def make_table(work: Workload, rows: int, optimizer: str) -> Any:
     """A TBE module with one table in host memory.
 
     Sums over bags: for bags of one that is many times as fast as PoolingMode.NONE, and twice as
     fast as the same ids laid out as 26 features.
 
     Args:
+        work: names dim, a multiple of 4.
         rows: of the table.
-        dim: floats in an embedding; a multiple of 4.
         optimizer: "rowwise_adagrad" or "adagrad".
-        initial_weight: of every weight.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, PoolingMode
@@ -39,7 +37,7 @@ def make_table(rows: int, dim: int, optimizer: str, initial_weight: float = INIT
     is_row_wise = optimizer == "rowwise_adagrad"
     kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD if is_row_wise else EmbOptimType.EXACT_ADAGRAD
     module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        [(rows, work.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
         optimizer=kind,
         learning_rate=LEARNING_RATE,
         eps=ROW_WISE_EPS if is_row_wise else ADAGRAD_EPS,
@@ -48,8 +46,8 @@ def make_table(rows: int, dim: int, optimizer: str, initial_weight: float = INIT
         bounds_check_mode=BoundsCheckMode.NONE,
         device="cpu",
     )
-    with torch.no_grad():
-        module.split_embedding_weights()[0].fill_(initial_weight)
+    # Its own memory has been written to by now, too late to choose the kind of page.
+    module.weights_host.data = work.initialised(torch.empty_like(module.weights_host.data))
     return module
 
 
@@ -58,7 +56,7 @@ class Fbgemm:
 
     def __init__(self, work: Workload, optimizer: str) -> None:
         self._work = work
-        self._table = make_table(work.rows, work.dim, optimizer)
+        self._table = make_table(work, work.rows, optimizer)
         self._offsets = torch.arange(work.length + 1)
 
     def step(self, idx: int) -> None:

@@ -44,7 +44,7 @@ class ManagedCollision:
         in_order = torch.sort(all_keys & WITHOUT_TOP_BIT).values
         assert bool((in_order[1:] != in_order[:-1]).all()), "keys collide without their top bit"
         self._mapping._mch_sorted_raw_ids[: work.rows] = in_order
-        self._table = make_table(work.rows + 1, work.dim, "rowwise_adagrad")
+        self._table = make_table(work, work.rows + 1, "rowwise_adagrad")
         self._features = [_jagged(keys & WITHOUT_TOP_BIT) for keys in work.keys]
         self._offsets = torch.arange(work.length + 1)
 

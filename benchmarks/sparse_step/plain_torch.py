@@ -7,7 +7,6 @@ import torch
 
 from benchmarks.sparse_step.contender import (
     ADAGRAD_EPS,
-    INITIAL_WEIGHT,
     LEARNING_RATE,
     ROW_WISE_EPS,
     Workload,
@@ -25,7 +24,7 @@ class PlainTorch:
 
     def __init__(self, work: Workload, is_sorted: bool) -> None:
         self._work = work
-        self._weights = torch.full((work.rows, work.dim), INITIAL_WEIGHT)
+        self._weights = work.initialised(torch.empty(work.rows, work.dim))
         self._accumulators = torch.zeros(work.rows)
         self._out = torch.empty(work.length, work.dim)
         self._sum_gradients = self._by_sort if is_sorted else self._by_index_add
@@ -66,7 +65,7 @@ class EmbeddingBagAdagrad:
 
     def __init__(self, work: Workload) -> None:
         self._work = work
-        weights = torch.full((work.rows, work.dim), INITIAL_WEIGHT)
+        weights = work.initialised(torch.empty(work.rows, work.dim))
         self._module = torch.nn.EmbeddingBag.from_pretrained(
             weights, freeze=False, mode="sum", sparse=True
         )

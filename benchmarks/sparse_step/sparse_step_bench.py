@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=50, help="distinct batches, cycled")
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out, by name")
     parser.add_argument(
+        "--peer-huge-pages", action="store_true", help="huge pages under the peers' tables, too"
+    )
+    parser.add_argument(
         "--ranked", action="store_true", help="dense ids ordered by popularity, not shuffled"
     )
 
@@ -66,6 +69,7 @@ def make_workload(rows: int, dim: int, options: dict[str, Any]) -> Workload:
         ids=[torch.from_numpy(batch) for batch in ids],
         keys=[torch.from_numpy(hashed_keys(batch).view(np.int64)) for batch in ids],
         grads=torch.randn(length, dim, generator=generator) * 0.01,
+        peer_huge_pages=options["peer_huge_pages"],
     )
 
 
@@ -180,6 +184,16 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
                 rows += run_cell(axes, work, options)
     finally:
         torch.set_num_threads(threads_before)
-    kept = ("rows", "dims", "optimizers", "threads", "examples", "batches", "steps", "ranked")
+    kept = (
+        "rows",
+        "dims",
+        "optimizers",
+        "threads",
+        "examples",
+        "batches",
+        "steps",
+        "ranked",
+        "peer_huge_pages",
+    )
     axes = {key: options[key] for key in kept} | {"features": FEATURES, "zipf": 1.05}
     return {"axes": axes, "rows": rows, "absent": options["absent"]}

@@ -6,11 +6,11 @@ Above it: pytest. Below it: benchmarks/.
 import json
 
 import pytest
-from hps.cli.main import main as hps_main
 
 from benchmarks import run
 from benchmarks.common.report import check_result
 from benchmarks.memory.memory_bench import one_bucket_load
+from hps.cli.main import main as hps_main
 
 PEERS = {"sparse_step": ["fbgemm_gpu", "torchrec"], "end_to_end": ["fbgemm_gpu"]}
 
