@@ -102,6 +102,17 @@ bool KeyIndex::Grow(Shard* shard) {
   return Resize(shard, kPage * std::max(pages + 1, pages * 11 / 10));
 }
 
+bool KeyIndex::Reserve(uint64_t count) {
+  HPS_CHECK(size_ == 0);
+  const uint64_t bytes = count / shards_.size() * kEntryBytes * 100 / 82;
+  if (bytes < kPage) return true;
+  for (Shard& shard : shards_) {
+    const uint64_t wanted = (bytes + kPage - 1) / kPage * kPage;
+    if (shard.bytes < wanted && !Resize(&shard, wanted)) return false;
+  }
+  return true;
+}
+
 bool KeyIndex::Put(uint64_t hash, uint64_t location, uint64_t* previous) {
   HPS_CHECK(location < kNone);
   Shard& shard = shards_[hash >> 56];

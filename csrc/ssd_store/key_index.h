@@ -37,6 +37,8 @@ class KeyIndex {
   // Sets the location; *previous is the old one or kNone. False when the system has no memory left.
   bool Put(uint64_t hash, uint64_t location, uint64_t* previous);
   uint64_t Erase(uint64_t hash);
+  // Makes an empty index large enough for `count` keys at once. False as in Put.
+  bool Reserve(uint64_t count);
   void Clear();
 
   // Calls visit(location) for every key.

@@ -3,7 +3,6 @@
 //
 // Above it: table_store.h. Below it: segment, key_index. Only footers are read, never rows.
 #include <algorithm>
-#include <cerrno>
 #include <mutex>
 
 #include "ssd_store/table_store.h"
@@ -21,6 +20,7 @@ Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>
   chunks_.clear();
   free_chunks_.clear();
   if (cut == nullptr) return Status::Ok();
+  if (!index_.Reserve(cut->num_rows)) return OutOfMemory();
   for (const SegmentInfo& info : cut->segments) HPS_RETURN_IF_ERROR(LoadSegment(info));
   if (index_.size() != cut->num_rows) {
     return Status(StatusCode::kCorruption, context_->folder + ": table '" + schema_.name +
@@ -51,10 +51,7 @@ Status TableStore::LoadSegment(const SegmentInfo& info) {
     if (has_memory) ApplyTombstones(ordinal, tombstones, count);
   };
   HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
-  if (!has_memory) {
-    return Status(StatusCode::kStore, "no memory left for the index of " + context_->folder,
-                  ENOMEM);
-  }
+  if (!has_memory) return OutOfMemory();
   return Status::Ok();
 }
 

@@ -14,13 +14,13 @@ namespace {
 
 constexpr uint64_t kAhead = 16;  // keys between a prefetch and its use
 
-Status OutOfMemory(const std::string& table) {
+}  // namespace
+
+Status TableStore::OutOfMemory() const {
   return Status(StatusCode::kStore,
-                "table '" + table + "': the system has no memory left for the store's index",
+                "table '" + schema_.name + "': the system has no memory left for the store's index",
                 ENOMEM);
 }
-
-}  // namespace
 
 uint64_t TableStore::CapacityOf(uint64_t num_bytes) const {
   const uint64_t records = num_bytes / (schema_.row_bytes + kChecksumBytes);
@@ -102,7 +102,7 @@ Status TableStore::Append(const char* rows, uint64_t count) {
     {
       const std::unique_lock<std::shared_mutex> lock(mutex_);
       segment.info.num_records += size;
-      if (!PutKeys(writer_ordinal_, first, rows, row_bytes, size)) return OutOfMemory(schema_.name);
+      if (!PutKeys(writer_ordinal_, first, rows, row_bytes, size)) return OutOfMemory();
     }
     rows += size * row_bytes;
     count -= size;

@@ -101,6 +101,7 @@ class TableStore {
     uint32_t idx = 0;  // of the chunk within its segment
   };
 
+  Status OutOfMemory() const;
   Status OpenSegment();
   bool AddChunks(uint32_t ordinal, uint64_t num_records);
   uint32_t AddSegment(std::shared_ptr<Segment> segment);
