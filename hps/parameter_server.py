@@ -41,7 +41,7 @@ class _Tiers:
 class _View:
     """How a store is opened other than for writing."""
 
-    checkpoint: str | None
+    checkpoint: str | int | None
 
 
 class ParameterServer:
@@ -359,8 +359,26 @@ class ParameterServer:
                 "seconds": seconds,
             }
 
-    def restore(self, tag: str | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a kept checkpoint, as restore() would give them; changes nothing.
+
+        Args:
+            tag: tag, or id as checkpoints() lists it; None is the current one.
+
+        Raises:
+            ConfigError: no such checkpoint.
+            CorruptionError: it is damaged.
+        """
+        with self._lock:
+            self._check_open()
+            model, reader, _ = cut.decode_extras(self._store.extras(tag))
+            return model, reader
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a checkpoint, which is the newest from now on; None is the newest one.
+
+        Args:
+            tag: tag, or id as checkpoints() lists it.
 
         Returns:
             (model, reader) as they were given to checkpoint(), each None if it was not.
@@ -385,13 +403,13 @@ class ParameterServer:
             return model, reader
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The checkpoints that are kept, oldest first, each with at least its tag or None."""
+        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
         with self._lock:
             self._check_open()
             listed: list[dict[str, Any]] = self._store.checkpoints()
             return listed
 
-    def delete_checkpoint(self, tag: str) -> list[str]:
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
         """Lets go of a tagged checkpoint.
 
         Returns:
@@ -459,7 +477,7 @@ class ParameterServer:
 def open(
     path: str | PathLike[str],
     read_only: bool = True,
-    checkpoint: str | None = None,
+    checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
     *,
     _tiers: _Tiers | None = None,
@@ -472,7 +490,7 @@ def open(
     Args:
         path: directory of the store.
         read_only: False opens it for writing, as ParameterServer does.
-        checkpoint: tag to look at; None is the newest.
+        checkpoint: tag or id of the cut to look at; None is the newest.
         dram: budget of the dram_cache.
 
     Raises:
