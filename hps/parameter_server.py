@@ -407,13 +407,13 @@ class ParameterServer:
             return model, reader
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The checkpoints that are kept, oldest first, each with at least its tag or None."""
+        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
         with self._lock:
             self._check_open()
             listed: list[dict[str, Any]] = self._store.checkpoints()
             return listed
 
-    def delete_checkpoint(self, tag: str) -> list[str]:
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
         """Lets go of a tagged checkpoint.
 
         Returns:

@@ -6,6 +6,7 @@ the dram_cache is taken there, every other one from the ssd_store, where it has 
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hps.errors import ConfigError
 from hps.row_layout import Floats, Images, Keys
 from hps.table_stack import TableStack
 
+_DIRTY = 3
 _PIECE_BYTES = 2**23
 
 
@@ -22,10 +24,17 @@ def digest(stack: TableStack) -> str:
     """Two 64-bit sums of two hashes of every stored row image, as 32 hex digits."""
     low = high = 0
     piece = max(1, _PIECE_BYTES // stack.layout.row_bytes)
-    for images in _images(stack, piece):
+    for images in chain(_dirty_rows(stack, piece), _rows_not_dirty(stack, piece)):
         part_low, part_high = _C.digest_rows(np.ascontiguousarray(images))
         low, high = low + part_low, high + part_high
     return f"{high % 2**64:016x}{low % 2**64:016x}"
+
+
+def _rows_not_dirty(stack: TableStack, piece: int) -> Iterator[Images]:
+    """Rows of the ssd_store but for those that are newer above; nothing may move meanwhile."""
+    for images in stack.store.scan(stack.name, piece):
+        is_newest = stack.cache.contains(stack.layout.keys(images)) != _DIRTY
+        yield images if is_newest.all() else images[is_newest]
 
 
 def _dirty_rows(stack: TableStack, piece: int) -> Iterator[Images]:
@@ -43,7 +52,8 @@ def items(
     """(keys [n], rows [n, D]) or (keys, rows, state [n, S]) of every stored row, n up to `batch`.
 
     Reads may go on between two pieces, though they move rows between the tiers: the dirty rows come
-    first and their keys are remembered, so that one which is evicted later is not seen again below.
+    first and their keys are remembered (8 bytes each), so that one which is evicted later is not
+    seen again below.
 
     Raises:
         ConfigError: the table was changed since the iteration began.

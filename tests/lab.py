@@ -1,7 +1,7 @@
 """Small servers for tests, over readable twins or over the native tiers, with budgets that evict.
 
-Above it: tests of the server. A Lab is one store: it can be opened again and again, and knows how to
-fill its disk and to damage it.
+Above it: tests of the server. A Lab is one store: it can be opened again and again, and knows how
+to fill its disk and to damage it.
 """
 
 import re
@@ -30,7 +30,7 @@ TWIN_ROWS = 16
 
 
 class Lab:
-    """One store over tiers of one kind: "twins", "native_dram" over the twin's store, or "native"."""
+    """One store over tiers of a kind: "twins", "native_dram" over the twin's store, or "native"."""
 
     def __init__(self, kind: str, path: Path) -> None:
         if kind == "native" and not hasattr(_C, "SsdStore"):

@@ -27,7 +27,9 @@ def test_restore_brings_back_rows_model_reader_and_rates(lab: Lab) -> None:
         server.push("ads", keys, random_floats(generator, 400, 4))
         server.erase("ads", keys[:50])
         assert server.digest("ads") != digest and evictions(server) > 0
-        found, reader = server.restore("day-1")
+        assert server.checkpoint_state("day-1")[1] == {"file": "a.txt", "line": 12}
+        number = server.checkpoints()[-1]["id"]
+        found, reader = server.restore(number)
         assert server.digest("ads") == digest and dump(server) == rows
         assert server.num_rows("ads") == len(rows)
         assert server.learning_rates == {"ads": 0.25}
@@ -174,9 +176,7 @@ def test_a_reopened_store_keeps_what_is_fixed_and_takes_what_is_free(lab: Lab) -
         "dim": lambda: lab.server(table(dim=5), seed=3),
         "optimizer": lambda: lab.server(table(hps.Adam()), seed=3),
         "initializer": lambda: lab.server(
-            hps.TableConfig(
-                name="ads", dim=4, optimizer=hps.SGD(), initializer=hps.Constant(1.0)
-            ),
+            hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(), initializer=hps.Constant(1.0)),
             seed=3,
         ),
         "seed": lambda: lab.server(table(), seed=4),

@@ -1,4 +1,10 @@
-"""Bad arguments, full disks and damage: typed errors that say what to do; the store opens afterwards."""
+"""Bad arguments, full disks, damage: typed errors that say what to do; the store opens again."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +129,53 @@ def test_with_a_full_disk_nothing_is_lost_and_pulls_go_on(
         np.testing.assert_array_equal(server.pull("ads", keys), expected)
 
 
+@contextmanager
+def no_file_may_grow() -> Iterator[None]:
+    """The operating system refuses every write, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_when_native_writes_are_refused_pulls_go_on(tmp_path: Path) -> None:
+    lab = Lab("native", tmp_path)
+    keys = np.arange(700, dtype=np.uint64)
+    many = np.arange(10**6, 10**6 + 20000, dtype=np.uint64)
+    with lab.server(table()) as server:
+        fill(server, 600)
+        server.checkpoint("good")
+        server.push("ads", keys[:400], ones(400))
+        digest = server.digest("ads")
+        expected = server.pull("ads", keys).copy()
+        server.push("ads", keys[300:400], np.zeros((100, 4), np.float32))
+        errors = []
+        with no_file_may_grow():
+            pulled = [server.pull("ads", keys).copy() for _ in range(3)]
+            is_same = server.digest("ads") == digest
+            for call in (
+                lambda: server.push("ads", many, ones(20000)),
+                lambda: server.checkpoint("bad"),
+            ):
+                try:
+                    call()
+                except hps.StoreError as error:
+                    errors.append(error)
+            pulled.append(server.pull("ads", keys).copy())
+        assert len(errors) == 2 and is_same
+        for rows in pulled:
+            np.testing.assert_array_equal(rows, expected)
+        assert server.stats()["ssd_store"]["rows_read_through"] > 0
+        server.push("ads", keys[:10], ones(10))  # writes are possible again
+        expected[:10] -= np.float32(1)
+        assert len(dump(server)) == server.num_rows("ads")
+    with lab.server(table()) as server:
+        np.testing.assert_array_equal(server.pull("ads", keys), expected)
+        assert [info["tag"] for info in server.checkpoints()] == ["good", "last"]
+
+
 def test_a_damaged_row_is_an_error_and_its_neighbours_are_not(twin_disk_lab: Lab) -> None:
     lab = twin_disk_lab
     with lab.server(table()) as server:
@@ -140,8 +193,6 @@ def test_a_damaged_row_is_an_error_and_its_neighbours_are_not(twin_disk_lab: Lab
 
 
 def test_a_second_writer_is_told_the_first_ones_pid(lab: Lab) -> None:
-    import os
-
     with lab.server(table()) as server:
         fill(server, 3)
         server.checkpoint()

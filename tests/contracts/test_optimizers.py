@@ -1,9 +1,10 @@
-"""Optimizers against a float64 reference a row, against torch's own, and the twin against the native code.
+"""Optimizers against float64 references, against torch's own, and the twin against the native code.
 
-Gradients are fixed, 100 steps, with duplicate keys; the native cache is small enough that rows leave and
+Gradients are fixed, 100 steps, with duplicate keys; the caches are small enough that rows leave and
 return all the time.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +68,7 @@ class ReferenceRow:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
-def test_100_steps_equal_a_float64_reference(
-    lab: Lab, optimizer: hps.optimizers.Optimizer
-) -> None:
+def test_100_steps_equal_a_float64_reference(lab: Lab, optimizer: hps.optimizers.Optimizer) -> None:
     generator = np.random.default_rng(17)
     reference: dict[int, ReferenceRow] = {}
     distinct = 200 if lab.kind != "twins" else 30
@@ -107,7 +106,9 @@ def test_100_steps_equal_a_float64_reference(
     ],
     ids=["sgd", "adagrad", "adam", "sparse_adam"],
 )
-def test_100_steps_equal_torchs_own(lab: Lab, ours: hps.optimizers.Optimizer, theirs) -> None:  # type: ignore[no-untyped-def]
+def test_100_steps_equal_torchs_own(
+    lab: Lab, ours: hps.optimizers.Optimizer, theirs: Callable[..., torch.optim.Optimizer]
+) -> None:
     """Every key occurs in each step, since torch counts Adam's steps globally."""
     generator = np.random.default_rng(23)
     num_rows = 40

@@ -78,7 +78,7 @@ def test_batches_larger_than_the_cache_give_the_same_rows(lab: Lab) -> None:
 def test_budget_never_shows_in_rows_though_rates_change(
     lab: Lab, optimizer: hps.optimizers.Optimizer
 ) -> None:
-    """Rows are read early under one learning rate and updated under another; some in between evicted."""
+    """Rows are read under one learning rate and updated under another, some evicted in between."""
     digests = []
     for scale in (1.0, 40.0):
         generator = np.random.default_rng(5)

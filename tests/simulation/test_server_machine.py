@@ -1,7 +1,7 @@
 """Random sequences of every public verb against a dict; tiny tiers, so that each step moves rows.
 
-Hypothesis prints the failing sequence and shrinks it. The dict holds what the store should hold: weights
-of SGD with learning rate 1 over integer gradients, which float32 adds exactly in any order.
+Hypothesis prints the failing sequence and shrinks it. The dict holds what the store should hold:
+weights of SGD with learning rate 1 over integer gradients, which float32 adds exactly in any order.
 """
 
 import shutil

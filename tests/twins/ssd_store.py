@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,21 @@ Bytes = NDArray[np.uint8]
 Tables = dict[str, dict[int, bytes]]
 
 
+class Cut(NamedTuple):
+    """One checkpoint."""
+
+    tag: str | None
+    tables: Tables
+    extras: dict[str, bytes]
+    id: int
+
+
 class TwinDisk:
     """What lies on disk: checkpoints of one store, newest last, and its schemas."""
 
     def __init__(self) -> None:
-        self.checkpoints: list[tuple[str | None, Tables, dict[str, bytes]]] = []
+        self.checkpoints: list[Cut] = []
+        self.num_cuts = 0
         self.schemas: dict[str, TableSchema] = {}
         self.seed = 0
         self.writer: int | None = None
@@ -69,14 +79,14 @@ class TwinSsdStore:
             if stored != schema:
                 raise ConfigError(f"table {schema.name!r} is stored as {stored}; asked: {schema}")
 
-    def _find(self, tag: str | None) -> tuple[str | None, Tables, dict[str, bytes]]:
+    def _find(self, tag: str | int | None) -> Cut:
         for cut in reversed(self.disk.checkpoints):
-            if tag is None or cut[0] == tag:
+            if tag is None or tag in (cut.tag, cut.id):
                 return cut
         raise ConfigError(f"{self.path} has no checkpoint {tag!r}")
 
-    def _load(self, tag: str | None) -> dict[str, bytes]:
-        _, tables, extras = self._find(tag)
+    def _load(self, tag: str | int | None) -> dict[str, bytes]:
+        _, tables, extras, _ = self._find(tag)
         self.tables = {name: dict(tables.get(name, {})) for name in self.disk.schemas}
         return extras
 
@@ -118,31 +128,32 @@ class TwinSsdStore:
     def checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
         assert not self.read_only
         tables = {name: dict(rows) for name, rows in self.tables.items()}
-        kept = [cut for cut in self.disk.checkpoints if tag is None or cut[0] != tag]
-        kept.append((tag, tables, dict(extras)))
-        untagged = [cut for cut in kept if cut[0] is None]
-        old = untagged[: max(0, len(untagged) - self.keep_last)]
-        self.disk.checkpoints = [cut for cut in kept if not any(cut is gone for gone in old)]
-        return {"tag": tag, "rows": 0, "bytes": sum(len(blob) for blob in extras.values())}
+        kept = [cut for cut in self.disk.checkpoints if tag is None or cut.tag != tag]
+        self.disk.num_cuts += 1
+        kept.append(Cut(tag, tables, dict(extras), self.disk.num_cuts))
+        old = [cut.id for cut in kept if cut.tag is None][: -self.keep_last]
+        self.disk.checkpoints = [cut for cut in kept if cut.id not in old]
+        return self.checkpoints()[-1]
 
-    def restore(self, tag: str | None) -> dict[str, bytes]:
+    def restore(self, tag: str | int | None) -> dict[str, bytes]:
         extras = self._load(tag)
-        self.disk.checkpoints.append(self._find(tag))
+        cut = self._find(tag)
+        self.disk.checkpoints.remove(cut)
+        self.disk.checkpoints.append(cut)  # the newest from now on
         return extras
 
     def checkpoints(self) -> list[dict[str, Any]]:
         return [
-            {"tag": tag, "rows": sum(len(rows) for rows in tables.values())}
-            for tag, tables, _ in self.disk.checkpoints
+            {"tag": cut.tag, "id": cut.id, "rows": sum(map(len, cut.tables.values())), "bytes": 0}
+            for cut in self.disk.checkpoints
         ]
 
-    def delete_checkpoint(self, tag: str) -> list[str]:
-        self._find(tag)
-        self.disk.checkpoints = [cut for cut in self.disk.checkpoints if cut[0] != tag]
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
+        self.disk.checkpoints.remove(self._find(tag))
         return []
 
-    def extras(self, tag: str | None) -> dict[str, bytes]:
-        return dict(self._find(tag)[2]) if self.disk.checkpoints else {}
+    def extras(self, tag: str | int | None) -> dict[str, bytes]:
+        return dict(self._find(tag).extras) if self.disk.checkpoints else {}
 
     def stats(self) -> dict[str, Any]:
         return {"index_bytes": sum(16 * len(rows) for rows in self.tables.values())}

@@ -1,0 +1,164 @@
+"""hps stats, verify, checkpoints, export, import, and how the command line ends in errors."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import hps
+from hps.cli.main import COMMANDS, main
+
+TABLE = hps.TableConfig(
+    name="ads", dim=3, optimizer=hps.Adam(lr=0.1), features=["C1"], initializer=hps.Uniform()
+)
+KEYS = np.array([0, 2**63, 2**64 - 1, *range(1, 500)], np.uint64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with one table, in two checkpoints."""
+    path = tmp_path / "store"
+    config = hps.Config(path=path, tables=[TABLE], seed=7)
+    with hps.ParameterServer(config) as server:
+        server.push("ads", KEYS, np.ones((len(KEYS), 3), np.float32))
+        server.checkpoint("day-1")
+        server.push("ads", KEYS[:9], np.ones((9, 3), np.float32))
+    return path
+
+
+def digest(path: Path, **options: str) -> str:
+    with hps.open(path, **options) as server:
+        return str(server.digest("ads"))
+
+
+def test_stats_prints_rows_and_writes_json(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "stats.json"
+    assert main(["stats", str(store), "--digest", "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "ads" in text and "502" in text and "adam" in text
+    figures = json.loads(out.read_text())
+    assert figures["tables"]["ads"]["rows"] == 502
+    assert figures["tables"]["ads"]["digest"] == digest(store)
+    assert main(["stats", str(store), "--checkpoint", "day-1", "--json", str(out)]) == 0
+    assert len(json.loads(out.read_text())["checkpoints"]) == 2
+
+
+def test_verify_names_a_damaged_file(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(store)]) == 0
+    largest = max((path for path in store.rglob("*") if path.is_file()), key=_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    assert main(["verify", str(store)]) == 1
+    captured = capsys.readouterr()
+    assert largest.name in captured.out and captured.err.startswith("hps: error: ")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_checkpoints_lists_and_deletes(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", str(store)]) == 0
+    text = capsys.readouterr().out
+    assert "day-1" in text and "last" in text
+    assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
+    capsys.readouterr()
+    assert main(["checkpoints", str(store)]) == 0
+    assert "day-1" not in capsys.readouterr().out
+    assert main(["checkpoints", str(store), "--delete", "day-1"]) == 1
+    assert "day-1" in capsys.readouterr().err
+
+
+def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> None:
+    file, copy = tmp_path / "rows.parquet", tmp_path / "copy"
+    assert main(["export", str(store), str(file)]) == 0
+    assert pyarrow.parquet.read_table(file).num_rows == 502
+    assert main(["import", str(file), str(copy)]) == 0
+    assert digest(copy) == digest(store)
+    with hps.open(copy) as server:
+        assert server.tables["ads"] == TABLE and server.config.seed == 7
+    assert main(["export", str(store), str(file), "--checkpoint", "day-1"]) == 0
+    assert main(["import", str(file), str(copy)]) == 0
+    assert digest(copy) == digest(store, checkpoint="day-1")
+
+
+def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> None:
+    file, copy = tmp_path / "rows.parquet", tmp_path / "copy"
+    assert main(["export", str(store), str(file), "--no-state"]) == 0
+    assert "state" not in pyarrow.parquet.read_schema(file).names
+    assert main(["import", str(file), str(copy)]) == 0
+    with hps.open(copy) as ours, hps.open(store) as theirs:
+        keys = np.sort(KEYS)
+        np.testing.assert_array_equal(ours.pull("ads", keys), theirs.pull("ads", keys))
+        for _, _, state in ours.items("ads", state=True):
+            assert not state.any()
+
+
+def test_import_refuses_what_does_not_fit(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.parquet"
+    assert main(["export", str(store), str(file)]) == 0
+    other = tmp_path / "other"
+    tables = [
+        hps.TableConfig(name="ads", dim=3, optimizer=hps.Adagrad(), features=["C1"]),
+        hps.TableConfig(name="wide", dim=5, optimizer=hps.Adam(), features=["C2"]),
+    ]
+    with hps.ParameterServer(hps.Config(path=other, tables=tables)) as server:
+        server.checkpoint()
+    plain = tmp_path / "plain.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"key": [1]}), plain)
+    refused = {
+        "'adagrad'.*--no-state": ["import", str(file), str(other)],
+        "weights.*float.*5": ["import", str(file), str(other), "--table", "wide"],
+        "--table nope": ["import", str(file), str(other), "--table", "nope"],
+        "does not describe": ["import", str(plain), str(tmp_path / "new")],
+        "--table None.*ads.*wide": ["export", str(other), str(file)],
+        "cannot be read as parquet": ["import", str(Path(__file__)), str(other)],
+        "store": ["stats", str(tmp_path / "nowhere")],
+        "day-7": ["stats", str(store), "--checkpoint", "day-7"],
+    }
+    for message, words in refused.items():
+        capsys.readouterr()
+        assert main(words) == 1, words
+        error = capsys.readouterr().err
+        assert error.startswith("hps: error: ") and error.count("\n") == 1
+        assert re.search(message, error), (message, error)
+    assert main(["import", str(file), str(other), "--no-state"]) == 0
+
+
+def test_usage_errors_end_with_2_and_help_lists_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in ([], ["nope"], ["stats"], ["stats", "a", "--nope"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 2
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+
+
+def test_python_m_hps_runs_without_torch(store: Path) -> None:
+    """The commands that look into a store need none of the training extra."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from hps.cli.main import main\n"
+        f"sys.exit(main(['stats', {str(store)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "hps", "stats", str(store / "no")], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stderr.startswith("hps: error: ")
