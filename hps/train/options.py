@@ -116,7 +116,9 @@ class TrainOptions:
                 f"scheduler={self.scheduler!r} needs scheduler_steps >= 1, the steps it spans"
             )
         if self.device is not None and self.gpu is None:
-            raise ConfigError(f"device={self.device!r} names the GPU tier's; give its gpu budget too")
+            raise ConfigError(
+                f"device={self.device!r} names the GPU tier's; give its gpu budget too"
+            )
 
     def server_config(self) -> Config:
         """The store and its one table."""

@@ -162,7 +162,5 @@ def _make_scheduler(
             optimizer, start_factor=0.1, total_iters=options.scheduler_steps
         )
     if options.scheduler == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(
-            optimizer, T_max=options.scheduler_steps
-        )
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.scheduler_steps)
     return None
