@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hps
 from hps.row_layout import RowLayout
 
 DIM = 8
@@ -27,7 +26,7 @@ def read(path: str) -> dict[str, Any]:
 
 def budget(log: dict[str, Any]) -> int:
     """Bytes of DRAM that hold a quarter of the rows that the log will make."""
-    row_bytes = RowLayout(hps.Adagrad(), DIM + 1).row_bytes  # the last column is first order
+    row_bytes = RowLayout("adagrad", DIM + 1).row_bytes  # the last column is first order
     return int(log["distinct_keys"]) // PART_OF_ROWS * (row_bytes + SLOT_BYTES)
 
 
