@@ -11,20 +11,22 @@ step() { printf '\n== %s\n' "$*"; }
 rm -rf demo
 mkdir demo
 
-step "A click log of 600,000 examples over 200,000 keys, from a model that is known"
-hps generate demo/train.tsv --examples 600000 --keys 200000 --seed 1 \
+step "A click log of 1,000,000 examples over 200,000 keys, from a model that is known"
+hps generate demo/train.tsv --examples 1000000 --keys 200000 --seed 1 \
   --test demo/test.tsv --test-examples 100000
 
 budget="$(.venv/bin/python tools/demo_report.py budget demo/train.tsv.json)"
-step "DeepFM with a DRAM budget of a quarter of its rows ($budget bytes); the rest lives on SSD"
-hps train demo/train.tsv --format criteo --store demo/store --model deepfm --dim 8 \
-  --batch-size 2048 --dram "$budget" --test demo/test.tsv --json demo/train.json
+step "DeepFM with a DRAM budget of a quarter of its rows ($budget bytes); the others are on SSD"
+hps train demo/train.tsv --format criteo --store demo/store --model deepfm --dim 8 --lr 0.02 \
+  --batch-size 2048 --dram "$budget" --test demo/test.tsv --json demo/train.json \
+  --progress-seconds 3
 
 step "The stored model, read again"
 hps evaluate demo/test.tsv --store demo/store
+step "The store"
 hps checkpoints demo/store
 hps stats demo/store
 hps verify demo/store
 
 step "Summary"
-.venv/bin/python tools/demo_report.py table demo/train.tsv.json demo/train.json
+.venv/bin/python tools/demo_report.py table demo/test.tsv.json demo/train.json
