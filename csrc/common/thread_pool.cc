@@ -1,9 +1,24 @@
-// Workers that block between jobs: spinning is ruinous on a machine that others share.
+// The workers' protocol: generation_ counts the jobs, running_ the workers still at the current
+// one.
 #include "common/thread_pool.h"
 
 #include "common/check.h"
 
 namespace hps {
+namespace {
+
+constexpr int kLooks = 400;  // a few microseconds, less than a wake-up
+
+template <class Done>
+void LookFor(Done done) {
+  for (int i = 0; i < kLooks && !done(); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
+}  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
   HPS_CHECK(num_threads >= 1);
@@ -35,6 +50,7 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
   }
   start_.notify_all();
   task(0);
+  LookFor([this] { return running_.load(std::memory_order_relaxed) == 0; });
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [this] { return running_ == 0; });
   task_ = nullptr;
@@ -44,6 +60,7 @@ void ThreadPool::Work(int worker) {
   uint64_t seen = 0;
   for (;;) {
     const std::function<void(int)>* task = nullptr;
+    LookFor([&] { return generation_.load(std::memory_order_relaxed) != seen; });
     {
       std::unique_lock<std::mutex> lock(mutex_);
       start_.wait(lock, [&] { return stop_ || generation_ != seen; });

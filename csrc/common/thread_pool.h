@@ -1,11 +1,12 @@
 // ThreadPool: runs one function on every worker and waits; workers block between calls.
 //
 // Above it: dram_cache, reader. Below it: nothing. A pool that spins is ruinous on a busy machine,
-// so workers sleep on a condition variable. Run may be called by one thread at a time; the caller
-// works as worker 0, so a pool of one thread never switches. Owned by whoever made it; joins in its
-// destructor.
+// so workers look for work for some microseconds, as long as a wake-up takes, then sleep. Run may
+// be called by one thread at a time; the caller works as worker 0, so a pool of one thread never
+// switches. Owned by whoever made it; joins in its destructor.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -35,8 +36,8 @@ class ThreadPool {
   std::condition_variable start_;
   std::condition_variable done_;
   const std::function<void(int)>* task_ = nullptr;
-  uint64_t generation_ = 0;
-  int running_ = 0;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> running_{0};
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -14,6 +14,7 @@ namespace hps {
 // Occurrences of a key, and while they are counted the accumulator of its current run of 32; once
 // all are, the index of its second run among the extra ones (valid if count > 32).
 struct KeyRuns {
+  uint64_t key;
   uint32_t count;
   uint32_t accumulator;
 };
@@ -28,7 +29,7 @@ struct WorkerBatch {
   uint32_t* id_table;    // [id_mask + 1] open addressing: id + 1, 0 = empty
   uint64_t id_mask;
   uint64_t* keys;             // [num_unique]
-  KeyRuns* runs;              // [num_unique]
+  KeyRuns* runs;              // [num_unique]; has the key once more, beside what is counted
   uint32_t* extra_owners;     // [num_extra] id whose run accumulator num_unique + i is
   uint32_t* next_runs;        // [num_extra] the owner's following extra run, or kNoRun
   uint32_t* accumulators;     // [num_occurrences] of each own occurrence, in order

@@ -39,8 +39,8 @@ inline auto WithDim(int dim, Body body) {
 
 // A chunk of a batch after hashing: the keys whose parts are this worker's.
 struct OwnedChunk {
-  uint64_t keys[kChunk + 8];
-  uint64_t hashes[kChunk + 8];
+  uint64_t keys[kChunk + 16];
+  uint64_t hashes[kChunk + 16];  // what stands behind the last one is only prefetched
   uint32_t positions[kChunk + 16];
 };
 
@@ -83,63 +83,69 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
   return kept;
 }
 
-// One more occurrence of key `id`; returns the accumulator it belongs to. Numbers of later runs
-// carry the top bit until the number of unique keys is known.
-inline uint32_t CountOccurrence(WorkerBatch* worker, uint32_t id) {
-  KeyRuns& runs = worker->runs[id];
-  if (runs.count % kRunLength == 0 && runs.count != 0) {
-    worker->extra_owners[worker->num_extra] = id;
-    runs.accumulator = static_cast<uint32_t>(worker->num_extra++) | kExtraRun;
-  }
-  ++runs.count;
-  return runs.accumulator;
-}
+// What numbering keeps in registers while it goes over a chunk.
+struct IdTable {
+  uint32_t* entries;
+  uint64_t mask;
+  KeyRuns* runs;
+  uint32_t num_unique;
+};
 
-// The id of a key that the quick look did not find: displaced from its entry, or new.
-inline uint32_t FindOrAddId(WorkerBatch* worker, uint64_t key, uint64_t hash) {
-  for (uint64_t entry = hash >> 16 & worker->id_mask;; entry = (entry + 1) & worker->id_mask) {
-    const uint32_t found = worker->id_table[entry];
-    if (found != 0 && worker->keys[found - 1] == key) return found - 1;
+// The id of a key whose own entry holds another key: further on in the table, or new.
+inline uint32_t FindOrAddDisplaced(IdTable* table, uint64_t key, uint64_t entry) {
+  for (;;) {
+    entry = (entry + 1) & table->mask;
+    const uint32_t found = table->entries[entry];
+    if (found != 0 && table->runs[found - 1].key == key) return found - 1;
     if (found != 0) continue;
-    const auto id = static_cast<uint32_t>(worker->num_unique++);
-    worker->id_table[entry] = id + 1;
-    worker->keys[id] = key;
-    worker->runs[id] = {0, id};
+    const uint32_t id = table->num_unique++;
+    table->entries[entry] = id + 1;
+    table->runs[id] = {key, 0, id};
     return id;
   }
 }
 
-// Gives every occurrence of a chunk its accumulator. A first look without branches sorts out the
-// keys that earlier chunks brought and that stand in their own entry; a key goes that way with all
-// its occurrences in the chunk or with none, so their order is kept.
+// Starts another run of a hot key. Its number carries the top bit until the number of unique keys,
+// from which extra runs count on, is known.
+inline void StartExtraRun(WorkerBatch* worker, uint32_t id, KeyRuns* runs) {
+  worker->extra_owners[worker->num_extra] = id;
+  runs->accumulator = static_cast<uint32_t>(worker->num_extra++) | kExtraRun;
+}
+
+// Gives every occurrence of a chunk its accumulator. Whether a key is new cannot be predicted, so a
+// new key is written down whether or not it is one, and counted only if it is; the branches left
+// are for keys whose entry another key took, and for the 33rd occurrence of a key.
 inline void NumberChunk(WorkerBatch* worker, const OwnedChunk& chunk, int kept) {
-  uint32_t ids[kChunk];
-  uint16_t known[kChunk];
-  uint16_t unknown[kChunk];
-  int num_known = 0;
-  int num_unknown = 0;
-  for (int i = 0; i < kept; ++i) {
-    const uint32_t found = worker->id_table[chunk.hashes[i] >> 16 & worker->id_mask];
-    const uint32_t id = found - (found != 0);
-    const bool is_known = (found != 0) & (worker->keys[id] == chunk.keys[i]);
-    ids[i] = id;
-    known[num_known] = static_cast<uint16_t>(i);
-    unknown[num_unknown] = static_cast<uint16_t>(i);
-    num_known += is_known;
-    num_unknown += !is_known;
-  }
+  constexpr int kEntriesAhead = 16;
+  constexpr int kRunsAhead = 8;
+  IdTable table = {worker->id_table, worker->id_mask, worker->runs,
+                   static_cast<uint32_t>(worker->num_unique)};
   uint32_t* accumulators = worker->accumulators + worker->num_occurrences;
-  for (int i = 0; i < num_known; ++i) {
-    accumulators[known[i]] = CountOccurrence(worker, ids[known[i]]);
-  }
-  for (int i = 0; i < num_unknown; ++i) {
-    const int at = unknown[i];
-    const uint32_t id = FindOrAddId(worker, chunk.keys[at], chunk.hashes[at]);
-    accumulators[at] = CountOccurrence(worker, id);
-  }
+  uint32_t* positions = worker->scan_positions + worker->num_occurrences;
   for (int i = 0; i < kept; ++i) {
-    worker->scan_positions[worker->num_occurrences + i] = chunk.positions[i];
+    __builtin_prefetch(table.entries + (chunk.hashes[i + kEntriesAhead] >> 16 & table.mask), 1);
+    __builtin_prefetch(table.runs + table.entries[chunk.hashes[i + kRunsAhead] >> 16 & table.mask],
+                       1);
+    const uint64_t key = chunk.keys[i];
+    const uint64_t entry = chunk.hashes[i] >> 16 & table.mask;
+    const uint32_t found = table.entries[entry];
+    const uint32_t is_new = found == 0;
+    const uint32_t number = found + (is_new ? table.num_unique + 1 : 0);
+    table.runs[table.num_unique] = {key, 0, table.num_unique};
+    table.entries[entry] = number;
+    table.num_unique += is_new;
+    uint32_t id = number - 1;
+    if (table.runs[id].key != key) [[unlikely]]
+      id = FindOrAddDisplaced(&table, key, entry);
+    KeyRuns& runs = table.runs[id];
+    if (runs.count % kRunLength == 0 && runs.count != 0) [[unlikely]] {
+      StartExtraRun(worker, id, &runs);
+    }
+    ++runs.count;
+    accumulators[i] = runs.accumulator;
+    positions[i] = chunk.positions[i];
   }
+  worker->num_unique = table.num_unique;
   worker->num_occurrences += kept;
 }
 
@@ -156,13 +162,12 @@ inline void ChainRuns(WorkerBatch* worker) {
 }
 
 inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count) {
-  OwnedChunk chunk;
+  OwnedChunk chunk = {};
   const int64_t most_unique = static_cast<int64_t>(worker->id_mask - worker->id_mask / 8);
   __builtin_memset(worker->id_table, 0, (worker->id_mask + 1) * sizeof(uint32_t));
   worker->num_unique = 0;
   worker->num_extra = 0;
   worker->num_occurrences = 0;
-  worker->keys[0] = 0;  // read, and not believed, by the first looks
   for (int64_t first = 0; first < count; first += kChunk) {
     const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
     const int kept = CompressOwned(keys + first, length, static_cast<uint32_t>(first),
@@ -176,6 +181,7 @@ inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count
     worker->accumulators[i] = (number & ~kExtraRun) + (number >> 31) * num_unique;
   }
   ChainRuns(worker);
+  for (int64_t id = 0; id < worker->num_unique; ++id) worker->keys[id] = worker->runs[id].key;
   return true;
 }
 
@@ -195,18 +201,32 @@ inline void SortPositions(WorkerBatch* worker) {
   worker->starts[0] = 0;
 }
 
+// A group of keys on its way through a look-up.
 struct LookupStage {
-  KeyPlace places[kGroup];
+  uint64_t first[kGroup];
+  uint64_t second[kGroup];
+  uint64_t digests[kGroup];
   int64_t candidates[kGroup];
+
+  KeyPlace place(int i) const {
+    return {static_cast<int64_t>(first[i]), static_cast<int64_t>(second[i]),
+            static_cast<uint8_t>(digests[i])};
+  }
 };
 
 inline void AskForBuckets(const TableView& table, const uint64_t* keys, int count,
                           LookupStage* stage) {
+  const TableShape shape = table.shape;
+  // Whole groups, so that the arithmetic is done in wide registers; keys are padded for it.
+  for (int i = 0; i < kGroup; ++i) {
+    const uint64_t hash = MixKey(keys[i]);
+    stage->first[i] = FirstBucket(shape, hash);
+    stage->second[i] = SecondBucket(shape, hash);
+    stage->digests[i] = DigestOf(hash);
+  }
   for (int i = 0; i < count; ++i) {
-    const KeyPlace place = PlaceOfHash(table.shape, MixKey(keys[i]));
-    stage->places[i] = place;
-    __builtin_prefetch(table.digests + place.first * kBucketSlots);
-    __builtin_prefetch(table.spilled + place.first);
+    __builtin_prefetch(table.digests + stage->first[i] * kBucketSlots);
+    __builtin_prefetch(table.spilled + stage->first[i]);
   }
 }
 
@@ -219,7 +239,7 @@ inline void AskForRows(const TableView& table, int count, int64_t useful_bytes,
                        LookupStage* stage) {
   const HostGroup group;
   for (int i = 0; i < count; ++i) {
-    const KeyPlace& place = stage->places[i];
+    const KeyPlace place = stage->place(i);
     uint64_t mask = group.match(table.digests + place.first * kBucketSlots, place.digest);
     stage->candidates[i] = kNoSlot;
     if (mask != 0) {
@@ -253,7 +273,7 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
     const uint64_t key = worker->keys[id];
     int64_t slot = stage.candidates[i];
     if (slot == kNoSlot || KeyAt(table, slot) != key) {
-      slot = FindOne(group, table, stage.places[i], key);
+      slot = FindOne(group, table, stage.place(i), key);
     }
     worker->slots[id] = slot;
     if (slot == kNoSlot) {

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
 constexpr int64_t kSampledKeys = 2048;
 constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
+constexpr int64_t kKeyPadding = 64;        // look-ups read whole groups of keys
 constexpr int64_t kChunkSlack = 1024;      // a chunk's keys are written before they are counted
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
@@ -23,35 +24,31 @@ uint64_t PowerOfTwoFrom(uint64_t least) {
 
 }  // namespace
 
-void BatchPlan::Build(const uint64_t* keys, int64_t count, int64_t num_parts,
-                      const BatchLoops& loops, ThreadPool* pool) {
+void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool) {
   HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
-  std::memcpy(keys_.Reserve(count), keys, static_cast<size_t>(count) * sizeof(uint64_t));
+  keys_.Reserve(count);
   num_occurrences_ = count;
   const int64_t useful = std::min<int64_t>(1 + count / kKeysPerWorker, num_parts);
   num_workers_ = static_cast<int>(std::min<int64_t>(pool->num_threads(), useful));
   while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
-  ChooseOwners(num_parts, num_workers_);
-  if (num_workers_ == 1) {
-    Deduplicate(&workers_[0], loops);
-  } else {
-    pool->Run([&](int i) {
-      if (i < num_workers_) Deduplicate(&workers_[i], loops);
-    });
-  }
-  num_unique_ = 0;
-  ForWorkersInTurn([&](WorkerBatch* worker) { num_unique_ += worker->num_unique; });
+  ChooseOwners(keys, num_parts);
   state = State::kKeys;
   is_sorted_ = false;
   num_victims = 0;
-  SetWindow(0, num_unique_);
+}
+
+void BatchPlan::CountUnique() {
+  num_unique_ = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) { num_unique_ += worker->num_unique; });
+  window_first_ = 0;
+  window_size_ = num_unique_;
 }
 
 // Spreads the parts so that each worker gets about as many occurrences, by a sample of the batch:
 // with skewed keys equal numbers of parts would not do. Any assignment gives the same result.
-void BatchPlan::ChooseOwners(int64_t num_parts, int num_workers) {
-  const uint64_t* keys = keys_.data();
+void BatchPlan::ChooseOwners(const uint64_t* keys, int64_t num_parts) {
+  const int num_workers = num_workers_;
   if (num_workers == 1) {
     workers_[0].batch.owned_parts = ~uint64_t{0};
     return;
@@ -76,10 +73,16 @@ void BatchPlan::ChooseOwners(int64_t num_parts, int num_workers) {
   }
 }
 
-void BatchPlan::Deduplicate(Worker* worker, const BatchLoops& loops) {
+void BatchPlan::Deduplicate(int index, const uint64_t* keys, const BatchLoops& loops) {
+  Worker* worker = &workers_[index];
   WorkerBatch& batch = worker->batch;
   const int64_t most = num_occurrences_;
-  batch.keys = worker->keys.Reserve(most + 8);
+  // The copy, by which a later push knows this plan, is made by all workers together.
+  const int64_t first = most * index / num_workers_;
+  const int64_t last = most * (index + 1) / num_workers_;
+  std::memcpy(keys_.data() + first, keys + first,
+              static_cast<size_t>(last - first) * sizeof(uint64_t));
+  batch.keys = worker->keys.Reserve(most + kKeyPadding);
   batch.runs = worker->runs.Reserve(most + 8);
   batch.accumulators = worker->accumulators.Reserve(most + kChunkSlack);
   batch.scan_positions = worker->scan_positions.Reserve(most + kChunkSlack);
@@ -88,13 +91,15 @@ void BatchPlan::Deduplicate(Worker* worker, const BatchLoops& loops) {
   batch.slots = worker->slots.Reserve(most + 8);
   batch.missing = worker->missing.Reserve(most + 8);
   batch.num_missing = 0;
-  const auto expected = static_cast<uint64_t>(2 * worker->last_unique);
+  batch.num_reserved = 0;
+  const auto expected = static_cast<uint64_t>(3 * worker->last_unique);
   for (uint64_t entries = PowerOfTwoFrom(std::max(kMinIdTable, expected));; entries *= 2) {
     batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
     batch.id_mask = entries - 1;
-    if (loops.deduplicate(&batch, keys_.data(), num_occurrences_)) break;
+    if (loops.deduplicate(&batch, keys, num_occurrences_)) break;
   }
   worker->last_unique = batch.num_unique;
+  std::memset(batch.keys + batch.num_unique, 0, kKeyPadding * sizeof(uint64_t));
 }
 
 void BatchPlan::SortPositions(const BatchLoops& loops, ThreadPool* pool) {
@@ -143,11 +148,12 @@ void BatchPlan::PrepareMissing() {
 }
 
 void BatchPlan::PrepareValues(int32_t dim) {
-  for (int i = 0; i < num_workers_; ++i) {
-    Worker& worker = workers_[i];
-    const int64_t num_values = worker.batch.num_unique + worker.batch.num_extra;
-    worker.batch.values = worker.values.Reserve(num_values * dim);
-  }
+  for (int i = 0; i < num_workers_; ++i) PrepareValues(&workers_[i], dim);
+}
+
+void BatchPlan::PrepareValues(Worker* worker, int32_t dim) {
+  const int64_t num_values = worker->batch.num_unique + worker->batch.num_extra;
+  worker->batch.values = worker->values.Reserve(num_values * dim);
 }
 
 int64_t BatchPlan::num_missing() const {

@@ -31,10 +31,31 @@ class BatchPlan {
   BatchPlan(const BatchPlan&) = delete;
   BatchPlan& operator=(const BatchPlan&) = delete;
 
-  // Copies keys[count], deduplicates them. A table's part p owns the sub-parts
-  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole.
-  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, const BatchLoops& loops,
-             ThreadPool* pool);
+  // Copies keys[count] and deduplicates them. A table's part p owns the sub-parts
+  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. Each worker
+  // goes on with then(its batch), whose window is all its keys, before the others are done; it
+  // finds room for a value of `dim` floats a key if dim is not 0.
+  template <class Then>
+  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim,
+             const BatchLoops& loops, ThreadPool* pool, Then then) {
+    Begin(keys, count, num_parts, pool);
+    const auto work = [&](int i) {
+      Deduplicate(i, keys, loops);
+      WorkerBatch& batch = workers_[i].batch;
+      batch.window_begin = 0;
+      batch.window_end = batch.num_unique;
+      if (dim != 0) PrepareValues(&workers_[i], dim);
+      then(&batch);
+    };
+    if (num_workers_ == 1) {
+      work(0);
+    } else {
+      pool->Run([&](int i) {
+        if (i < num_workers_) work(i);
+      });
+    }
+    CountUnique();
+  }
 
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const;
@@ -90,8 +111,11 @@ class BatchPlan {
     int64_t last_unique = 0;  // of the batch before: sizes the id table of the next
   };
 
-  void ChooseOwners(int64_t num_parts, int num_workers);
-  void Deduplicate(Worker* worker, const BatchLoops& loops);
+  void Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool);
+  void ChooseOwners(const uint64_t* keys, int64_t num_parts);
+  void Deduplicate(int worker, const uint64_t* keys, const BatchLoops& loops);
+  void PrepareValues(Worker* worker, int32_t dim);
+  void CountUnique();
 
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;

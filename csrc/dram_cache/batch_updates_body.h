@@ -104,7 +104,8 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
     uint8_t& flags = table.marks[slot].flags;
     // A new row's state starts with the learning rate of its first update, not of the read that
     // brought it up: how long a row stays cached must not show in its bits.
-    if (flags & kFresh) [[unlikely]] StartState(lanes, cache.kind, row, lr, cache.numbers);
+    if (flags & kFresh) [[unlikely]]
+      StartState(lanes, cache.kind, row, lr, cache.numbers);
     update(lanes, row, worker.values + id * cache.dim);
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;

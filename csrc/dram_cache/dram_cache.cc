@@ -110,31 +110,32 @@ void DramCache::SweepBuckets() {
 }
 
 void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
-  plan->Build(keys, count, shape().num_parts, *loops_, pool_);
+  plan->Build(keys, count, shape().num_parts, 0, *loops_, pool_, [](WorkerBatch*) {});
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
-  MakePlan(keys, count, plan);
-  AdvanceClock(plan->num_unique());
-  plan->PrepareValues(view_.dim);
-  const int64_t num_missing = FindWindow(plan, true);
-  if (num_missing == 0) Expand(plan, out);
-  return num_missing;
+  plan->Build(keys, count, shape().num_parts, view_.dim, *loops_, pool_, [&](WorkerBatch* worker) {
+    loops_->find(view_, worker, true);
+    // Another worker may miss keys; what this one writes then is written again.
+    if (worker->num_missing == 0) loops_->expand(*worker, view_.dim, out);
+  });
+  return CountFound(plan);
 }
 
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
   plan->SetWindow(first, count);
-  AdvanceClock(count);
-  return FindWindow(plan, false);
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, false); });
+  return CountFound(plan);
 }
 
-int64_t DramCache::FindWindow(BatchPlan* plan, bool collect) {
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, collect); });
+// What follows a look-up of the window: counters, the clock, the plan's state.
+int64_t DramCache::CountFound(BatchPlan* plan) {
   const int64_t num_missing = plan->num_missing();
   counters_.hits += plan->window_size() - num_missing;
   counters_.misses += num_missing;
+  AdvanceClock(plan->window_size());
   const bool is_whole = num_missing == 0 && plan->window_size() == plan->num_unique();
   plan->state = is_whole ? BatchPlan::State::kResolved : BatchPlan::State::kFound;
   plan->epoch = epoch_;

@@ -100,7 +100,7 @@ class DramCache {
   Status MapTable();
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
-  int64_t FindWindow(BatchPlan* plan, bool collect);
+  int64_t CountFound(BatchPlan* plan);
   void Expand(BatchPlan* plan, float* out);
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);

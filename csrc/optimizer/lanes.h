@@ -11,6 +11,10 @@ inline namespace HPS_BUILD {
 
 inline constexpr int kSumLanes = 16;
 
+using Lanes16 = float __attribute__((vector_size(64)));
+using Lanes8 = float __attribute__((vector_size(32)));
+using Lanes4 = float __attribute__((vector_size(16)));
+
 template <int kDim>
 struct HostLanes {
   static constexpr int kWidth = kDim;
@@ -31,16 +35,22 @@ struct HostLanes {
   template <class Term>
   float sum(Term term) const {
     const int columns = size();
-    float lanes[kSumLanes] = {};
     const int whole = columns / kSumLanes * kSumLanes;
+    Lanes16 lanes = {};
     for (int d = 0; d < whole; d += kSumLanes) {
-      for (int lane = 0; lane < kSumLanes; ++lane) lanes[lane] += term(d + lane);
+      Lanes16 terms;
+      for (int lane = 0; lane < kSumLanes; ++lane) terms[lane] = term(d + lane);
+      lanes += terms;
     }
     for (int lane = 0; lane < columns - whole; ++lane) lanes[lane] += term(whole + lane);
-    for (int width = kSumLanes / 2; width > 0; width /= 2) {
-      for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-    }
-    return lanes[0];
+    // Each step adds the upper half to the lower one.
+    const Lanes8 eight = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
+                         __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
+    const Lanes4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                        __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const float even = four[0] + four[2];
+    const float odd = four[1] + four[3];
+    return even + odd;
   }
 };
 

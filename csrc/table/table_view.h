@@ -56,29 +56,35 @@ struct KeyPlace {
   uint8_t digest;
 };
 
-HPS_HD uint64_t MultiplyHigh(uint64_t left, uint64_t right) {
-#if defined(__CUDA_ARCH__)
-  return __umul64hi(left, right);
-#else
-  __extension__ using uint128 = unsigned __int128;
-  return static_cast<uint64_t>((static_cast<uint128>(left) * right) >> 64);
-#endif
+// One of `count` (below 2^32) from 32 random bits, without a division.
+HPS_HD uint64_t Choose(uint64_t bits_32, uint64_t count) { return bits_32 * count >> 32; }
+
+// The hash's top bits choose the part, the 32 after them a bucket in it.
+HPS_HD uint64_t FirstBucket(const TableShape& shape, uint64_t hash) {
+  const auto buckets = static_cast<uint64_t>(shape.buckets_per_part);
+  // A shift by 64 is undefined, hence two steps.
+  const uint64_t part = hash >> 1 >> (63 - shape.part_bits);
+  return part * buckets + Choose(hash << shape.part_bits >> 32, buckets);
+}
+
+// Another bucket of the same part, by the lower 32 bits.
+HPS_HD uint64_t SecondBucket(const TableShape& shape, uint64_t hash) {
+  const auto buckets = static_cast<uint64_t>(shape.buckets_per_part);
+  const uint64_t part = hash >> 1 >> (63 - shape.part_bits);
+  const uint64_t first = Choose(hash << shape.part_bits >> 32, buckets);
+  const uint64_t other = first + 1 + Choose(hash & 0xffffffff, buckets - 1);
+  return part * buckets + (other >= buckets ? other - buckets : other);
+}
+
+// The lowest byte, but never 0, which marks an empty slot.
+HPS_HD uint64_t DigestOf(uint64_t hash) {
+  const uint64_t digest = hash & 255;
+  return digest == 0 ? 255 : digest;
 }
 
 HPS_HD KeyPlace PlaceOfHash(const TableShape& shape, uint64_t hash) {
-  const uint64_t buckets = static_cast<uint64_t>(shape.buckets_per_part);
-  // A shift by 64 is undefined, hence two steps.
-  const uint64_t part = (hash >> 1) >> (63 - shape.part_bits);
-  const uint64_t local = MultiplyHigh(hash << shape.part_bits, buckets);
-  const uint64_t swapped = (hash << 32) | (hash >> 32);
-  uint64_t other = local + 1 + MultiplyHigh(swapped, buckets - 1);
-  if (other >= buckets) other -= buckets;
-  KeyPlace place;
-  place.first = static_cast<int64_t>(part * buckets + local);
-  place.second = static_cast<int64_t>(part * buckets + other);
-  const uint8_t digest = static_cast<uint8_t>(hash & 255);
-  place.digest = digest == 0 ? 255 : digest;
-  return place;
+  return {static_cast<int64_t>(FirstBucket(shape, hash)),
+          static_cast<int64_t>(SecondBucket(shape, hash)), static_cast<uint8_t>(DigestOf(hash))};
 }
 
 HPS_HD uint8_t* RowAt(const TableView& table, int64_t slot) {
