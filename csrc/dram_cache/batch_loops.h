@@ -12,7 +12,7 @@
 namespace hps {
 
 // Occurrences of a key, and while they are counted the accumulator of its current run of 32; once
-// all are, the index of its second run among the extra ones (valid if count > 32).
+// all are, the index of its second run among the extra ones (valid from 32 occurrences on).
 struct KeyRuns {
   uint64_t key;
   uint32_t count;
@@ -54,7 +54,8 @@ struct WorkerBatch {
 };
 
 inline constexpr int kRunLength = 32;  // occurrences of a key summed one after the other
-inline constexpr int kSumLevels = 34;  // of the binary counter that combines runs
+inline constexpr int64_t kOccurrencePadding = 16;  // zeros, so that looking ahead needs no check
+inline constexpr int kSumLevels = 34;              // of the binary counter that combines runs
 inline constexpr uint32_t kNoRun = ~uint32_t{0};
 
 // What every loop of a cache shares.
@@ -63,6 +64,7 @@ struct CacheView {
   OptimizerKind kind;
   int32_t dim;
   uint8_t now;
+  bool keeps_stamps;  // false while the table has room: nothing ages that need not give way
   OptimizerNumbers numbers;
   InitializerSpec initializer;
 };

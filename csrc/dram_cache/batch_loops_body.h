@@ -14,8 +14,10 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int kGroup = 16;
+inline constexpr int kGroup = 8;
 inline constexpr int kChunk = 1024;
+inline constexpr int64_t kStreamedFloats =
+    1 << 19;  // a worker's output this large goes past the caches
 inline constexpr uint32_t kExtraRun = uint32_t{1} << 31;
 
 // Calls body with the widths that are worth compiling for as constants, any other as 0.
@@ -41,11 +43,11 @@ inline auto WithDim(int dim, Body body) {
 struct OwnedChunk {
   uint64_t keys[kChunk + 16];
   uint64_t hashes[kChunk + 16];  // what stands behind the last one is only prefetched
-  uint32_t positions[kChunk + 16];
 };
 
+// Keeps the keys that are `owned`, and where they stand: from `base` on, into positions.
 inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_t owned,
-                         OwnedChunk* chunk) {
+                         OwnedChunk* chunk, uint32_t* positions) {
   int kept = 0;
   int i = 0;
 #if defined(__AVX512DQ__)
@@ -53,8 +55,8 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
   const __m512i multiplier2 = _mm512_set1_epi64(static_cast<int64_t>(0xc4ceb9fe1a85ec53ULL));
   const __m512i owned_bits = _mm512_set1_epi64(static_cast<int64_t>(owned));
   const __m512i one = _mm512_set1_epi64(1);
-  __m256i positions = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(base)),
-                                       _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  __m256i places = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(base)),
+                                    _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   for (; i + 8 <= count; i += 8) {
     const __m512i key = _mm512_loadu_si512(keys + i);
     __m512i hash = _mm512_xor_si512(key, _mm512_srli_epi64(key, 33));
@@ -67,9 +69,9 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
     // Compress in registers: the form that stores to memory is microcode on some processors.
     _mm512_storeu_si512(chunk->keys + kept, _mm512_maskz_compress_epi64(mine, key));
     _mm512_storeu_si512(chunk->hashes + kept, _mm512_maskz_compress_epi64(mine, hash));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(chunk->positions + kept),
-                        _mm256_maskz_compress_epi32(mine, positions));
-    positions = _mm256_add_epi32(positions, _mm256_set1_epi32(8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(positions + kept),
+                        _mm256_maskz_compress_epi32(mine, places));
+    places = _mm256_add_epi32(places, _mm256_set1_epi32(8));
     kept += __builtin_popcount(mine);
   }
 #endif
@@ -77,7 +79,7 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
     const uint64_t hash = MixKey(keys[i]);
     chunk->keys[kept] = keys[i];
     chunk->hashes[kept] = hash;
-    chunk->positions[kept] = base + static_cast<uint32_t>(i);
+    positions[kept] = base + static_cast<uint32_t>(i);
     kept += static_cast<int>((owned >> (hash >> 58)) & 1);
   }
   return kept;
@@ -105,8 +107,10 @@ inline uint32_t FindOrAddDisplaced(IdTable* table, uint64_t key, uint64_t entry)
   }
 }
 
-// Starts another run of a hot key. Its number carries the top bit until the number of unique keys,
-// from which extra runs count on, is known.
+// Starts the next run of a key whose last one is full. Its number carries the top bit until the
+// number of unique keys, from which extra runs count on, is known. The run stays empty, and is
+// passed over, if the key does not come again: asking for its next occurrence only then would cost
+// a branch that new keys make unpredictable.
 inline void StartExtraRun(WorkerBatch* worker, uint32_t id, KeyRuns* runs) {
   worker->extra_owners[worker->num_extra] = id;
   runs->accumulator = static_cast<uint32_t>(worker->num_extra++) | kExtraRun;
@@ -114,14 +118,13 @@ inline void StartExtraRun(WorkerBatch* worker, uint32_t id, KeyRuns* runs) {
 
 // Gives every occurrence of a chunk its accumulator. Whether a key is new cannot be predicted, so a
 // new key is written down whether or not it is one, and counted only if it is; the branches left
-// are for keys whose entry another key took, and for the 33rd occurrence of a key.
+// are for keys whose entry another key took, and for a full run.
 inline void NumberChunk(WorkerBatch* worker, const OwnedChunk& chunk, int kept) {
   constexpr int kEntriesAhead = 16;
   constexpr int kRunsAhead = 8;
   IdTable table = {worker->id_table, worker->id_mask, worker->runs,
                    static_cast<uint32_t>(worker->num_unique)};
   uint32_t* accumulators = worker->accumulators + worker->num_occurrences;
-  uint32_t* positions = worker->scan_positions + worker->num_occurrences;
   for (int i = 0; i < kept; ++i) {
     __builtin_prefetch(table.entries + (chunk.hashes[i + kEntriesAhead] >> 16 & table.mask), 1);
     __builtin_prefetch(table.runs + table.entries[chunk.hashes[i + kRunsAhead] >> 16 & table.mask],
@@ -138,12 +141,9 @@ inline void NumberChunk(WorkerBatch* worker, const OwnedChunk& chunk, int kept) 
     if (table.runs[id].key != key) [[unlikely]]
       id = FindOrAddDisplaced(&table, key, entry);
     KeyRuns& runs = table.runs[id];
-    if (runs.count % kRunLength == 0 && runs.count != 0) [[unlikely]] {
-      StartExtraRun(worker, id, &runs);
-    }
-    ++runs.count;
     accumulators[i] = runs.accumulator;
-    positions[i] = chunk.positions[i];
+    if (++runs.count % kRunLength == 0) [[unlikely]]
+      StartExtraRun(worker, id, &runs);
   }
   worker->num_unique = table.num_unique;
   worker->num_occurrences += kept;
@@ -170,10 +170,15 @@ inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count
   worker->num_occurrences = 0;
   for (int64_t first = 0; first < count; first += kChunk) {
     const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
-    const int kept = CompressOwned(keys + first, length, static_cast<uint32_t>(first),
-                                   worker->owned_parts, &chunk);
+    const int kept =
+        CompressOwned(keys + first, length, static_cast<uint32_t>(first), worker->owned_parts,
+                      &chunk, worker->scan_positions + worker->num_occurrences);
     if (worker->num_unique + kept > most_unique) return false;
     NumberChunk(worker, chunk, kept);
+  }
+  for (int64_t i = 0; i < kOccurrencePadding; ++i) {
+    worker->accumulators[worker->num_occurrences + i] = 0;
+    worker->scan_positions[worker->num_occurrences + i] = 0;
   }
   const auto num_unique = static_cast<uint32_t>(worker->num_unique);
   for (int64_t i = 0; i < worker->num_occurrences; ++i) {
@@ -206,12 +211,7 @@ struct LookupStage {
   uint64_t first[kGroup];
   uint64_t second[kGroup];
   uint64_t digests[kGroup];
-  int64_t candidates[kGroup];
-
-  KeyPlace place(int i) const {
-    return {static_cast<int64_t>(first[i]), static_cast<int64_t>(second[i]),
-            static_cast<uint8_t>(digests[i])};
-  }
+  uint64_t candidates[kGroup];  // slots of the first bucket that have the digest
 };
 
 inline void AskForBuckets(const TableView& table, const uint64_t* keys, int count,
@@ -235,28 +235,36 @@ inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
   __builtin_prefetch(row + bytes - 1);
 }
 
-inline void AskForRows(const TableView& table, int count, int64_t useful_bytes,
+inline void AskForRows(const CacheView& cache, int count, int64_t useful_bytes,
                        LookupStage* stage) {
+  const TableView& table = cache.table;
   const HostGroup group;
   for (int i = 0; i < count; ++i) {
-    const KeyPlace place = stage->place(i);
-    uint64_t mask = group.match(table.digests + place.first * kBucketSlots, place.digest);
-    stage->candidates[i] = kNoSlot;
-    if (mask != 0) {
-      const int64_t slot = place.first * kBucketSlots + LowestBit(mask);
-      stage->candidates[i] = slot;
+    const auto bucket = static_cast<int64_t>(stage->first[i]);
+    const auto digest = static_cast<uint8_t>(stage->digests[i]);
+    const uint64_t mask = group.match(table.digests + bucket * kBucketSlots, digest);
+    stage->candidates[i] = mask;
+    // In one bucket of five some other key has the same digest, so all candidates are asked for.
+    for (uint64_t left = mask; left != 0; left &= left - 1) {
+      const int64_t slot = bucket * kBucketSlots + LowestBit(left);
       PrefetchRow(RowAt(table, slot), useful_bytes);
-      __builtin_prefetch(table.marks + slot, 1);
-      // In one bucket of five some other key has the same digest.
-      mask &= mask - 1;
-      if (mask != 0) {
-        const int64_t other = place.first * kBucketSlots + LowestBit(mask);
-        PrefetchRow(RowAt(table, other), useful_bytes);
-      }
-    } else if (table.spilled[place.first] != 0) {
-      __builtin_prefetch(table.digests + place.second * kBucketSlots);
+      if (cache.keeps_stamps) __builtin_prefetch(table.marks + slot, 1);
+    }
+    if (mask == 0 && table.spilled[bucket] != 0) {
+      __builtin_prefetch(table.digests + stage->second[i] * kBucketSlots);
     }
   }
+}
+
+inline int64_t SlotOf(const TableView& table, const LookupStage& stage, int i, uint64_t key) {
+  const auto bucket = static_cast<int64_t>(stage.first[i]);
+  for (uint64_t left = stage.candidates[i]; left != 0; left &= left - 1) {
+    const int64_t slot = bucket * kBucketSlots + LowestBit(left);
+    if (KeyAt(table, slot) == key) return slot;
+  }
+  if (table.spilled[bucket] == 0) return kNoSlot;
+  const auto digest = static_cast<uint8_t>(stage.digests[i]);
+  return FindInBucket(HostGroup{}, table, static_cast<int64_t>(stage.second[i]), digest, key);
 }
 
 inline const float* WeightsAt(const TableView& table, int64_t slot) {
@@ -267,20 +275,15 @@ template <int kDim, bool kCollect>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
                       const LookupStage& stage) {
   const TableView& table = cache.table;
-  const HostGroup group;
   for (int i = 0; i < count; ++i) {
     const int64_t id = first + i;
-    const uint64_t key = worker->keys[id];
-    int64_t slot = stage.candidates[i];
-    if (slot == kNoSlot || KeyAt(table, slot) != key) {
-      slot = FindOne(group, table, stage.place(i), key);
-    }
+    const int64_t slot = SlotOf(table, stage, i, worker->keys[id]);
     worker->slots[id] = slot;
     if (slot == kNoSlot) {
       worker->missing[worker->num_missing++] = static_cast<uint32_t>(id);
       continue;
     }
-    table.marks[slot] = Touched(table.marks[slot], cache.now);
+    if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
     if (kCollect) {
       CopyColumns<kDim>(WeightsAt(table, slot), cache.dim, worker->values + id * cache.dim);
     }
@@ -303,7 +306,7 @@ inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
       AskForBuckets(cache.table, worker->keys + begin + g * kGroup, length(g), &stages[g % 3]);
     }
     if (g >= 1 && g - 1 < num_groups) {
-      AskForRows(cache.table, length(g - 1), useful_bytes, &stages[(g - 1) % 3]);
+      AskForRows(cache, length(g - 1), useful_bytes, &stages[(g - 1) % 3]);
     }
     if (g >= 2) {
       CheckKeys<kDim, kCollect>(cache, worker, begin + (g - 2) * kGroup, length(g - 2),
@@ -332,26 +335,39 @@ inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
 
 // Rows lie scattered over the table, but collected they are few and dense; so the large output is
 // written front to back, from values that are in a near cache.
-inline void Expand(const WorkerBatch& worker, int32_t dim, float* out) {
+template <int kDim, bool kStream>
+inline void ExpandWith(const WorkerBatch& worker, int any_dim, float* out) {
   constexpr int64_t kAhead = 16;
+  const int64_t dim = kDim > 0 ? kDim : any_dim;
+  float* values = worker.values;
+  for (int64_t i = 0; i < worker.num_extra; ++i) {
+    CopyColumns<kDim>(values + worker.extra_owners[i] * dim, any_dim,
+                      values + (worker.num_unique + i) * dim);
+  }
+  const int64_t count = worker.num_occurrences;
+  for (int64_t i = 0; i < count; ++i) {
+    // What stands behind the last occurrence is 0, and harmless.
+    const float* ahead = values + worker.accumulators[i + kAhead] * dim;
+    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+    const float* src = values + worker.accumulators[i] * dim;
+    float* dst = out + worker.scan_positions[i] * dim;
+    if constexpr (kStream) {
+      StreamColumns<kDim>(src, dst);
+    } else {
+      CopyColumns<kDim>(src, any_dim, dst);
+    }
+  }
+  if constexpr (kStream) EndStream();
+}
+
+inline void Expand(const WorkerBatch& worker, int32_t dim, float* out) {
+  const bool is_large = worker.num_occurrences * dim >= kStreamedFloats;
   WithDim(dim, [&](auto lanes) {
     constexpr int kWidth = decltype(lanes)::kWidth;
-    for (int64_t i = 0; i < worker.num_extra; ++i) {
-      CopyColumns<kWidth>(worker.values + int64_t{worker.extra_owners[i]} * dim, dim,
-                          worker.values + (worker.num_unique + i) * dim);
+    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
+      if (is_large && CanStream<kWidth>(out)) return ExpandWith<kWidth, true>(worker, dim, out);
     }
-    for (int64_t i = 0; i < worker.num_occurrences; ++i) {
-      if (i + kAhead < worker.num_occurrences) {
-        const float* ahead = worker.values + int64_t{worker.accumulators[i + kAhead]} * dim;
-        float* dst = out + int64_t{worker.scan_positions[i + kAhead]} * dim;
-        for (int d = 0; d < lanes.size(); d += 16) {
-          __builtin_prefetch(ahead + d);
-          __builtin_prefetch(dst + d, 1);
-        }
-      }
-      CopyColumns<kWidth>(worker.values + int64_t{worker.accumulators[i]} * dim, dim,
-                          out + int64_t{worker.scan_positions[i]} * dim);
-    }
+    ExpandWith<kWidth, false>(worker, dim, out);
   });
 }
 

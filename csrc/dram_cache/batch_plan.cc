@@ -14,7 +14,7 @@ constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs mo
 constexpr int64_t kSampledKeys = 2048;
 constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
 constexpr int64_t kKeyPadding = 64;        // look-ups read whole groups of keys
-constexpr int64_t kChunkSlack = 1024;      // a chunk's keys are written before they are counted
+constexpr int64_t kChunkSlack = 1024;      // a chunk is written before it is counted
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
   uint64_t power = 1;
@@ -92,7 +92,7 @@ void BatchPlan::Deduplicate(int index, const uint64_t* keys, const BatchLoops& l
   batch.missing = worker->missing.Reserve(most + 8);
   batch.num_missing = 0;
   batch.num_reserved = 0;
-  const auto expected = static_cast<uint64_t>(3 * worker->last_unique);
+  const auto expected = static_cast<uint64_t>(4 * worker->last_unique);
   for (uint64_t entries = PowerOfTwoFrom(std::max(kMinIdTable, expected));; entries *= 2) {
     batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
     batch.id_mask = entries - 1;

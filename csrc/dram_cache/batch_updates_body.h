@@ -10,27 +10,28 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int64_t kRowsAhead = 8;
+inline constexpr int64_t kRowsAhead = 24;
 
 // Adds every occurrence's gradient to its accumulator, in the batch's order, from +0.
 template <int kDim>
-inline void SumRuns(int dim, WorkerBatch* worker, const float* gradients) {
+inline void SumRuns(int any_dim, WorkerBatch* worker, const float* gradients) {
   constexpr int64_t kAhead = 16;
+  const int64_t dim = kDim > 0 ? kDim : any_dim;
+  float* values = worker->values;
+  const uint32_t* accumulators = worker->accumulators;
+  const uint32_t* positions = worker->scan_positions;
+  const int64_t count = worker->num_occurrences;
   const auto num_sums = static_cast<uint64_t>(worker->num_unique + worker->num_extra);
-  __builtin_memset(worker->values, 0, num_sums * static_cast<uint64_t>(dim) * sizeof(float));
-  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
-    if (i + kAhead < worker->num_occurrences) {
-      const float* gradient =
-          gradients + static_cast<int64_t>(worker->scan_positions[i + kAhead]) * dim;
-      const float* sum =
-          worker->values + static_cast<int64_t>(worker->accumulators[i + kAhead]) * dim;
-      for (int d = 0; d < dim; d += 16) {
-        __builtin_prefetch(gradient + d);
-        __builtin_prefetch(sum + d, 1);
-      }
+  __builtin_memset(values, 0, num_sums * static_cast<uint64_t>(dim) * sizeof(float));
+  for (int64_t i = 0; i < count; ++i) {
+    // What stands behind the last occurrence is 0, and harmless.
+    const float* gradient = gradients + positions[i + kAhead] * dim;
+    const float* sum = values + accumulators[i + kAhead] * dim;
+    for (int64_t d = 0; d < dim; d += 16) {
+      __builtin_prefetch(gradient + d);
+      __builtin_prefetch(sum + d, 1);
     }
-    AddColumns<kDim>(worker->values + static_cast<int64_t>(worker->accumulators[i]) * dim,
-                     gradients + static_cast<int64_t>(worker->scan_positions[i]) * dim, dim);
+    AddColumns<kDim>(values + accumulators[i] * dim, gradients + positions[i] * dim, any_dim);
   }
 }
 
@@ -45,10 +46,11 @@ inline void CombineRuns(int dim, WorkerBatch* worker) {
     if (worker->runs[owner].accumulator != i) continue;  // not the owner's second run
     int64_t stack[kSumLevels] = {owner};
     int depth = 1;
-    int64_t num_runs = 1;
-    for (uint32_t run = static_cast<uint32_t>(i); run != kNoRun; run = worker->next_runs[run]) {
+    const int64_t total_runs = (worker->runs[owner].count + kRunLength - 1) / kRunLength;
+    auto run = static_cast<uint32_t>(i);
+    for (int64_t num_runs = 2; num_runs <= total_runs; ++num_runs) {
       stack[depth++] = worker->num_unique + run;
-      ++num_runs;
+      run = worker->next_runs[run];
       for (int64_t carry = num_runs; (carry & 1) == 0; carry >>= 1) {
         --depth;
         AddColumns<kDim>(sum(stack[depth - 1]), sum(stack[depth]), dim);

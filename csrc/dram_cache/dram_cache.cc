@@ -90,8 +90,10 @@ Status DramCache::MapTable() {
 }
 
 // The clock by which rows age. It ticks with use, not with batches, so that its 256 values span
-// several times the table's content whatever the batch size.
+// several times the table's content whatever the batch size. While an eighth of the slots is free
+// no row has to give way, and a batch is spared the cache line a key that its stamp costs.
 void DramCache::AdvanceClock(int64_t num_used) {
+  view_.keeps_stamps = 8 * (num_rows_ + num_fresh_) > 7 * shape().num_slots();
   used_since_tick_ += num_used;
   if (used_since_tick_ * kTicksPerTurn < shape().num_slots()) return;
   used_since_tick_ = 0;

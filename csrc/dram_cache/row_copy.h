@@ -7,6 +7,10 @@
 
 #include "common/portable.h"
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 namespace hps {
 inline namespace HPS_BUILD {
 
@@ -35,6 +39,35 @@ template <int kDim>
 inline void CopyColumns(const float* src, int dim, float* dst) {
   ForColumns<kDim>(
       dim, [=](int d) { Sixteen(dst + d) = Sixteen(src + d); }, [=](int d) { dst[d] = src[d]; });
+}
+
+// True if rows of kDim floats from `out` on can be written past the caches.
+template <int kDim>
+inline bool CanStream(const float* out) {
+  return kDim > 0 && kDim % 16 == 0 && reinterpret_cast<uint64_t>(out) % 64 == 0;
+}
+
+// CopyColumns past the caches, for outputs that would only push out what is still needed.
+template <int kDim>
+inline void StreamColumns(const float* src, float* dst) {
+  for (int d = 0; d < kDim; d += 16) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(dst + d, _mm512_loadu_ps(src + d));
+#elif defined(__AVX2__)
+    for (int i = d; i < d + 16; i += 8) _mm256_stream_ps(dst + i, _mm256_loadu_ps(src + i));
+#elif defined(__SSE2__)
+    for (int i = d; i < d + 16; i += 4) _mm_stream_ps(dst + i, _mm_loadu_ps(src + i));
+#else
+    Sixteen(dst + d) = Sixteen(src + d);
+#endif
+  }
+}
+
+// Orders streamed stores before whatever tells others that they are done.
+inline void EndStream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 // sum += values
