@@ -158,13 +158,14 @@ void BindPlan(nb::module_& module) {
                    [](const BatchPlan& plan) { return plan.state == BatchPlan::State::kResolved; })
       .def_prop_ro("is_pinned",
                    [](const BatchPlan& plan) { return plan.state == BatchPlan::State::kPinned; })
-      .def_prop_ro("unique_keys",
-                   [](const BatchPlan& plan) {
-                     NewVector<uint64_t> keys(static_cast<size_t>(plan.num_unique()));
-                     plan.CopyUniqueKeys(keys.data.get());
-                     return keys.Give();
-                   },
-                   nb::rv_policy::automatic)
+      .def_prop_ro(
+          "unique_keys",
+          [](const BatchPlan& plan) {
+            NewVector<uint64_t> keys(static_cast<size_t>(plan.num_unique()));
+            plan.CopyUniqueKeys(keys.data.get());
+            return keys.Give();
+          },
+          nb::rv_policy::automatic)
       .def(
           "matches",
           [](const BatchPlan& plan, Keys keys) {
