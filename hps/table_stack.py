@@ -75,7 +75,7 @@ class TableStack:
             try:
                 self._each_piece(lambda: cache.gather(plan, out), _READ_THROUGH_KEYS)
             except (CapacityError, StoreError):
-                # No slot can be had: all are pinned, or the disk is full and victims cannot go down.
+                # No slot can be had: all are pinned, or the disk is full and no victim can go down.
                 self._read_through(keys, out)
 
     def create(self, keys: Keys, out: Floats) -> int:
