@@ -68,10 +68,10 @@ class BatchRows:
             if self.plan is None:
                 raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
             if out is not None:
-                self._stack.cache.gather(self.plan, as_output(out, self._num_occurrences, dim))
+                self._stack.gather(self.plan, as_output(out, self._num_occurrences, dim))
                 return out
             rows = self._pool.take(self._num_occurrences, dim)
-            self._stack.cache.gather(self.plan, rows)
+            self._stack.gather(self.plan, rows)
             return like(rows, self._model)
 
     def release(self) -> None:

@@ -289,9 +289,8 @@ class ParameterServer:
                 for stack, rows, grads in work if len(work) > 1 else ():
                     stack.sum_gradients(rows.plan, grads)
                 for stack, rows, grads in work:
-                    stack.version += 1
                     if len(work) > 1:
-                        stack.apply(rows.plan, self.learning_rates[stack.name])
+                        stack.apply(rows.plan)
                     else:
                         stack.push_pinned(rows.plan, grads)
             finally:
@@ -350,7 +349,9 @@ class ParameterServer:
             bytes_written = sum(len(blob) for blob in extras.values())
             rows_written = 0
             for stack in self._stacks.values():
-                rows_written += (count := stack.write_back())
+                with stack.counters:
+                    count = stack.write_back()
+                rows_written += count
                 bytes_written += count * stack.layout.row_bytes
             self._store.checkpoint(tag, extras)
             self._is_changed = False

@@ -63,7 +63,9 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     }
     schema = arrow.schema(fields, metadata={_METADATA: json.dumps(described).encode()})
     num_rows = 0
-    with arrow.parquet.ParquetWriter(path, schema) as writer:
+    # Under its name stands a whole file or none.
+    partial = path.with_name(path.name + ".partial")
+    with arrow.parquet.ParquetWriter(partial, schema) as writer:
         for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
             columns = [arrow.array(keys)]
             for values in floats:
@@ -71,6 +73,7 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
                 columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
             num_rows += len(keys)
+    partial.replace(path)
     return num_rows
 
 

@@ -68,14 +68,15 @@ class TableStack:
     def pull(self, keys: Keys, out: Floats) -> None:
         """Embeddings of keys [L] into out [L, D]; one native call when all rows are here."""
         plan, cache = self.plan, self.cache
-        if cache.pull(plan, keys, out) == 0:
-            self.counters.dram_hits += plan.num_unique
-            return
-        try:
-            self._each_piece(lambda: cache.gather(plan, out), _READ_THROUGH_KEYS)
-        except (CapacityError, StoreError):
-            # No slot can be had: all are pinned, or the disk is full and victims cannot be written.
-            self._read_through(keys, out)
+        with self.counters:
+            if cache.pull(plan, keys, out) == 0:
+                self.counters.dram_hits += plan.num_unique
+                return
+            try:
+                self._each_piece(lambda: cache.gather(plan, out), _READ_THROUGH_KEYS)
+            except (CapacityError, StoreError):
+                # No slot can be had: all are pinned, or the disk is full and no victim can go down.
+                self._read_through(keys, out)
 
     def create(self, keys: Keys, out: Floats) -> int:
         """As pull, and stores the keys that nobody stored; returns how many."""
@@ -88,27 +89,25 @@ class TableStack:
             cache.gather(plan, out)
 
         self.version += 1
-        cache.make_plan(keys, plan)
-        self._each_piece(visit)
+        with self.counters:
+            cache.make_plan(keys, plan)
+            self._each_piece(visit)
         return self.num_rows - before
 
     def push(self, keys: Keys, grads: Floats) -> None:
         """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad."""
         plan, cache = self.plan, self.cache
         lr = self.rates[self.name]
-        self.version += 1
-        if not (cache.is_current(plan) and plan.matches(keys)):
-            cache.make_plan(keys, plan)
-            if cache.find(plan, 0, plan.num_unique):
-                self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
-                self._each_piece(lambda: self.apply(plan, lr))
-                return
-            self.counters.dram_hits += plan.num_unique
-        num_fresh = cache.num_fresh
-        culprit = cache.push(plan, grads, lr)
-        if culprit >= 0:
-            self._refuse_non_finite(plan, culprit)
-        self.num_rows += num_fresh - cache.num_fresh
+        with self.counters:
+            self.version += 1
+            if not (cache.is_current(plan) and plan.matches(keys)):
+                cache.make_plan(keys, plan)
+                if cache.find(plan, 0, plan.num_unique):
+                    self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
+                    self._each_piece(lambda: self._apply(plan, lr))
+                    return
+                self.counters.dram_hits += plan.num_unique
+            self._push_whole(plan, grads, lr)
 
     def assign(self, keys: Keys, rows: Floats, state: Floats | None) -> None:
         """Sets rows [L, D] and state [L, S] outright; state None is that of a new row."""
@@ -121,8 +120,9 @@ class TableStack:
             self.num_rows += num_fresh - cache.num_fresh
 
         self.version += 1
-        cache.make_plan(keys, plan)
-        self._each_piece(visit)
+        with self.counters:
+            cache.make_plan(keys, plan)
+            self._each_piece(visit)
 
     def contains(self, keys: Keys) -> NDArray[np.bool_]:
         """Which keys [L] are stored in any tier; bool [L]."""
@@ -158,11 +158,12 @@ class TableStack:
         Raises:
             CapacityError: the batch cannot be held at once.
         """
-        plan = self.cache.make_plan(keys, self._idle_plans.pop() if self._idle_plans else None)
-        if not self._bring(plan, 0, plan.num_unique):
-            self._idle_plans.append(plan)
-            raise self._capacity_error(plan.num_unique)
-        return plan
+        with self.counters:
+            plan = self.cache.make_plan(keys, self._idle_plans.pop() if self._idle_plans else None)
+            if self._bring(plan, 0, plan.num_unique):
+                return plan
+        self._idle_plans.append(plan)
+        raise self._capacity_error(plan.num_unique)
 
     def hold(self, rows: "BatchRows") -> None:
         """Notes that `rows` holds pins, for erase to look at."""
@@ -176,21 +177,26 @@ class TableStack:
 
     def sum_gradients(self, plan: Any, grads: Floats) -> None:
         """Sums into the plan; NonFiniteError if a sum is NaN or infinite."""
-        self._refuse_non_finite(plan, self.cache.sum_gradients(plan, grads))
+        with self.counters:
+            culprit = self.cache.sum_gradients(plan, grads)
+        self._refuse_non_finite(plan, culprit)
 
-    def apply(self, plan: Any, lr: float) -> None:
-        """The optimizer once a key of the plan's window, with the plan's sums."""
-        num_fresh = self.cache.num_fresh
-        self.cache.apply(plan, lr)
-        self.num_rows += num_fresh - self.cache.num_fresh
+    def apply(self, plan: Any) -> None:
+        """The optimizer once a key of a pinned plan, with the plan's sums."""
+        self.version += 1
+        with self.counters:
+            self._apply(plan, self.rates[self.name])
 
     def push_pinned(self, plan: Any, grads: Floats) -> None:
         """sum_gradients and apply in one native call, on a pinned plan."""
-        num_fresh = self.cache.num_fresh
-        culprit = self.cache.push(plan, grads, self.rates[self.name])
-        if culprit >= 0:
-            self._refuse_non_finite(plan, culprit)
-        self.num_rows += num_fresh - self.cache.num_fresh
+        self.version += 1
+        with self.counters:
+            self._push_whole(plan, grads, self.rates[self.name])
+
+    def gather(self, plan: Any, out: Floats) -> None:
+        """Embeddings of a pinned plan to all their positions in out [L, D]."""
+        with self.counters:
+            self.cache.gather(plan, out)
 
     def restart(self) -> None:
         """Forgets every cached row: the store below has gone to another cut."""
@@ -221,6 +227,18 @@ class TableStack:
         return self._scratch[:size].reshape(count, self.layout.row_bytes)
 
     # How rows move.
+
+    def _apply(self, plan: Any, lr: float) -> None:
+        num_fresh = self.cache.num_fresh
+        self.cache.apply(plan, lr)
+        self.num_rows += num_fresh - self.cache.num_fresh
+
+    def _push_whole(self, plan: Any, grads: Floats, lr: float) -> None:
+        num_fresh = self.cache.num_fresh
+        culprit = self.cache.push(plan, grads, lr)
+        if culprit >= 0:
+            self._refuse_non_finite(plan, culprit)
+        self.num_rows += num_fresh - self.cache.num_fresh
 
     def _each_piece(self, visit: Callable[[], None], smallest: int = 1) -> None:
         """Pins the plan's unique keys piece by piece and calls visit() on each window.

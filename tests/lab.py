@@ -51,8 +51,7 @@ class Lab:
             tables=tables,
             dram=hps.DramCacheConfig(bytes=int(least * scale) + len(tables)),
             ssd=hps.SsdStoreConfig(segment_bytes=2**16),
-            threads=2,
-            **others,
+            **{"threads": 2, **others},
         )
 
     def server(

@@ -124,6 +124,7 @@ def test_import_refuses_what_does_not_fit(
         "--table None.*ads.*wide": ["export", str(other), str(file)],
         "cannot be read as parquet": ["import", str(Path(__file__)), str(other)],
         "store": ["stats", str(tmp_path / "nowhere")],
+        "nowhere/rows": ["export", str(store), str(tmp_path / "nowhere" / "rows")],
         "day-7": ["stats", str(store), "--checkpoint", "day-7"],
     }
     for message, words in refused.items():

@@ -72,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
         return 1
+    except OSError as error:  # a path of the user's: it cannot be read or written
+        print(f"hps: error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("hps: interrupted", file=sys.stderr)
         return 130

@@ -1,6 +1,7 @@
 """What pull, push, assign, erase, contains, items and digest promise, over every kind of tiers."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,3 +259,34 @@ def test_threads_may_call_in_parallel(lab: Lab) -> None:
                 thread.join()
             digests.append((server.digest("ads"), server.num_rows("ads")))
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+def test_threads_and_instruction_sets_never_show(
+    tmp_path: Path, optimizer: hps.optimizers.Optimizer
+) -> None:
+    digests = set()
+    for options in (
+        {"threads": 1},
+        {"threads": 4},
+        {"instruction_set": "plain"},
+        {"instruction_set": "avx2"},
+        {"instruction_set": "avx512"},
+    ):
+        lab = Lab("native", tmp_path / str(len(digests)) / "-".join(map(str, options.values())))
+        generator = np.random.default_rng(31)
+        try:
+            server = lab.server(table(optimizer, dim=17), scale=3.0, **options)
+        except hps.ConfigError as error:
+            assert options["instruction_set"] in str(error)  # not on this machine
+            continue
+        with server:
+            for _ in range(8):
+                keys = np.concatenate(
+                    [random_keys(generator, 300, 900), random_keys(generator, 100, 2)]
+                )
+                server.pull("ads", keys)
+                server.push("ads", keys, random_floats(generator, 400, 17))
+            assert evictions(server) > 0
+            digests.add(server.digest("ads"))
+    assert len(digests) == 1
