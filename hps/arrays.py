@@ -109,6 +109,15 @@ def like(array: NDArray[Any], model: object) -> Any:
     return array
 
 
+_ALIGNMENT_FLOATS = 16  # rows from a 64-byte boundary on can be streamed past the caches
+
+
+def _aligned(owner: Floats, num_rows: int, width: int) -> Floats:
+    """[num_rows, width] of `owner` from its first 64-byte boundary on; keeps `owner` alive."""
+    first = (-owner.ctypes.data % (4 * _ALIGNMENT_FLOATS)) // 4
+    return owner[first : first + num_rows * width].reshape(num_rows, width)
+
+
 class OutputPool:
     """Reused output buffers: a fresh 27 MB a call costs as much in page faults as the whole step.
 
@@ -131,21 +140,21 @@ class OutputPool:
 
     def take(self, num_rows: int, width: int) -> Floats:
         """float32 [num_rows, width], contents undefined; the caller's until it drops it."""
-        size = num_rows * width
+        size = num_rows * width + _ALIGNMENT_FLOATS
         replaced = -1
         for idx in range(len(self._buffers)):
             if self._references(idx) != self._idle_references:
                 continue
             # A small result must not hold a large buffer.
             if size <= self._buffers[idx].size <= 4 * size:
-                return self._buffers[idx][:size].reshape(num_rows, width)
+                return _aligned(self._buffers[idx], num_rows, width)
             replaced = idx
         if size > _MAX_BUFFER_FLOATS:
-            return np.empty((num_rows, width), np.float32)
+            return _aligned(np.empty(size, np.float32), num_rows, width)
         # An eighth more, so that the next batches with a few more keys fit, too.
         buffer: Floats = np.empty(size + size // 8, np.float32)
         if replaced >= 0 and len(self._buffers) == _MAX_BUFFERS:
             self._buffers[replaced] = buffer
         elif len(self._buffers) < _MAX_BUFFERS:
             self._buffers.append(buffer)
-        return buffer[:size].reshape(num_rows, width)
+        return _aligned(buffer, num_rows, width)

@@ -152,8 +152,7 @@ class ParameterServer:
             NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
             ConfigError: unknown table, wrong dtype or shape, read-only server.
             StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
-                those
-                worked off before it are updated; the error's note says how many.
+                those worked off before it are updated; the error's note says how many.
         """
         with self._lock:
             stack = self._stack(table)

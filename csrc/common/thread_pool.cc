@@ -7,7 +7,7 @@
 namespace hps {
 namespace {
 
-constexpr int kLooks = 400;  // a few microseconds, less than a wake-up
+constexpr int kLooks = 4000;  // a few microseconds, less than a wake-up
 
 template <class Done>
 void LookFor(Done done) {

@@ -230,13 +230,17 @@ inline void AskForBuckets(const TableView& table, const uint64_t* keys, int coun
   }
 }
 
+// Asks for the first `bytes` of a row; rows are aligned to 16, so its last 16 share a line.
+template <bool kWrite = false>
 inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
-  for (int64_t line = 0; line < bytes - 1; line += 64) __builtin_prefetch(row + line);
-  __builtin_prefetch(row + bytes - 1);
+  for (int64_t line = 0; line < bytes - 16; line += 64) __builtin_prefetch(row + line, kWrite);
+  __builtin_prefetch(row + bytes - 1, kWrite);
 }
 
-inline void AskForRows(const CacheView& cache, int count, int64_t useful_bytes,
-                       LookupStage* stage) {
+template <int kDim, bool kCollect>
+inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
+  const int64_t dim = kDim > 0 ? kDim : cache.dim;
+  const int64_t useful_bytes = kRowHeaderBytes + (kCollect ? 4 * dim : 0);
   const TableView& table = cache.table;
   const HostGroup group;
   for (int i = 0; i < count; ++i) {
@@ -275,6 +279,7 @@ template <int kDim, bool kCollect>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
                       const LookupStage& stage) {
   const TableView& table = cache.table;
+  const int64_t dim = kDim > 0 ? kDim : cache.dim;
   for (int i = 0; i < count; ++i) {
     const int64_t id = first + i;
     const int64_t slot = SlotOf(table, stage, i, worker->keys[id]);
@@ -285,14 +290,13 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
     }
     if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
     if (kCollect) {
-      CopyColumns<kDim>(WeightsAt(table, slot), cache.dim, worker->values + id * cache.dim);
+      CopyColumns<kDim>(WeightsAt(table, slot), cache.dim, worker->values + id * dim);
     }
   }
 }
 
 template <int kDim, bool kCollect>
 inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
-  const int64_t useful_bytes = kCollect ? kRowHeaderBytes + 4 * cache.dim : 8;
   const int64_t begin = worker->window_begin;
   const int64_t total = worker->window_end - begin;
   const int64_t num_groups = (total + kGroup - 1) / kGroup;
@@ -306,7 +310,7 @@ inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
       AskForBuckets(cache.table, worker->keys + begin + g * kGroup, length(g), &stages[g % 3]);
     }
     if (g >= 1 && g - 1 < num_groups) {
-      AskForRows(cache, length(g - 1), useful_bytes, &stages[(g - 1) % 3]);
+      AskForRows<kDim, kCollect>(cache, length(g - 1), &stages[(g - 1) % 3]);
     }
     if (g >= 2) {
       CheckKeys<kDim, kCollect>(cache, worker, begin + (g - 2) * kGroup, length(g - 2),

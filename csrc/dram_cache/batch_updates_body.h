@@ -27,10 +27,8 @@ inline void SumRuns(int any_dim, WorkerBatch* worker, const float* gradients) {
     // What stands behind the last occurrence is 0, and harmless.
     const float* gradient = gradients + positions[i + kAhead] * dim;
     const float* sum = values + accumulators[i + kAhead] * dim;
-    for (int64_t d = 0; d < dim; d += 16) {
-      __builtin_prefetch(gradient + d);
-      __builtin_prefetch(sum + d, 1);
-    }
+    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(sum + d, 1);
+    if (dim > 16) __builtin_prefetch(gradient);
     AddColumns<kDim>(values + accumulators[i] * dim, gradients + positions[i] * dim, any_dim);
   }
 }
@@ -89,16 +87,14 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
                          Update update) {
   const WorkerBatch& worker = *batch;
   const TableView& table = cache.table;
+  const int64_t dim = lanes.size();
+  const int64_t row_bytes = table.shape.row_bytes;
   int64_t num_fresh = 0;
   int64_t num_clean = 0;
   for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
     if (id + kRowsAhead < worker.window_end) {
       const int64_t slot = worker.slots[id + kRowsAhead];
-      const uint8_t* row = RowAt(table, slot);
-      for (int64_t line = 0; line < table.shape.row_bytes; line += 64) {
-        __builtin_prefetch(row + line, 1);
-      }
-      __builtin_prefetch(row + table.shape.row_bytes - 1, 1);
+      PrefetchRow<true>(RowAt(table, slot), row_bytes);
       __builtin_prefetch(table.marks + slot, 1);
     }
     const int64_t slot = worker.slots[id];
@@ -108,7 +104,7 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
     // brought it up: how long a row stays cached must not show in its bits.
     if (flags & kFresh) [[unlikely]]
       StartState(lanes, cache.kind, row, lr, cache.numbers);
-    update(lanes, row, worker.values + id * cache.dim);
+    update(lanes, row, worker.values + id * dim);
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
     flags = static_cast<uint8_t>((flags & ~kFresh) | kDirty);

@@ -99,7 +99,9 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--optimizer", default="adagrad", help="of rows: sgd, adagrad, rowwise_adagrad, adam, ftrl"
     )
-    group.add_argument("--lr", type=float, default=None, help="of rows; 0.05, Adam 0.001")
+    group.add_argument(
+        "--lr", type=float, default=None, help="of rows; 0.02, Adam 0.001, FTRL 0.05"
+    )
     group.add_argument("--dense-lr", type=float, default=0.001, help="of the dense part's Adam")
     group.add_argument("--init-std", type=float, default=0.01, help="of new rows' weights")
     group.add_argument("--scheduler", default="constant", help="constant, warmup or cosine")

@@ -18,7 +18,7 @@ TABLE = "features"
 SCHEDULERS = ("constant", "warmup", "cosine")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
-_DEFAULT_LEARNING_RATE = 0.05
+_DEFAULT_LEARNING_RATE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class TrainOptions:
         device: of the GPU tier.
         depth: of the pipeline.
         optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
-        lr: of rows; None takes 0.05 (Adam: 0.001).
+        lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05).
         dense_lr: of the dense part's Adam.
         init_std: standard deviation of new rows' weights.
         hidden: widths of the deep part.
