@@ -75,8 +75,11 @@ struct BatchLoops {
   bool (*deduplicate)(WorkerBatch* worker, const uint64_t* keys, int64_t count);
   // Groups the occurrences by key (starts, positions): what single keys need.
   void (*sort_positions)(WorkerBatch* worker);
-  // Looks up the window; fills slots and missing; stamps rows; collects found ones if `collect`.
-  void (*find)(const CacheView& cache, WorkerBatch* worker, bool collect);
+  // Looks up the window; fills slots and missing; stamps rows.
+  void (*find)(const CacheView& cache, WorkerBatch* worker);
+  // Looks up the whole batch, and copies every embedding to all its positions in out [L, dim] if
+  // nothing is missing.
+  void (*find_and_expand)(const CacheView& cache, WorkerBatch* worker, float* out);
   // Copies the window's embeddings to values.
   void (*collect)(const CacheView& cache, const WorkerBatch& worker);
   // Copies every key's embedding from values to all its positions in out [L, dim].

@@ -15,6 +15,7 @@ namespace hps {
 inline namespace HPS_BUILD {
 
 inline constexpr int kGroup = 8;
+inline constexpr int64_t kExpandEvery = 512;  // keys, a multiple of kGroup
 inline constexpr int kChunk = 1024;
 inline constexpr int64_t kStreamedFloats =
     1 << 19;  // a worker's output this large goes past the caches
@@ -295,8 +296,85 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
   }
 }
 
-template <int kDim, bool kCollect>
-inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
+// Writes collected embeddings to all their positions. Rows lie scattered over the table, but
+// collected they are few and dense; so the large output is written front to back, from values in a
+// near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
+// collected, the batch can be expanded up to the first occurrence of the next one.
+template <int kDim, bool kStream>
+class Expander {
+ public:
+  Expander(const WorkerBatch& worker, int dim, float* out)
+      : worker_(worker), any_dim_(dim), out_(out) {}
+
+  // Goes on while the values of ids below `num_collected` are enough.
+  void UpTo(int64_t num_collected) {
+    constexpr int64_t kAhead = 16;
+    const int64_t dim = kDim > 0 ? kDim : any_dim_;
+    float* values = worker_.values;
+    const int64_t num_unique = worker_.num_unique;
+    // An extra run is numbered after its owner came, so it is in time if its owner is.
+    for (; next_extra_ < worker_.num_extra; ++next_extra_) {
+      const int64_t owner = worker_.extra_owners[next_extra_];
+      if (owner >= num_collected) break;
+      CopyColumns<kDim>(values + owner * dim, any_dim_, values + (num_unique + next_extra_) * dim);
+    }
+    const auto num_waiting = static_cast<uint64_t>(num_unique - num_collected);
+    const uint32_t* accumulators = worker_.accumulators;
+    int64_t i = next_;
+    for (; i < worker_.num_occurrences; ++i) {
+      const int64_t number = accumulators[i];
+      if (static_cast<uint64_t>(number - num_collected) < num_waiting) break;
+      // What stands behind the last occurrence is 0, and harmless.
+      const float* ahead = values + accumulators[i + kAhead] * dim;
+      for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+      float* dst = out_ + worker_.scan_positions[i] * dim;
+      if constexpr (kStream) {
+        StreamColumns<kDim>(values + number * dim, dst);
+      } else {
+        CopyColumns<kDim>(values + number * dim, any_dim_, dst);
+      }
+    }
+    next_ = i;
+  }
+
+  void Finish() {
+    UpTo(worker_.num_unique);
+    if constexpr (kStream) EndStream();
+  }
+
+ private:
+  const WorkerBatch& worker_;
+  const int any_dim_;
+  float* const out_;
+  int64_t next_ = 0;
+  int64_t next_extra_ = 0;
+};
+
+// Calls body with the expander that suits the output.
+template <class Body>
+inline void WithExpander(const WorkerBatch& worker, int32_t dim, float* out, Body body) {
+  const bool is_large = worker.num_occurrences * dim >= kStreamedFloats;
+  WithDim(dim, [&](auto lanes) {
+    constexpr int kWidth = decltype(lanes)::kWidth;
+    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
+      if (is_large && CanStream<kWidth>(out)) {
+        Expander<kWidth, true> expander(worker, dim, out);
+        return body(lanes, &expander);
+      }
+    }
+    Expander<kWidth, false> expander(worker, dim, out);
+    body(lanes, &expander);
+  });
+}
+
+inline void Expand(const WorkerBatch& worker, int32_t dim, float* out) {
+  WithExpander(worker, dim, out, [](auto, auto* expander) { expander->Finish(); });
+}
+
+// Looks up the window in groups, each a stage behind the next; after(num_checked) follows each
+// group.
+template <int kDim, bool kCollect, class After>
+inline void FindWith(const CacheView& cache, WorkerBatch* worker, After after) {
   const int64_t begin = worker->window_begin;
   const int64_t total = worker->window_end - begin;
   const int64_t num_groups = (total + kGroup - 1) / kGroup;
@@ -315,13 +393,24 @@ inline void FindWith(const CacheView& cache, WorkerBatch* worker) {
     if (g >= 2) {
       CheckKeys<kDim, kCollect>(cache, worker, begin + (g - 2) * kGroup, length(g - 2),
                                 stages[(g - 2) % 3]);
+      after((g - 2) * kGroup + length(g - 2));
     }
   }
 }
 
-inline void Find(const CacheView& cache, WorkerBatch* worker, bool collect) {
-  if (!collect) return FindWith<0, false>(cache, worker);
-  WithDim(cache.dim, [&](auto lanes) { FindWith<decltype(lanes)::kWidth, true>(cache, worker); });
+inline void Find(const CacheView& cache, WorkerBatch* worker) {
+  FindWith<0, false>(cache, worker, [](int64_t) {});
+}
+
+// Looks up the whole batch and, as long as nothing is missing, writes the output on the way:
+// waiting for memory to answer look-ups and writing to it go well together.
+inline void FindAndExpand(const CacheView& cache, WorkerBatch* worker, float* out) {
+  WithExpander(*worker, cache.dim, out, [&](auto lanes, auto* expander) {
+    FindWith<decltype(lanes)::kWidth, true>(cache, worker, [&](int64_t num_checked) {
+      if (num_checked % kExpandEvery == 0 && worker->num_missing == 0) expander->UpTo(num_checked);
+    });
+    if (worker->num_missing == 0) expander->Finish();
+  });
 }
 
 inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
@@ -334,44 +423,6 @@ inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
       CopyColumns<decltype(lanes)::kWidth>(WeightsAt(cache.table, worker.slots[id]), cache.dim,
                                            worker.values + id * cache.dim);
     }
-  });
-}
-
-// Rows lie scattered over the table, but collected they are few and dense; so the large output is
-// written front to back, from values that are in a near cache.
-template <int kDim, bool kStream>
-inline void ExpandWith(const WorkerBatch& worker, int any_dim, float* out) {
-  constexpr int64_t kAhead = 16;
-  const int64_t dim = kDim > 0 ? kDim : any_dim;
-  float* values = worker.values;
-  for (int64_t i = 0; i < worker.num_extra; ++i) {
-    CopyColumns<kDim>(values + worker.extra_owners[i] * dim, any_dim,
-                      values + (worker.num_unique + i) * dim);
-  }
-  const int64_t count = worker.num_occurrences;
-  for (int64_t i = 0; i < count; ++i) {
-    // What stands behind the last occurrence is 0, and harmless.
-    const float* ahead = values + worker.accumulators[i + kAhead] * dim;
-    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
-    const float* src = values + worker.accumulators[i] * dim;
-    float* dst = out + worker.scan_positions[i] * dim;
-    if constexpr (kStream) {
-      StreamColumns<kDim>(src, dst);
-    } else {
-      CopyColumns<kDim>(src, any_dim, dst);
-    }
-  }
-  if constexpr (kStream) EndStream();
-}
-
-inline void Expand(const WorkerBatch& worker, int32_t dim, float* out) {
-  const bool is_large = worker.num_occurrences * dim >= kStreamedFloats;
-  WithDim(dim, [&](auto lanes) {
-    constexpr int kWidth = decltype(lanes)::kWidth;
-    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
-      if (is_large && CanStream<kWidth>(out)) return ExpandWith<kWidth, true>(worker, dim, out);
-    }
-    ExpandWith<kWidth, false>(worker, dim, out);
   });
 }
 

@@ -146,8 +146,9 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                           \
-  namespace hps {                                                                         \
-  const BatchLoops variable = {label,  Deduplicate, SortPositions, Find,         Collect, \
-                               Expand, Reserve,     Fill,          SumGradients, Apply};  \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                     \
+  namespace hps {                                                                   \
+  const BatchLoops variable = {label,         Deduplicate,  SortPositions, Find,    \
+                               FindAndExpand, Collect,      Expand,        Reserve, \
+                               Fill,          SumGradients, Apply};                 \
   }

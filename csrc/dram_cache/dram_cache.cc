@@ -117,9 +117,8 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
   plan->Build(keys, count, shape().num_parts, view_.dim, *loops_, pool_, [&](WorkerBatch* worker) {
-    loops_->find(view_, worker, true);
     // Another worker may miss keys; what this one writes then is written again.
-    if (worker->num_missing == 0) loops_->expand(*worker, view_.dim, out);
+    loops_->find_and_expand(view_, worker, out);
   });
   return CountFound(plan);
 }
@@ -128,7 +127,7 @@ int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
   plan->SetWindow(first, count);
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker, false); });
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker); });
   return CountFound(plan);
 }
 
