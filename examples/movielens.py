@@ -92,7 +92,7 @@ def batches(ratings: Ratings, order: Keys) -> Iterator[hps.Batch]:
         genres = np.fromiter((key for bag in bags for key in bag), np.int64)
         keys = np.concatenate([ratings.single_keys[idx].T.reshape(-1), genres])
         ids = hps.Ids(
-            keys=torch.from_numpy(keys),
+            keys_L=torch.from_numpy(keys),
             offsets=torch.from_numpy(np.concatenate([[0], lengths.cumsum()])),
         )
         yield hps.Batch(

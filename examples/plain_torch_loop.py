@@ -52,8 +52,8 @@ def batches(num_batches: int, seed: int) -> Iterator[hps.Batch]:
         ad_offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ad_lengths.cumsum(0)])
         yield hps.Batch(
             features={
-                "users": hps.Ids(keys=users, offsets=torch.arange(NUM_EXAMPLES + 1)),
-                "ads": hps.Ids(keys=torch.cat([shown, history]), offsets=ad_offsets),
+                "users": hps.Ids(keys_L=users, offsets=torch.arange(NUM_EXAMPLES + 1)),
+                "ads": hps.Ids(keys_L=torch.cat([shown, history]), offsets=ad_offsets),
             },
             dense=torch.zeros(NUM_EXAMPLES, 0),
             labels=is_click.float(),

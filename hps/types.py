@@ -21,14 +21,19 @@ class Ids:
     """The keys of one table's features in a batch, feature-major, as TorchRec's KeyedJaggedTensor.
 
     Args:
-        keys: int64 [L]; the 64 bits of each key. This order is the "order of occurrence".
-        offsets: int64 [F*B + 1]; bag f*B + b holds keys[offsets[f*B + b]:offsets[f*B + b + 1]].
-        weights: float32 [L] or None; multiplies each occurrence's embedding in pooling.
+        keys_L: int64 [L]; the 64 bits of each key. This order is the "order of occurrence".
+        offsets: int64 [F*B + 1]; bag f*B + b holds keys_L[offsets[f*B + b]:offsets[f*B + b + 1]].
+        weights_L: float32 [L] or None; multiplies each occurrence's embedding in pooling.
+
+    >>> import torch
+    >>> one_feature = Ids(torch.tensor([7, 8, 7]), offsets=torch.tensor([0, 2, 3]))  # two examples
+    >>> one_feature.keys_L[one_feature.offsets[0] : one_feature.offsets[1]].tolist()
+    [7, 8]
     """
 
-    keys: "torch.Tensor"
+    keys_L: "torch.Tensor"
     offsets: "torch.Tensor"
-    weights: "torch.Tensor | None" = None
+    weights_L: "torch.Tensor | None" = None
 
 
 @dataclass(slots=True)
@@ -41,6 +46,11 @@ class Batch:
         labels: float32 [B], 0 or 1.
         position: the reader's position after this batch; plain numbers and strings.
         rows: table name -> pinned rows; filled by hps.Pipeline, read by hps.SparseEmbedding.
+
+    >>> import torch
+    >>> ads = Ids(torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
+    >>> len(Batch(features={"ads": ads}, dense=torch.zeros(2, 0), labels=torch.ones(2)))
+    2
     """
 
     features: Mapping[str, Ids]

@@ -36,7 +36,7 @@ def open_server(
 
 def one_feature(keys: list[int]) -> hps.Ids:
     """One feature with exactly one key an example."""
-    return hps.Ids(keys=torch.tensor(keys), offsets=torch.arange(len(keys) + 1))
+    return hps.Ids(keys_L=torch.tensor(keys), offsets=torch.arange(len(keys) + 1))
 
 
 def one_feature_batch(keys: list[int], number: int = 0, table: str = "ads") -> hps.Batch:

@@ -40,7 +40,7 @@ class PeerDeepFM(DeepFM):
 
     def embed(self, batch: Batch) -> torch.Tensor:
         ids = batch.features[NAME]
-        bags = self._table.look_up(ids.keys, ids.offsets)
+        bags = self._table.look_up(ids.keys_L, ids.offsets)
         return bags.view(self.num_features, len(batch), self.columns).transpose(0, 1)
 
 
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
             break
         with stages.stage("map keys"):
             ids = batch.features[NAME]
-            ids.keys = torch.remainder(ids.keys, options.table_rows)
+            ids.keys_L = torch.remainder(ids.keys_L, options.table_rows)
         with stages.stage("forward"):
             loss = criterion(model(batch), batch.labels)
         with stages.stage("backward"):

@@ -37,7 +37,7 @@ class Pipeline:
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.1))]
-    >>> ids = hps.Ids(keys=torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
+    >>> ids = hps.Ids(keys_L=torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
     >>> log = [hps.Batch(features={"ads": ids}, dense=torch.zeros(2, 0), labels=torch.ones(2))]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
@@ -153,7 +153,7 @@ class Pipeline:
         rows: dict[str, BatchRows] = {}
         try:
             for table, ids in batch.features.items():
-                rows[table] = self._server.pin(table, ids.keys)
+                rows[table] = self._server.pin(table, ids.keys_L)
         except BaseException as error:
             for pinned in rows.values():
                 pinned.release()

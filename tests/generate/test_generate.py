@@ -183,7 +183,7 @@ def test_readers_read_every_format(log_format: str, tmp_path: Path) -> None:
     batches = list(open_reader(path, tables=tables, config=options))
     labels = np.concatenate([batch.labels.numpy() for batch in batches])
     assert labels.sum() == figures["clicks"] and len(labels) == 1000
-    keys = np.concatenate([batch.features["all"].keys.numpy() for batch in batches])
+    keys = np.concatenate([batch.features["all"].keys_L.numpy() for batch in batches])
     num_dense = 13 if log_format in ("libsvm", "libffm") else 0  # there, columns are keys as well
     assert len(np.unique(keys)) == figures["distinct_keys"] + num_dense
     if not num_dense:

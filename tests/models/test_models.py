@@ -17,7 +17,7 @@ def make_batch(num_dense: int = NUM_DENSE) -> hps.Batch:
     generator = torch.Generator().manual_seed(1)
     num_keys = NUM_EXAMPLES * NUM_FEATURES
     keys = torch.randint(0, 10, (num_keys,), generator=generator)
-    ids = hps.Ids(keys=keys, offsets=torch.arange(num_keys + 1))
+    ids = hps.Ids(keys_L=keys, offsets=torch.arange(num_keys + 1))
     dense = torch.randn(NUM_EXAMPLES, num_dense, generator=generator) * 10
     labels = (torch.rand(NUM_EXAMPLES, generator=generator) < 0.5).float()
     return hps.Batch(features={"ads": ids}, dense=dense, labels=labels)
@@ -29,7 +29,7 @@ def make_model(server: hps.ParameterServer, kind: str, num_dense: int = NUM_DENS
 
 
 def parts(model: ClickModel, batch: hps.Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    return model.embed(batch), model.scale_dense(batch)
+    return model.embed(batch), model.dense_of(batch)
 
 
 def test_deepfm_is_its_formula(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class PlainEmbedding(torch.nn.Module):
 
     def forward(self, batch: hps.Batch) -> torch.Tensor:
         ids = batch.features["ads"]
-        pooled = self.bag(torch.searchsorted(self.known_keys, ids.keys), ids.offsets)
+        pooled = self.bag(torch.searchsorted(self.known_keys, ids.keys_L), ids.offsets)
         dim = pooled.shape[1]
         return pooled.view(NUM_FEATURES, len(batch), dim).transpose(0, 1).reshape(len(batch), -1)
 
@@ -59,7 +59,7 @@ def test_whole_run_ends_where_plain_torch_ends(
         [log], tables=tables, config=ReaderConfig(format="criteo", batch_size=128, epochs=2)
     )
     batches = list(reader)
-    keys = torch.from_numpy(np.unique(torch.cat([b.features["ads"].keys for b in batches])))
+    keys = torch.from_numpy(np.unique(torch.cat([b.features["ads"].keys_L for b in batches])))
     with open_server(tmp_path, row_kind(lr=0.1), dim=9) as server:
         initial = torch.as_tensor(server.pull("ads", keys)).clone()
         models = []

@@ -196,9 +196,9 @@ def examples_of(batches: Iterable[hps.types.Batch], features: dict) -> list[Exam
             ids = batch.features[table]
             offsets = ids.offsets.tolist()
             assert len(offsets) == len(names) * size + 1
-            assert offsets[0] == 0 and offsets[-1] == len(ids.keys)
-            keys = [key & MASK for key in ids.keys.tolist()]
-            weights = [1.0] * len(keys) if ids.weights is None else ids.weights.tolist()
+            assert offsets[0] == 0 and offsets[-1] == len(ids.keys_L)
+            keys = [key & MASK for key in ids.keys_L.tolist()]
+            weights = [1.0] * len(keys) if ids.weights_L is None else ids.weights_L.tolist()
             for bag in range(len(names) * size):
                 pairs = list(zip(keys, weights, strict=True))[offsets[bag] : offsets[bag + 1]]
                 if pairs:
@@ -229,8 +229,8 @@ def assert_same_batches(left: Sequence, right: Sequence) -> None:
         assert one.labels.equal(other.labels) and one.dense.equal(other.dense)
         assert one.features.keys() == other.features.keys()
         for name, ids in one.features.items():
-            assert ids.keys.equal(other.features[name].keys)
+            assert ids.keys_L.equal(other.features[name].keys_L)
             assert ids.offsets.equal(other.features[name].offsets)
-            weights = other.features[name].weights
-            assert (ids.weights is None) == (weights is None)
-            assert weights is None or ids.weights.equal(weights)
+            weights = other.features[name].weights_L
+            assert (ids.weights_L is None) == (weights is None)
+            assert weights is None or ids.weights_L.equal(weights)
