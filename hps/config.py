@@ -6,11 +6,12 @@ that reads the environment.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hps.errors import ConfigError
+from hps.field_checks import require_flag, require_number, require_whole
 from hps.initializers import Initializer, Normal
 from hps.optimizers import Adagrad, Optimizer
 
@@ -36,7 +37,8 @@ def parse_bytes(text: int | str, where: str = "bytes") -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         size = text
     else:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+        pattern = r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*"
+        match = re.fullmatch(pattern, text) if isinstance(text, str) else None
         if match is None or match[2].upper() not in _UNITS:
             raise ConfigError(
                 f"{where}={text!r} is not a size; write e.g. 1073741824, '1GiB', '800MB'"
@@ -81,14 +83,7 @@ class TableConfig:
                 f"TableConfig(name={self.name!r}): needs 1-64 letters, digits, '_', '.', '-'"
             )
         where = f"table {self.name!r}"
-        if (
-            not isinstance(self.dim, int)
-            or isinstance(self.dim, bool)
-            or not 1 <= self.dim <= MAX_DIM
-        ):
-            raise ConfigError(
-                f"{where}: dim={self.dim!r} must be a whole number from 1 to {MAX_DIM}"
-            )
+        require_whole(f"{where}: dim", self.dim, 1, MAX_DIM)
         if not isinstance(self.optimizer, Optimizer) or not self.optimizer.kind:
             raise ConfigError(
                 f"{where}: optimizer={self.optimizer!r} must be hps.SGD, Adagrad, RowWiseAdagrad, "
@@ -98,11 +93,13 @@ class TableConfig:
             raise ConfigError(
                 f"{where}: initializer={self.initializer!r} must be hps.Constant, Uniform or Normal"
             )
-        if not 0 < self.share < float("inf"):
-            raise ConfigError(f"{where}: share={self.share!r} must be finite and > 0")
+        require_flag(f"{where}: shared_vocabulary", self.shared_vocabulary)
+        require_number(f"{where}: share", self.share, above=0)
         if self.features is not None:
-            if isinstance(self.features, str):
-                raise ConfigError(f"{where}: features={self.features!r} must be a list of names")
+            features: object = self.features
+            is_list = isinstance(features, Iterable) and not isinstance(features, str | bytes)
+            if not is_list or not all(isinstance(name, str) for name in self.features):
+                raise ConfigError(f"{where}: features={features!r} must be a list of names")
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
@@ -124,13 +121,19 @@ class DramCacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCacheConfig:
-    """Bytes of device memory for working rows, and the device."""
+    """Bytes of device memory for working rows, and the device.
+
+    >>> GpuCacheConfig(bytes="8GiB").device
+    'cuda:0'
+    """
 
     bytes: int | str
     device: str = "cuda:0"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.bytes, "GpuCacheConfig.bytes"))
+        if not isinstance(self.device, str) or not self.device:
+            raise ConfigError(f"GpuCacheConfig.device={self.device!r} must be e.g. 'cuda:0'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,24 +143,38 @@ class SsdStoreConfig:
     Args:
         segment_bytes: a segment is sealed when it has grown to this size.
         keep_last: how many untagged checkpoints are kept.
-        engine: "segments" (hps's own files).
+        engine: "segments" (hps's own files); no other is built yet.
+        direct_io: read and write past the page cache; only False until that is built.
+        compaction_threshold: part of a segment's bytes that is dead when the segment is rewritten;
+            only its default until compaction is built.
+
+    Raises:
+        ConfigError: a field outside its limits, or one that asks for what is not built yet.
+
+    >>> SsdStoreConfig(segment_bytes="64MiB").segment_bytes
+    67108864
     """
 
     segment_bytes: int | str = "256MiB"
     keep_last: int = 2
     engine: str = "segments"
+    direct_io: bool = False
+    compaction_threshold: float = 0.5
 
     def __post_init__(self) -> None:
         size = parse_bytes(self.segment_bytes, "SsdStoreConfig.segment_bytes")
         if not 2**16 <= size <= 2**34:
             raise ConfigError(f"SsdStoreConfig.segment_bytes={size} must be from 64 KiB to 16 GiB")
         object.__setattr__(self, "segment_bytes", size)
-        if self.keep_last < 1:
-            raise ConfigError(f"SsdStoreConfig.keep_last={self.keep_last} must be at least 1")
-        if self.engine != "segments":
-            raise ConfigError(
-                f"SsdStoreConfig.engine={self.engine!r}: only 'segments' is built so far"
-            )
+        require_whole("SsdStoreConfig.keep_last", self.keep_last, 1, 2**31)
+        require_flag("SsdStoreConfig.direct_io", self.direct_io)
+        only_built = {"engine": "segments", "direct_io": False, "compaction_threshold": 0.5}
+        for name, built in only_built.items():
+            if getattr(self, name) != built:
+                raise ConfigError(
+                    f"SsdStoreConfig.{name}={getattr(self, name)!r}: only {built!r} is built so "
+                    "far (docs/roadmap.md)"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +208,7 @@ class Config:
     instruction_set: str = "auto"
 
     def __post_init__(self) -> None:
+        self._check_types()
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "tables", tuple(self.tables))
         if not 1 <= len(self.tables) <= MAX_TABLES:
@@ -206,18 +224,25 @@ class Config:
         self._check_features()
         if self.gpu is not None:
             raise ConfigError("Config.gpu: the GPU tier is not built yet; leave gpu=None")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise ConfigError(
-                f"Config.seed={self.seed!r} must be a whole number from 0 to 2^64 - 1"
-            )
-        if not 0 <= self.threads <= MAX_THREADS:
-            raise ConfigError(
-                f"Config.threads={self.threads!r} must be from 0 (all cores) to {MAX_THREADS}"
-            )
+        require_whole("Config.seed", self.seed, 0, 2**64 - 1)
+        require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
             raise ConfigError(
                 f"Config.instruction_set={self.instruction_set!r} must be one of {INSTRUCTION_SETS}"
             )
+
+    def _check_types(self) -> None:
+        path: object = self.path
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ConfigError(f"Config.path={path!r} must be the path of a directory")
+        tables: object = self.tables
+        if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
+            raise ConfigError(f"Config.tables={tables!r} must be a list of hps.TableConfig")
+        for name, kind in (("dram", DramCacheConfig), ("ssd", SsdStoreConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(
+                    f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
+                )
 
     def _check_features(self) -> None:
         owner: dict[str, str] = {}

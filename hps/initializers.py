@@ -6,6 +6,7 @@ the generator.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 from hps.errors import ConfigError
@@ -25,7 +26,7 @@ class Initializer:
 
     def __post_init__(self) -> None:
         for number in self.numbers():
-            if not math.isfinite(number):
+            if not isinstance(number, Real) or not math.isfinite(number):
                 raise ConfigError(f"{self!r}: every number must be finite")
 
 

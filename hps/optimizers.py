@@ -5,16 +5,15 @@ learning rate may change from step to step (see `hps.RowOptimizer`); every other
 the table.
 """
 
-import math
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from hps.errors import ConfigError
+from hps.field_checks import require_number
 
 
-def _require(condition: bool, owner: object, field: str, value: float, limit: str) -> None:
-    if not condition:
-        raise ConfigError(f"{type(owner).__name__}({field}={value!r}): {field} must be {limit}")
+def _require(owner: object, field: str, value: object, *, above: float | None = None) -> None:
+    require_number(f"{type(owner).__name__}: {field}", value, above=above)
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,11 @@ class Optimizer:
     """What all row optimizers share: a kind, by which the native core and the store know it."""
 
     kind: ClassVar[str] = ""
+    divides_by_lr: ClassVar[bool] = False  # a learning rate of 0 then makes NaN of a row
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.lr) and self.lr >= 0, self, "lr", self.lr, "finite and >= 0")
+        _require(self, "lr", self.lr, above=0 if self.divides_by_lr else None)
 
     def hyperparameters(self) -> list[float]:
         """The numbers besides lr in the order in which csrc/optimizer/optimizer.h reads them."""
@@ -58,12 +58,8 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
-            math.isfinite(self.eps) and self.eps >= 0, self, "eps", self.eps, "finite and >= 0"
-        )
-        value = self.initial_accumulator_value
-        is_valid = math.isfinite(value) and value >= 0
-        _require(is_valid, self, "initial_accumulator_value", value, "finite and >= 0")
+        _require(self, "eps", self.eps)
+        _require(self, "initial_accumulator_value", self.initial_accumulator_value)
 
     def hyperparameters(self) -> list[float]:
         return [self.eps, self.initial_accumulator_value]
@@ -100,12 +96,15 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        betas: object = self.betas
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ConfigError(f"Adam(betas={betas!r}): two numbers in [0, 1) are needed")
         object.__setattr__(self, "betas", tuple(self.betas))
-        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise ConfigError(f"Adam(betas={self.betas!r}): two numbers in [0, 1) are needed")
-        _require(
-            math.isfinite(self.eps) and self.eps >= 0, self, "eps", self.eps, "finite and >= 0"
-        )
+        for beta in self.betas:
+            _require(self, "betas", beta)
+            if beta >= 1.0:
+                raise ConfigError(f"Adam(betas={betas!r}): two numbers in [0, 1) are needed")
+        _require(self, "eps", self.eps)
 
     def hyperparameters(self) -> list[float]:
         return [self.betas[0], self.betas[1], self.eps]
@@ -123,6 +122,7 @@ class FTRL(Optimizer):
     """
 
     kind: ClassVar[str] = "ftrl"
+    divides_by_lr: ClassVar[bool] = True
     lr: float = 0.05
     _: KW_ONLY
     beta: float = 1.0
@@ -132,10 +132,8 @@ class FTRL(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.lr > 0, self, "lr", self.lr, "> 0 (FTRL divides by it)")
         for field in ("beta", "l1", "l2", "initial_accumulator_value"):
-            value = getattr(self, field)
-            _require(math.isfinite(value) and value >= 0, self, field, value, "finite and >= 0")
+            _require(self, field, getattr(self, field))
 
     def hyperparameters(self) -> list[float]:
         return [self.beta, self.l1, self.l2, self.initial_accumulator_value]

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import torch
 
 from hps.errors import ConfigError, NonFiniteError
+from hps.field_checks import require_number
 from hps.gradients import PendingGradients, pending_of
 
 if TYPE_CHECKING:
     from hps.parameter_server import ParameterServer
+
+
+_LEAST_DIVISOR = 2.0**-126  # smallest normal float32
 
 
 class _TableGradient(torch.nn.Parameter):
@@ -100,7 +104,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises:
             NonFiniteError: a gradient is NaN or infinite. No row of any table has changed, and what
                 is pending stays so until `zero_grad()` drops it.
-            ConfigError: a learning rate is not finite or below 0; nothing has changed.
+            ConfigError: a learning rate is not finite or below 0, or is 0 for FTRL, which divides
+                by it; nothing has changed.
         """
         loss = None
         if closure is not None:
@@ -148,13 +153,13 @@ class RowOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def _set_learning_rates(self) -> None:
-        for group in self.param_groups:
-            rate = float(group["lr"])
-            if not 0.0 <= rate < float("inf"):
-                raise ConfigError(
-                    f"RowOptimizer: lr={rate} of table {group['table']!r} must be finite and >= 0"
-                )
-            self._server.learning_rates[group["table"]] = rate
+        rates = {group["table"]: float(group["lr"]) for group in self.param_groups}
+        for table, rate in rates.items():
+            divides = self._server.tables[table].optimizer.divides_by_lr
+            # The native core takes the rate as float32, where a tiny one is 0.
+            where = f"RowOptimizer: table {table!r}: lr"
+            require_number(where, rate, above=_LEAST_DIVISOR if divides else None)
+        self._server.learning_rates.update(rates)
 
     def _unscale(self) -> None:
         """Divides by the scaler's scale, if it has left that to us (no `unscale_` before)."""

@@ -252,3 +252,26 @@ def test_disabled_grad_scaler_is_a_plain_step(tmp_path: Path) -> None:
         loop.scaler = torch.amp.GradScaler("cpu", enabled=False)
         loop.step()
         assert server.num_rows("ads") == 2
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-45, -1.0])
+def test_ftrl_refuses_a_rate_it_cannot_divide_by(tmp_path: Path, rate: float) -> None:
+    with open_server(tmp_path, hps.FTRL(lr=0.1), names=("ads", "users")) as server:
+        optimizer, module = hps.RowOptimizer(server), hps.SparseEmbedding(server, "ads")
+        before = pull(server, [1, 2])
+        module(torch.tensor([1, 2]), torch.tensor([0, 1, 2])).sum().backward()
+        optimizer.param_groups[0]["lr"] = 0.5
+        optimizer.param_groups[1]["lr"] = rate
+        with pytest.raises(hps.ConfigError, match="table 'users': lr="):
+            optimizer.step()
+        assert server.learning_rates == {"ads": 0.1, "users": 0.1}
+        assert torch.equal(pull(server, [1, 2]), before) and server.num_rows("ads") == 0
+
+
+def test_sgd_takes_a_rate_of_nothing(tmp_path: Path) -> None:
+    with open_server(tmp_path, hps.SGD(lr=0.0)) as server:
+        before = pull(server, [1])
+        module = hps.SparseEmbedding(server, "ads")
+        module(torch.tensor([1]), torch.tensor([0, 1])).sum().backward()
+        hps.RowOptimizer(server).step()
+        assert torch.equal(pull(server, [1]), before)

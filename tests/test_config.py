@@ -1,0 +1,82 @@
+"""Configs refuse what cannot work with a ConfigError that names the field, whatever the type."""
+
+from typing import Any
+
+import pytest
+
+import hps
+
+AD = hps.TableConfig(name="ads", dim=4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "field"),
+    [
+        (hps.TableConfig, {"share": "1"}, "share"),
+        (hps.TableConfig, {"share": float("inf")}, "share"),
+        (hps.TableConfig, {"share": True}, "share"),
+        (hps.TableConfig, {"dim": "4"}, "dim"),
+        (hps.TableConfig, {"dim": None}, "dim"),
+        (hps.TableConfig, {"features": 3}, "features"),
+        (hps.TableConfig, {"features": [1]}, "features"),
+        (hps.TableConfig, {"shared_vocabulary": "yes"}, "shared_vocabulary"),
+        (hps.TableConfig, {"optimizer": "adam"}, "optimizer"),
+        (hps.TableConfig, {"name": None}, "name"),
+        (hps.DramCacheConfig, {"bytes": None}, "bytes"),
+        (hps.DramCacheConfig, {"bytes": 1.5}, "bytes"),
+        (hps.GpuCacheConfig, {"bytes": None}, "bytes"),
+        (hps.GpuCacheConfig, {"bytes": "1GiB", "device": None}, "device"),
+        (hps.SsdStoreConfig, {"keep_last": "2"}, "keep_last"),
+        (hps.SsdStoreConfig, {"segment_bytes": None}, "segment_bytes"),
+        (hps.SsdStoreConfig, {"direct_io": 1}, "direct_io"),
+        (hps.SsdStoreConfig, {"direct_io": True}, "direct_io"),
+        (hps.SsdStoreConfig, {"compaction_threshold": 0.3}, "compaction_threshold"),
+        (hps.SsdStoreConfig, {"compaction_threshold": None}, "compaction_threshold"),
+        (hps.SsdStoreConfig, {"engine": "rocksdb"}, "engine"),
+        (hps.Config, {"threads": None}, "threads"),
+        (hps.Config, {"threads": "2"}, "threads"),
+        (hps.Config, {"seed": 1.0}, "seed"),
+        (hps.Config, {"seed": True}, "seed"),
+        (hps.Config, {"path": None}, "path"),
+        (hps.Config, {"tables": None}, "tables"),
+        (hps.Config, {"tables": AD}, "tables"),
+        (hps.Config, {"dram": "1GiB"}, "dram"),
+        (hps.Config, {"ssd": None}, "ssd"),
+        (hps.SGD, {"lr": "0.05"}, "lr"),
+        (hps.Adagrad, {"lr": None}, "lr"),
+        (hps.Adagrad, {"eps": "0"}, "eps"),
+        (hps.Adam, {"betas": 0.9}, "betas"),
+        (hps.Adam, {"betas": ("0.9", 0.9)}, "betas"),
+        (hps.Adam, {"betas": (0.9, 1.0)}, "betas"),
+        (hps.FTRL, {"lr": 0.0}, "lr"),
+        (hps.FTRL, {"l1": None}, "l1"),
+        (hps.Normal, {"std": "0.1"}, "std"),
+        (hps.Uniform, {"low": None}, "low"),
+    ],
+)
+def test_wrong_value_or_type_names_the_field(
+    kind: type[Any], values: dict[str, Any], field: str
+) -> None:
+    needed: dict[type[Any], dict[str, Any]] = {
+        hps.TableConfig: {"name": "ads", "dim": 4},
+        hps.Config: {"path": "model", "tables": [AD]},
+    }
+    with pytest.raises(hps.ConfigError, match=field):
+        kind(**{**needed.get(kind, {}), **values})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert hps.TableConfig(name="ads", dim=numpy.int64(4), share=numpy.float32(2)).share == 2
+
+
+def test_unknown_arguments_are_refused() -> None:
+    for unknown in ("momentum", "weight_decay"):
+        with pytest.raises(TypeError, match=unknown):
+            hps.SGD(**{"lr": 0.1, unknown: 0.9})
+
+
+def test_what_is_not_built_says_so() -> None:
+    with pytest.raises(hps.ConfigError, match="not built yet"):
+        hps.RemoteParameterServer(["localhost:1"], client_id="trainer-0")
+    assert "open" not in hps.__all__ and callable(hps.open)
