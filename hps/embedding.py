@@ -4,6 +4,7 @@ Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (rows)
 arithmetic), `hps.gradients` (where backward leaves its result for `hps.RowOptimizer`).
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,6 +89,15 @@ class SparseEmbedding(nn.Module):
         self._anchor = torch.empty(0, requires_grad=True)
         self._scratch: torch.Tensor | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
+        """Another module over the same rows: a server is shared, never copied."""
+        copy = type(self).__new__(type(self))
+        memo[id(self)] = copy
+        shared = {"_server": self._server, "_scratch": None}
+        for name, value in self.__dict__.items():
+            copy.__dict__[name] = shared[name] if name in shared else deepcopy(value, memo)
+        return copy
+
     def extra_repr(self) -> str:
         return f"table={self.table!r}, dim={self.dim}, pooling={self.pooling!r}"
 
@@ -140,7 +150,8 @@ class SparseEmbedding(nn.Module):
                 raise ConfigError(f"{where}: the batch holds only {sorted(ids.features)}")
             found = ids.features[self.table]
             rows = (ids.rows or {}).get(self.table)
-            return self._lookup(found.keys, found.offsets, found.weights, len(ids), rows)
+            shape = (len(ids), self._declared_features())
+            return self._lookup(found.keys_L, found.offsets, found.weights_L, shape, rows)
         if is_bare:
             keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
             if keys.dim() == 2 and offsets is None:
@@ -154,11 +165,11 @@ class SparseEmbedding(nn.Module):
                 raise ConfigError(
                     f"{where}: {num_bags} bags cannot be those of num_features={num_features}"
                 )
-            return self._lookup(keys, offsets, weights, num_bags // num_features, None)
+            shape = (num_bags // num_features, num_features)
+            return self._lookup(keys, offsets, weights, shape, None)
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
-            return self._lookup(
-                ids.values(), ids.offsets(), ids.weights_or_none(), int(ids.stride()), None
-            )
+            shape = (int(ids.stride()), len(ids.keys()))
+            return self._lookup(ids.values(), ids.offsets(), ids.weights_or_none(), shape, None)
         raise ConfigError(
             f"{where}: got {type(ids).__name__}; pass an hps.Batch, a KeyedJaggedTensor or keys"
         )
@@ -168,9 +179,11 @@ class SparseEmbedding(nn.Module):
         keys: torch.Tensor,
         offsets: torch.Tensor | None,
         weights: torch.Tensor | None,
-        num_examples: int,
+        shape: tuple[int, int],
         rows: "BatchRows | None",
     ) -> _Lookup:
+        """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets."""
+        num_examples, num_features = shape
         where = f"SparseEmbedding({self.table!r})"
         if keys.dtype not in (torch.int64, torch.uint64) or keys.dim() != 1:
             raise ConfigError(
@@ -190,8 +203,14 @@ class SparseEmbedding(nn.Module):
             raise ConfigError(
                 f"{where}: {num_bags} bags are no multiple of the batch's {num_examples} examples"
             )
-        num_features = num_bags // num_examples if num_bags else 1
+        if num_examples:
+            num_features = num_bags // num_examples
         return _Lookup(keys, bags, weights, num_features, num_examples, rows)
+
+    def _declared_features(self) -> int:
+        """F of a batch without examples, whose offsets cannot tell."""
+        features = self._server.tables[self.table].features
+        return 1 if features is None else len(features)
 
     def _check_weights(self, weights: torch.Tensor, num_occurrences: int) -> None:
         where = f"SparseEmbedding({self.table!r})"
@@ -248,7 +267,9 @@ class SparseEmbedding(nn.Module):
             by_bag = grad.view(num_examples, num_features, self.dim).transpose(0, 1)
             is_mean = self.pooling == "mean"
             spread_bags(by_bag.reshape(-1, self.dim), bags, lookup.weights, mean=is_mean, out=grads)
-        pending.add(self.table, order, ForwardGradient(keys, grads, lookup.rows))
+        # Through a graph that was kept, backward may come after the step has released the rows.
+        rows = None if lookup.rows is None or lookup.rows.is_released else lookup.rows
+        pending.add(self.table, order, ForwardGradient(keys, grads, rows))
 
 
 class _ReadAndCollect(torch.autograd.Function):

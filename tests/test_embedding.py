@@ -1,5 +1,6 @@
 """SparseEmbedding against torch.nn.EmbeddingBag, its arguments, and what it must not do."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_weighted_mean_divides_by_the_number_of_keys(tmp_path: Path) -> None:
 def test_features_of_a_batch_stand_side_by_side(tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
         rows = rows_of(server, 10)
-        ids = hps.Ids(keys=torch.tensor([1, 2, 3, 4]), offsets=torch.arange(5))
+        ids = hps.Ids(keys_L=torch.tensor([1, 2, 3, 4]), offsets=torch.arange(5))
         batch = hps.Batch(features={"ads": ids}, dense=torch.zeros(2, 0), labels=torch.zeros(2))
         output = hps.SparseEmbedding(server, "ads")(batch)
         assert torch.equal(output[0], torch.cat([rows[1], rows[3]]))
@@ -157,6 +158,9 @@ class JaggedLike:
 
     def __init__(self, keys: torch.Tensor, offsets: torch.Tensor, stride: int) -> None:
         self._keys, self._offsets, self._stride = keys, offsets, stride
+
+    def keys(self) -> list[str]:
+        return ["a", "b"]
 
     def values(self) -> torch.Tensor:
         return self._keys
@@ -250,3 +254,46 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             module(keys, offsets, num_features=3)
         with pytest.raises(hps.ConfigError, match="got str"):
             module("keys")
+
+
+def test_kept_graph_gives_its_gradient_after_the_rows_are_released(tmp_path: Path) -> None:
+    with open_server(tmp_path, hps.SGD(lr=1.0)) as server:
+        optimizer, module = hps.RowOptimizer(server), hps.SparseEmbedding(server, "ads")
+        before = rows_of(server, 10)[[7, 8]]
+        with hps.Pipeline([one_feature_batch([7, 8])], server) as batches:
+            total = module(next(batches)).sum()
+            total.backward(retain_graph=True)
+            optimizer.step()  # releases the rows that the graph has read
+            total.backward()
+            optimizer.step()
+        torch.testing.assert_close(rows_of(server, 10)[[7, 8]], before - 2)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_no_feature_and_no_example_keep_their_shapes(tmp_path: Path, pooling: str) -> None:
+    nothing = torch.empty(0, dtype=torch.int64)
+    no_bags = hps.Ids(keys_L=nothing, offsets=torch.zeros(1, dtype=torch.int64))
+    with open_server(tmp_path) as server:
+        module = hps.SparseEmbedding(server, "ads", pooling=pooling)
+        for num_examples, width in ((3, 0), (0, 4)):
+            batch = hps.Batch({"ads": no_bags}, torch.zeros(num_examples, 0), torch.zeros(0))
+            batch.labels = torch.zeros(num_examples)
+            output = module(batch)
+            assert output.shape == (num_examples, width)
+            output.sum().backward()
+        assert module(nothing, no_bags.offsets, num_features=3).shape == (0, 12)
+        assert module(JaggedLike(nothing, no_bags.offsets, 0)).shape == (0, 8)
+        hps.RowOptimizer(server).step()
+        assert server.num_rows("ads") == 0
+
+
+def test_deep_copy_shares_the_server(tmp_path: Path) -> None:
+    with open_server(tmp_path) as server:
+        model = torch.nn.Sequential(hps.SparseEmbedding(server, "ads"), torch.nn.Linear(4, 1))
+        copy = deepcopy(model.eval())
+        batch = one_feature_batch([1, 2, 3])
+        assert torch.equal(copy(batch), model(batch)) and not copy.training
+        assert copy[0]._server is server and copy[0] is not model[0]
+        copy.train()(batch).sum().backward()
+        hps.RowOptimizer(server).step()
+        assert server.num_rows("ads") == 3

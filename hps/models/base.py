@@ -1,4 +1,4 @@
-"""What the click models share: looking up the features, bringing dense columns to scale, the MLP.
+"""What the click models share: looking up the features, checking dense columns, the MLP.
 
 Above it: the four models. Below it: `hps.SparseEmbedding`.
 """
@@ -79,7 +79,8 @@ class ClickModel(nn.Module):
         """
         parts = []
         for module, (table, count) in zip(self.embeddings, self.features.items(), strict=True):
-            part = module(batch).view(len(batch), -1, self.columns)
+            pooled = module(batch)
+            part = pooled.view(len(batch), pooled.shape[1] // self.columns, self.columns)
             if part.shape[1] != count:
                 raise ConfigError(
                     f"{type(self).__name__}: the batch has {part.shape[1]} features of table "
@@ -88,18 +89,17 @@ class ClickModel(nn.Module):
             parts.append(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def scale_dense(self, batch: Batch) -> torch.Tensor:
-        """Dense columns [B, num_dense] as sign(x) log(1 + |x|): counts span orders of magnitude.
+    def dense_of(self, batch: Batch) -> torch.Tensor:
+        """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.
 
-        Missing values are expected as 0; NaN is taken as 0.
+        Bringing them to scale is the reader's work: criteo's counts come as log1p already.
         """
         if batch.dense.shape[1] != self.num_dense:
             raise ConfigError(
                 f"{type(self).__name__}: the batch has {batch.dense.shape[1]} dense columns, the "
                 f"model was made for {self.num_dense}"
             )
-        dense = torch.nan_to_num(batch.dense.float())
-        return torch.sign(dense) * torch.log1p(dense.abs())
+        return torch.nan_to_num(batch.dense.float())
 
 
 class MLP(nn.Sequential):

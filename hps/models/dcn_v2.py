@@ -24,6 +24,15 @@ class DCNv2(ClickModel):
     """x_(l+1) = x_0 * (W_l x_l + b_l) + x_l, three times; logit = linear(crosses, MLP(x_0)).
 
     x_0 holds all embeddings and the dense columns side by side. Arguments: see `ClickModel`.
+
+    >>> import tempfile, torch, hps
+    >>> tables = [hps.TableConfig(name="ads", dim=4)]
+    >>> ids = hps.Ids(torch.tensor([7, 8, 7, 9]), offsets=torch.arange(5))  # 2 features
+    >>> batch = hps.Batch({"ads": ids}, dense=torch.ones(2, 3), labels=torch.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         DCNv2(server, {"ads": 2}, num_dense=3, hidden=(8,))(batch).shape
+    torch.Size([2])
     """
 
     kind: ClassVar[str] = "dcn_v2"
@@ -44,7 +53,7 @@ class DCNv2(ClickModel):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
-        start = torch.cat([self.embed(batch).flatten(1), self.scale_dense(batch)], dim=1)
+        start = torch.cat([self.embed(batch).flatten(1), self.dense_of(batch)], dim=1)
         crossed = start
         for cross in self.crosses:
             crossed = torch.addcmul(crossed, start, cross(crossed))

@@ -23,6 +23,15 @@ class DeepFM(ClickModel):
 
     A dense column x_j takes part as a field whose vector is x_j times a learned one. Rows have
     dim + 1 columns; the last is the first-order weight. Arguments: see `ClickModel`.
+
+    >>> import tempfile, torch, hps
+    >>> tables = [hps.TableConfig(name="ads", dim=5)]
+    >>> ids = hps.Ids(torch.tensor([7, 8, 7, 9]), offsets=torch.arange(5))  # 2 features
+    >>> batch = hps.Batch({"ads": ids}, dense=torch.ones(2, 3), labels=torch.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         DeepFM(server, {"ads": 2}, num_dense=3, hidden=(8,))(batch).shape
+    torch.Size([2])
     """
 
     kind: ClassVar[str] = "deepfm"
@@ -46,7 +55,7 @@ class DeepFM(ClickModel):
         """Logits [B]."""
         # One split: its backward is one copy, that of two slices four passes over the rows.
         vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
-        dense = self.scale_dense(batch)
+        dense = self.dense_of(batch)
         total = vectors.sum(dim=1) + dense @ self.dense_factors
         squares = vectors.square().sum(dim=1) + dense.square() @ self.dense_factors.square()
         pairs = 0.5 * (total.square() - squares).sum(dim=1)

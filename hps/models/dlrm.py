@@ -22,6 +22,15 @@ class DLRM(ClickModel):
 
     bottom = MLP(dense), of the embeddings' dim; without dense columns there is none. The bottom MLP
     has one hidden layer as wide as the last of `hidden`. Arguments: see `ClickModel`.
+
+    >>> import tempfile, torch, hps
+    >>> tables = [hps.TableConfig(name="ads", dim=4)]
+    >>> ids = hps.Ids(torch.tensor([7, 8, 7, 9]), offsets=torch.arange(5))  # 2 features
+    >>> batch = hps.Batch({"ads": ids}, dense=torch.ones(2, 3), labels=torch.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         DLRM(server, {"ads": 2}, num_dense=3, hidden=(8,))(batch).shape
+    torch.Size([2])
     """
 
     kind: ClassVar[str] = "dlrm"
@@ -48,7 +57,7 @@ class DLRM(ClickModel):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         vectors = self.embed(batch)
-        dense = self.scale_dense(batch)
+        dense = self.dense_of(batch)
         parts = []
         if self.bottom is not None:
             parts.append(self.bottom(dense))

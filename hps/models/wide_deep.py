@@ -22,6 +22,15 @@ class WideAndDeep(ClickModel):
 
     Crossed features of the wide part are columns of the log as any other. Rows have dim + 1
     columns; the last is the wide part's weight. Arguments: see `ClickModel`.
+
+    >>> import tempfile, torch, hps
+    >>> tables = [hps.TableConfig(name="ads", dim=5)]
+    >>> ids = hps.Ids(torch.tensor([7, 8, 7, 9]), offsets=torch.arange(5))  # 2 features
+    >>> batch = hps.Batch({"ads": ids}, dense=torch.ones(2, 3), labels=torch.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         WideAndDeep(server, {"ads": 2}, num_dense=3, hidden=(8,))(batch).shape
+    torch.Size([2])
     """
 
     kind: ClassVar[str] = "wide_deep"
@@ -43,7 +52,7 @@ class WideAndDeep(ClickModel):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
-        dense = self.scale_dense(batch)
+        dense = self.dense_of(batch)
         wide = first_order.sum(dim=(1, 2)) + dense @ self.dense_first_order
         deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))
         return self.bias + wide + deep.squeeze(1)
