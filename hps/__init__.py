@@ -21,12 +21,15 @@ from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
     from hps.embedding import SparseEmbedding
-    from hps.parameter_server import ParameterServer, open
+    from hps.parameter_server import ParameterServer
+    from hps.parameter_server import open as open
     from hps.pipeline import Pipeline
+    from hps.remote import RemoteParameterServer
     from hps.row_optimizer import RowOptimizer
 
 __version__ = "0.1.0"
 
+# Without `open`: `from hps import *` must not take the place of Python's own.
 __all__ = [
     "FTRL",
     "SGD",
@@ -49,6 +52,7 @@ __all__ = [
     "PendingGradientError",
     "Pipeline",
     "RemoteError",
+    "RemoteParameterServer",
     "RowOptimizer",
     "RowWiseAdagrad",
     "SparseEmbedding",
@@ -56,7 +60,6 @@ __all__ = [
     "StoreError",
     "TableConfig",
     "Uniform",
-    "open",
 ]
 
 # Loaded at first use: these need the native module, and all but the first two need torch.
@@ -64,6 +67,7 @@ _LAZY = {
     "ParameterServer": "hps.parameter_server",
     "open": "hps.parameter_server",
     "Pipeline": "hps.pipeline",
+    "RemoteParameterServer": "hps.remote",
     "RowOptimizer": "hps.row_optimizer",
     "SparseEmbedding": "hps.embedding",
 }

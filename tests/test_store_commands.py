@@ -163,3 +163,23 @@ def test_python_m_hps_runs_without_torch(store: Path) -> None:
         [sys.executable, "-m", "hps", "stats", str(store / "no")], capture_output=True, text=True
     )
     assert done.returncode == 1 and done.stderr.startswith("hps: error: ")
+
+
+@pytest.mark.parametrize("command", ["serve", "compact"])
+def test_what_is_not_built_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "store", "--listen", "127.0.0.1:1"]) == 1
+    error = capsys.readouterr().err
+    assert "not built yet" in error and "docs/roadmap.md" in error
+
+
+def test_digits_name_a_checkpoint_by_its_id(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hps.open(store) as server:
+        ids = {entry["tag"]: entry["id"] for entry in server.checkpoints()}
+    assert main(["stats", str(store), "--checkpoint", str(ids["day-1"]), "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["tables"]["ads"]["rows"] == len(KEYS)
+    assert "row bytes" in captured.err
+    assert main(["checkpoints", str(store), "--json", "-"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2

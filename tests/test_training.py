@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,6 +154,94 @@ def test_resume_of_another_model_is_refused(tmp_path: Path) -> None:
         train(options(tmp_path, hidden=(8,), resume=True))
     with pytest.raises(hps.ConfigError, match="scheduler"):
         train(options(tmp_path, scheduler="constant", resume=True))
+
+
+def test_resume_with_other_settings_is_refused_by_name(tmp_path: Path) -> None:
+    train(options(tmp_path, limit=500))
+    for name, value in (
+        ("scheduler_steps", 9),
+        ("precision", "bfloat16"),
+        ("accumulate", 2),
+        ("lr", 0.5),
+        ("dense_lr", 0.5),
+    ):
+        with pytest.raises(hps.ConfigError, match=f"with {name}="):
+            train(options(tmp_path, resume=True, **{name: value}))
+
+
+def test_given_learning_rate_wins_over_the_stored_one(tmp_path: Path) -> None:
+    constant = {"scheduler": "constant", "scheduler_steps": 0}
+    train(options(tmp_path, limit=500, lr=0.1, **constant))
+    figures = train(options(tmp_path, resume=True, limit=1000, lr=0.05, **constant))
+    assert figures["resumed_with"] == ["lr 0.1 of the checkpoint is now 0.05"]
+    figures = train(options(tmp_path, resume=True, **constant))
+    assert figures["resumed_with"] == []
+    with hps.open(tmp_path / "store") as server:
+        model, _ = server.checkpoint_state("final")
+        assert model["row_optimizer"]["param_groups"][0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+def test_cosine_ends_low_and_stays_there(tmp_path: Path, optimizer: str) -> None:
+    cosine = {"scheduler": "cosine", "scheduler_steps": 5, "optimizer": optimizer, "lr": 0.1}
+    figures = train(options(tmp_path, **cosine))
+    assert figures["examples"] == 2000  # 20 steps, of which the schedule spans five
+    with hps.open(tmp_path / "store") as server:
+        model, _ = server.checkpoint_state("final")
+        assert model["row_optimizer"]["param_groups"][0]["lr"] == pytest.approx(1e-4)
+        _, rows = next(server.items("features"))
+        assert np.isfinite(rows).all()
+
+
+def test_resume_on_another_log_is_refused_unless_it_is_new_data(tmp_path: Path) -> None:
+    train(options(tmp_path))
+    other = write_criteo(tmp_path / "other.txt", 1500, seed=2)
+    with pytest.raises(hps.ConfigError, match=r"'train\.txt' of .*other\.txt"):
+        train(options(tmp_path, data=[other], resume=True))
+    figures = train(options(tmp_path, data=[other], resume=True, new_data=True))
+    assert figures["examples"] == 1500 and figures["total_examples"] == 3500
+    assert train(options(tmp_path, data=[other], resume=True))["examples"] == 0
+    with pytest.raises(hps.ConfigError, match="--resume"):
+        options(tmp_path, new_data=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depth": 2},
+        {"data": ["missing.txt"]},
+        {"test": ["missing.txt"]},
+        {"format": "libffm"},
+        {"dropout": 1.0},
+        {"hidden": (0,)},
+        {"accumulate": 0},
+    ],
+)
+def test_failed_first_run_makes_no_store(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(hps.HpsError):
+        train(options(tmp_path, **changes))
+    assert not (tmp_path / "store").exists()
+    assert train(options(tmp_path, dim=8, seed=9))["examples"] == 2000
+
+
+def test_json_in_a_missing_folder_is_refused_before_the_run(tmp_path: Path) -> None:
+    words = ["train", str(options(tmp_path).data[0]), "--store", str(tmp_path / "store")]
+    arguments = parse(*words, "--json", str(tmp_path / "none" / "out.json"))
+    with pytest.raises(hps.ConfigError, match="--json"):
+        arguments.run(arguments)
+    assert not (tmp_path / "store").exists()
+
+
+def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> None:
+    log, store = str(options(tmp_path).data[0]), str(tmp_path / "store")
+    arguments = parse("train", log, "--store", store, "--json", "-", "--progress-seconds", "0")
+    assert arguments.run(arguments) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["examples"] == 2000 and "examples per second" in captured.err
+    arguments = parse("evaluate", log, "--store", store, "--json", "-", "--checkpoint", "1")
+    assert arguments.run(arguments) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["checkpoint"] == 1 and "logloss" in captured.err
 
 
 def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:

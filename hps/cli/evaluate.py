@@ -6,7 +6,7 @@ Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 import argparse
 from pathlib import Path
 
-from hps.cli.train import write_json
+from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -18,7 +18,13 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
     parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
-    parser.add_argument("--checkpoint", default=None, metavar="TAG", help="newest if not given")
+    parser.add_argument(
+        "--checkpoint",
+        type=checkpoint_name,
+        default=None,
+        metavar="TAG",
+        help="tag, or id in digits; newest if not given",
+    )
     parser.add_argument("--dram", default="256MiB", help="budget of the host tier")
     parser.add_argument("--format", default=None, help="the training run's if not given")
     parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
@@ -32,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.train import evaluate_store  # torch takes its time to import
     from hps.train.report import format_table
 
+    check_json_path(arguments.json)
     given = {
         "format": arguments.format,
         "batch_size": arguments.batch_size,
@@ -41,6 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     figures = evaluate_store(
         arguments.data, arguments.store, arguments.checkpoint, arguments.dram, **changes
     )
-    print(format_table(figures))
+    print(format_table(figures), file=stream_for_people(arguments.json))
     write_json(arguments.json, figures)
     return 0

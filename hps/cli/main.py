@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from hps.errors import HpsError
+from hps.errors import ConfigError, HpsError
 
 # command -> (module, one line of help)
 COMMANDS = {
@@ -23,6 +23,11 @@ COMMANDS = {
     "export": ("store_commands", "write a table's rows to parquet"),
     "import": ("store_commands", "read a table's rows from parquet"),
     "bench": ("bench", "run a benchmark"),
+}
+# command -> what it is to do
+NOT_BUILT = {
+    "serve": "a server over gRPC",
+    "compact": "giving back the space of overwritten rows",
 }
 
 
@@ -55,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[0] if words and words[0] in COMMANDS else None
     try:
+        if words and words[0] in NOT_BUILT:
+            raise ConfigError(
+                f"hps {words[0]}: {NOT_BUILT[words[0]]} is not built yet; see docs/roadmap.md"
+            )
         options = make_parser(command).parse_args(words)
         return int(options.run(options) or 0)
     except HpsError as error:

@@ -4,11 +4,10 @@ Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is change
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
 from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.parameter_server import ParameterServer
@@ -24,7 +23,7 @@ def add_parsers(subparsers: Any) -> None:
 def _add_looking(subparsers: Any) -> None:
     stats = subparsers.add_parser("stats", help="rows, sizes and checkpoints of a store")
     stats.add_argument("store", type=Path, metavar="DIR")
-    stats.add_argument("--checkpoint", metavar="TAG", help="the cut to look at; default: newest")
+    _add_checkpoint(stats, "the cut to look at: tag, or id in digits; default: newest")
     stats.add_argument("--digest", action="store_true", help="also hash every row (reads them all)")
     stats.add_argument("--json", type=Path, metavar="OUT", help="write the figures to a file")
     stats.set_defaults(run=run_stats)
@@ -40,12 +39,16 @@ def _add_looking(subparsers: Any) -> None:
     checkpoints.set_defaults(run=run_checkpoints)
 
 
+def _add_checkpoint(parser: Any, text: str) -> None:
+    parser.add_argument("--checkpoint", type=checkpoint_name, metavar="TAG", help=text)
+
+
 def _add_moving(subparsers: Any) -> None:
     leave = subparsers.add_parser("export", help="write a table's rows to parquet")
     leave.add_argument("store", type=Path, metavar="DIR")
     leave.add_argument("file", type=Path, metavar="OUT")
     leave.add_argument("--table", help="which table; may be left out if there is one")
-    leave.add_argument("--checkpoint", metavar="TAG", help="the cut to read; default: newest")
+    _add_checkpoint(leave, "the cut to read: tag, or id in digits; default: newest")
     leave.add_argument("--no-state", action="store_true", help="leave the optimizer state out")
     leave.set_defaults(run=run_export)
 
@@ -60,21 +63,23 @@ def _add_moving(subparsers: Any) -> None:
 
 def run_stats(options: argparse.Namespace) -> int:
     """Prints rows and sizes of each table, then what is on SSD."""
+    check_json_path(options.json)
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         figures = server.stats()
         figures["checkpoints"] = server.checkpoints()
         if options.digest:
             for name, table in figures["tables"].items():
                 table["digest"] = server.digest(name)
-    print(f"{'table':<20} {'rows':>14} {'dim':>5} {'row bytes':>10}  optimizer")
+    out = stream_for_people(options.json)
+    print(f"{'table':<20} {'rows':>14} {'dim':>5} {'row bytes':>10}  optimizer", file=out)
     for name, table in figures["tables"].items():
         line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
-        print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip())
+        print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
     for name, value in figures["ssd_store"].items():
         if isinstance(value, int) and value:
-            print(f"ssd_store {name}: {value:,}")
-    print(f"checkpoints: {len(figures['checkpoints'])}")
-    _write_json(options.json, figures)
+            print(f"ssd_store {name}: {value:,}", file=out)
+    print(f"checkpoints: {len(figures['checkpoints'])}", file=out)
+    write_json(options.json, figures)
     return 0
 
 
@@ -103,15 +108,17 @@ def run_checkpoints(options: argparse.Namespace) -> int:
         for reader in readers:
             print(f"its files stay until {reader} closes")
         return 0
+    out = stream_for_people(options.json)
+    check_json_path(options.json)
     with open_store(options.store) as server:
         listed = server.checkpoints()
     for info in listed:
         others = {name: value for name, value in info.items() if name != "tag"}
         words = ", ".join(f"{name} {_plain(value)}" for name, value in others.items())
-        print(f"{info['tag'] or '(untagged)':<20} {words}")
+        print(f"{info['tag'] or '(untagged)':<20} {words}", file=out)
     if not listed:
-        print(f"{options.store} has no checkpoint yet")
-    _write_json(options.json, listed)
+        print(f"{options.store} has no checkpoint yet", file=out)
+    write_json(options.json, listed)
     return 0
 
 
@@ -172,12 +179,3 @@ def _choose_table(asked: str | None, tables: list[str]) -> str:
 
 def _plain(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _write_json(path: Path | None, value: object) -> None:
-    if path is not None:
-        text = json.dumps(value, indent=1, default=str)
-        if str(path) == "-":
-            sys.stdout.write(text + "\n")
-        else:
-            path.write_text(text + "\n", encoding="utf-8")

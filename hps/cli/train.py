@@ -4,11 +4,10 @@ Above it: `hps.cli.main`. Below it: `hps.train`.
 """
 
 import argparse
-import json
-import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+
+from hps.cli.output import check_json_path, stream_for_people, write_json
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,39 +29,24 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.train.progress import Progress
     from hps.train.report import format_table
 
+    check_json_path(arguments.json)
+    out = stream_for_people(arguments.json)
     values = vars(arguments)
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     figures = train(options, Progress(arguments.progress_seconds))
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
             f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
-            f"data, after {figures['total_examples']:,} examples"
+            f"data, after {figures['total_examples']:,} examples",
+            file=out,
         )
     elif figures["resumed_from"] is not None:
-        print(f"resumed from checkpoint {figures['resumed_from']}")
-    print(format_table(figures))
+        print(f"resumed from checkpoint {figures['resumed_from']}", file=out)
+    for change in figures["resumed_with"]:
+        print(change, file=out)
+    print(format_table(figures), file=out)
     write_json(arguments.json, figures)
     return 0
-
-
-def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    """Writes figures to a file, or to standard output for "-"; nothing for None."""
-    if path is None:
-        return
-    text = json.dumps(_without_nan(figures), indent=2, sort_keys=True) + "\n"
-    if str(path) == "-":
-        sys.stdout.write(text)
-    else:
-        path.write_text(text)
-
-
-def _without_nan(value: Any) -> Any:
-    """The value with NaN and infinities, which JSON lacks, as null."""
-    if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        return None
-    return value
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -102,7 +86,9 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lr", type=float, default=None, help="of rows; 0.02, Adam 0.001, FTRL 0.05"
     )
-    group.add_argument("--dense-lr", type=float, default=0.001, help="of the dense part's Adam")
+    group.add_argument(
+        "--dense-lr", type=float, default=None, help="of the dense part's Adam; 0.001"
+    )
     group.add_argument("--init-std", type=float, default=0.01, help="of new rows' weights")
     group.add_argument("--scheduler", default="constant", help="constant, warmup or cosine")
     group.add_argument("--scheduler-steps", type=int, default=0, help="steps it spans")
@@ -123,6 +109,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint with a model"
+    )
+    group.add_argument(
+        "--new-data", action="store_true", help="with --resume: read DATA from its beginning"
     )
     group.add_argument("--threads", type=int, default=0, help="of the native core; 0: all cores")
     group.add_argument("--torch-threads", type=int, default=0, help="of torch; 0: its choice")

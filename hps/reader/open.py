@@ -32,6 +32,16 @@ def open_reader(
         DataError: a file that is not of the format, as far as its beginning shows.
 
     Source: docs/formats.md.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".libsvm") as log:
+    ...     written = log.write(b"1 7:0.5 9:1\\n0 8:1\\n")
+    ...     log.flush()
+    ...     tables = [TableConfig(name="ads", dim=4)]
+    ...     config = ReaderConfig(format="libsvm", batch_size=2)
+    ...     for batch in open_reader(log.name, tables=tables, config=config):
+    ...         print(batch.labels.tolist(), batch.features["ads"].keys_L.tolist())
+    [1.0, 0.0] [7, 9, 8]
     """
     files = check_paths(paths)
     checked = check_tables(tables)

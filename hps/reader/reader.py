@@ -47,7 +47,7 @@ class Counts:
 
 
 class Reader(ABC, Iterator[Batch]):
-    """The batches of a log. Made by `open_reader`; for one thread at a time.
+    """The batches of a log. Made by `open_reader`, which has an example; for one thread at a time.
 
     Iterating goes on from the position: after a loop that was left by `break`, the next one
     continues with the batch that follows. Once a loop has run to the end of the last epoch, the
@@ -64,6 +64,8 @@ class Reader(ABC, Iterator[Batch]):
         self._position = Position()
         self._stream: Generator[tuple[Batch, Position], None, None] | None = None
         self._finished = False
+        # Sizes as they were when the reader was made: a log that grows is another log.
+        self._files = [[path.name, path.stat().st_size] for path in self.paths]
 
     @abstractmethod
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
@@ -120,11 +122,13 @@ class Reader(ABC, Iterator[Batch]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch: numbers, strings, lists; also the features, so that a
-        reader that takes it up needs no second look for them and cannot mix up columns."""
+        """The position after the last batch: numbers, strings, lists; also the files' names and
+        sizes, so that it is not taken up in another log, and the features, so that a reader that
+        takes it up needs no second look for them and cannot mix up columns."""
         return {
             "format": self.config.format,
             **asdict(self._position),
+            "files": [list(file) for file in self._files],
             "dense": self.num_dense,
             "features": {name: list(names) for name, names in self.features.items()},
         }
@@ -133,7 +137,8 @@ class Reader(ABC, Iterator[Batch]):
         """Makes the reader go on from a position; it then yields exactly the batches that remained.
 
         Raises:
-            ConfigError: the position is of another format, of other features, or not one at all.
+            ConfigError: the position is of another format, of other files (names the first that
+                differs), of other features, or not one at all.
         """
         names = [field.name for field in fields(Position)]
         values = [value for name in names if isinstance(value := state.get(name), int)]
@@ -146,15 +151,38 @@ class Reader(ABC, Iterator[Batch]):
             raise ConfigError(
                 f"the position is of format {state.get('format')!r}, not {self.config.format!r}"
             )
-        if position.file >= len(self.paths):
-            raise ConfigError(
-                f"the position is in file number {position.file} of the log (from 0), "
-                f"but only {len(self.paths)} are given"
-            )
+        self._check_files(state.get("files"), position)
         self._take_features(state)
         self.close()
         self._position = position
         self._finished = False
+
+    def _check_files(self, stored: object, position: Position) -> None:
+        """Names and sizes must agree, folders may differ: a log may be moved."""
+        if not isinstance(stored, Sequence) or not all(
+            isinstance(file, Sequence) and len(file) == 2 for file in stored
+        ):
+            raise ConfigError(f"the position's files are {stored!r}, not names and sizes")
+        for number, (name, size) in enumerate(stored):
+            given = self._files[number] if number < len(self._files) else None
+            if given is None:
+                raise ConfigError(
+                    f"the position is of a log whose file number {number} (from 0) is {name!r}, "
+                    f"but only {len(self._files)} are given"
+                )
+            if given != [name, size]:
+                raise ConfigError(
+                    f"the position is of a log whose file number {number} (from 0) is {name!r} of "
+                    f"{size} bytes, but {str(self.paths[number])!r} of {given[1]} bytes is given; "
+                    "give the same files, or train on other data from its beginning (--new-data)"
+                )
+        if len(self._files) > len(stored) or position.file >= len(stored):
+            raise ConfigError(
+                f"the position is in file number {position.file} (from 0) of a log of "
+                f"{len(stored)} files, but {len(self._files)} are given, the last of them "
+                f"{str(self.paths[-1])!r}; give the same files, or train on other data from its "
+                "beginning (--new-data)"
+            )
 
     def _take_features(self, state: Mapping[str, Any]) -> None:
         stored = state.get("features")

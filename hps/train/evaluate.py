@@ -43,7 +43,7 @@ def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, f
 def evaluate_store(
     data: Sequence[str | Path],
     store: str | Path,
-    checkpoint: str | None = None,
+    checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
     **changes: Any,
 ) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def evaluate_store(
     Args:
         data: the log's files, of the format the model was trained on.
         store: directory of the store.
-        checkpoint: tag of the checkpoint to measure; None takes the newest that holds a model.
+        checkpoint: tag or id of the checkpoint to measure; None takes the newest with a model.
         dram: budget of the host tier.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
@@ -69,9 +69,9 @@ def evaluate_store(
         else:
             name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
     if state is None:
+        which = "the newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint!r}"
         raise ConfigError(
-            f"store {str(store)!r}: checkpoint {checkpoint or 'newest'!r} holds no model; "
-            "`hps train` writes one that does"
+            f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
     recipe = stored_recipe(state)
     with open_store(store, read_only=True, checkpoint=name, dram=dram) as server:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, TableConfig
 from hps.errors import ConfigError
+from hps.field_checks import require_number, require_whole
 from hps.initializers import Normal
 from hps.models import MODELS
 from hps.optimizers import OPTIMIZERS
@@ -19,6 +20,7 @@ SCHEDULERS = ("constant", "warmup", "cosine")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
 _DEFAULT_LEARNING_RATE = 0.02
+_DENSE_LEARNING_RATE = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,9 @@ class TrainOptions:
         device: of the GPU tier.
         depth: of the pipeline.
         optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
-        lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05).
-        dense_lr: of the dense part's Adam.
+        lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a
+            number wins over the stored one, unless a scheduler runs.
+        dense_lr: of the dense part's Adam; None takes 0.001, or the stored one, as lr.
         init_std: standard deviation of new rows' weights.
         hidden: widths of the deep part.
         dropout: of the deep part.
@@ -56,10 +59,16 @@ class TrainOptions:
         checkpoint_every: batches between checkpoints; 0 for the final one only.
         resume: go on from the newest checkpoint that holds a model and a position, with its
             learning rates and random state.
+        new_data: when resuming, keep model, rows and optimizers, but read `data` from its
+            beginning, whatever log the position is of.
         digest: compute each table's digest in the end.
 
     Raises:
         ConfigError: a field outside its limits.
+
+    >>> options = TrainOptions(data=["log.tsv"], store="model", model="dlrm", dim=8)
+    >>> options.server_config().tables[0].dim
+    8
     """
 
     data: Sequence[str | Path]
@@ -78,7 +87,7 @@ class TrainOptions:
     depth: int = 0
     optimizer: str = "adagrad"
     lr: float | None = None
-    dense_lr: float = 0.001
+    dense_lr: float | None = None
     init_std: float = 0.01
     hidden: Sequence[int] = (256, 128)
     dropout: float = 0.0
@@ -96,6 +105,7 @@ class TrainOptions:
     instruction_set: str = "auto"
     checkpoint_every: int = 0
     resume: bool = False
+    new_data: bool = False
     digest: bool = True
 
     def __post_init__(self) -> None:
@@ -108,10 +118,24 @@ class TrainOptions:
             if getattr(self, field) not in choices:
                 raise ConfigError(f"{field}={getattr(self, field)!r} must be one of {choices}")
         for field in ("limit", "checkpoint_every", "torch_threads", "scheduler_steps"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"{field}={getattr(self, field)!r} must be >= 0")
-        if not self.dense_lr > 0:
-            raise ConfigError(f"dense_lr={self.dense_lr!r} must be > 0")
+            require_whole(field, getattr(self, field), 0, 2**62)
+        for field in ("dim", "batch_size", "accumulate", "epochs"):
+            require_whole(field, getattr(self, field), 1, 2**31)
+        for field in ("dense_lr", "lr"):
+            rate = getattr(self, field)
+            if rate is not None:
+                require_number(field, rate, above=0)
+        for width in self.hidden:
+            require_whole("hidden: each width", width, 1, 2**20)
+        require_number("dropout", self.dropout)
+        if self.dropout >= 1:
+            raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
+        if self.depth != 0:
+            raise ConfigError(
+                f"depth={self.depth!r}: only depth=0 is built so far; it gives the same rows"
+            )
+        if self.new_data and not self.resume:
+            raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
         if self.scheduler != "constant" and self.scheduler_steps < 1:
             raise ConfigError(
                 f"scheduler={self.scheduler!r} needs scheduler_steps >= 1, the steps it spans"
@@ -121,16 +145,23 @@ class TrainOptions:
                 f"device={self.device!r} names the GPU tier's; give its gpu budget too"
             )
 
+    def row_rate(self) -> float:
+        """Learning rate of rows in a new run."""
+        if self.lr is not None:
+            return self.lr
+        return _LEARNING_RATES.get(self.optimizer, _DEFAULT_LEARNING_RATE)
+
+    def dense_rate(self) -> float:
+        """Learning rate of the dense part in a new run."""
+        return _DENSE_LEARNING_RATE if self.dense_lr is None else self.dense_lr
+
     def server_config(self) -> Config:
         """The store and its one table."""
-        lr = self.lr
-        if lr is None:
-            lr = _LEARNING_RATES.get(self.optimizer, _DEFAULT_LEARNING_RATE)
         columns = self.dim + (1 if MODELS[self.model].has_first_order else 0)
         table = TableConfig(
             name=TABLE,
             dim=columns,
-            optimizer=OPTIMIZERS[self.optimizer](lr),
+            optimizer=OPTIMIZERS[self.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=self.shared_vocabulary,
         )

@@ -74,7 +74,8 @@ class ModelRecipe:
 
         The features are named, not looked for: a test log may lack some of them.
         """
-        config = replace(ReaderConfig(**self.reader), dense=self.num_dense, epochs=1, **changes)
+        fields = {"dense": self.num_dense, "epochs": 1, **changes}
+        config = replace(ReaderConfig(**self.reader), **fields)
         named = [
             replace(table, features=self.features[table.name])
             for table in tables

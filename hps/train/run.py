@@ -3,6 +3,7 @@
 Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader, `Trainer`.
 """
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.pipeline import Pipeline
 from hps.reader.open import open_reader
+from hps.reader.source import check_paths
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.recipe import ModelRecipe
 from hps.train.report import peak_rss_bytes, tiers_of
-from hps.train.trainer import Trainer
+from hps.train.trainer import Trainer, stored_recipe
 
 if TYPE_CHECKING:
     from hps.reader.reader import Reader
@@ -43,8 +45,15 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
     config = options.server_config()
+    # All that can be wrong with flags and files shows before the store is made: the first run fixes
+    # its dim, optimizer and seed.
+    reader = open_reader(options.data, tables=config.tables, config=options.reader_config())
+    if options.test:
+        check_paths(options.test)
+    if not options.resume:
+        _ = reader.schema
     with ParameterServer(config) as server:
-        run = TrainingRun(server, options, progress or Progress(0))
+        run = TrainingRun(server, options, reader, progress or Progress(0))
         figures = run.train()
         if options.test:
             test_reader = run.trainer.recipe.open_reader(options.test, config.tables)
@@ -60,9 +69,15 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
 
 
 class TrainingRun:
-    """One run over an open store."""
+    """One run over an open store; `reader` stands at the beginning of the log."""
 
-    def __init__(self, server: ParameterServer, options: TrainOptions, progress: Progress) -> None:
+    def __init__(
+        self,
+        server: ParameterServer,
+        options: TrainOptions,
+        reader: "Reader",
+        progress: Progress,
+    ) -> None:
         self._server = server
         self._options = options
         self._progress = progress
@@ -70,11 +85,7 @@ class TrainingRun:
         self._num_checkpoints = 0
         stored = self._stored()
         self.resumed_from = None if stored is None else str(stored)
-        self._reader: Reader = open_reader(
-            options.data, tables=options.server_config().tables, config=options.reader_config()
-        )
-        if stored is not None:
-            self._reader.load_state_dict(stored.reader)
+        self._reader = self._place_reader(reader, stored)
         recipe = ModelRecipe(
             kind=options.model,
             features={name: list(names) for name, names in self._reader.features.items()},
@@ -84,8 +95,9 @@ class TrainingRun:
             reader=_reader_fields(options),
         )
         self.trainer = Trainer(server, recipe, options)
+        self.changes: list[str] = []
         if stored is not None:
-            self.trainer.load_state(stored.model)
+            self.changes = self.trainer.load_state(stored.model)
 
     def train(self) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
@@ -112,6 +124,7 @@ class TrainingRun:
             "total_batches": totals.batches,
             "loss_digest": totals.loss_digest,
             "resumed_from": self.resumed_from,
+            "resumed_with": self.changes,
             "checkpoints": self._num_checkpoints,
             "checkpoint_seconds": self._checkpoint_seconds,
             "skipped_lines": self._reader.counts.skipped,
@@ -139,6 +152,23 @@ class TrainingRun:
             return None
         self._server.restore(found.name)
         return found
+
+    def _place_reader(self, reader: "Reader", stored: ModelCheckpoint | None) -> "Reader":
+        """Where the run goes on: at the stored position, or at the beginning of new data."""
+        if stored is None:
+            return reader
+        if not self._options.new_data:
+            reader.load_state_dict(stored.reader)
+            return reader
+        # The features are the model's: new data may lack some.
+        config = self._options.reader_config()
+        fields = {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if field.name != "dense"
+        }
+        tables = list(self._server.tables.values())
+        return stored_recipe(stored.model).open_reader(self._options.data, tables, **fields)
 
     def _loop(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Trains; returns seconds by stage and the position after the last batch."""

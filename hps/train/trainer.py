@@ -23,7 +23,9 @@ from hps.types import Batch
 if TYPE_CHECKING:
     from hps.parameter_server import ParameterServer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# What a cosine schedule leaves of a learning rate: FTRL divides by it, so never nothing.
+COSINE_FLOOR = 0.001
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -70,7 +72,8 @@ class Trainer:
         self.totals = Totals()
         self.model: ClickModel = recipe.build(server)
         self.row_optimizer = RowOptimizer(server)
-        self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_lr)
+        self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_rate())
+        self._options = options
         self._accumulate = options.accumulate
         self._dtype = _DTYPES.get(options.precision)
         self._scaler = torch.amp.GradScaler("cpu", enabled=options.precision == "float16")
@@ -99,13 +102,16 @@ class Trainer:
             self._scaler.update()
         self.dense_optimizer.zero_grad()
         for scheduler in self._schedulers:
-            scheduler.step()
+            # Past its span a cosine would climb back up.
+            if scheduler.last_epoch < self._options.scheduler_steps:
+                scheduler.step()
 
     def state(self) -> dict[str, Any]:
         """All but rows and reader's position, as torch.load(weights_only=True) can read it."""
         return {
             "format_version": FORMAT_VERSION,
             "recipe": self.recipe.to_dict(),
+            "settings": self._settings(),
             "totals": asdict(self.totals),
             "model": self.model.state_dict(),
             "dense_optimizer": self.dense_optimizer.state_dict(),
@@ -115,20 +121,18 @@ class Trainer:
             "random": torch.get_rng_state(),
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> list[str]:
         """Takes up where `state()` was called.
 
+        Returns:
+            What goes on otherwise than it was stored, a line each: learning rates that were given.
+
         Raises:
-            ConfigError: another model, scheduler or precision than this trainer's.
+            ConfigError: another model, scheduler, precision or accumulate than this trainer's, or
+                another learning rate while a scheduler runs; nothing has changed.
         """
         stored_recipe(state).check_same(self.recipe)
-        if len(state["schedulers"]) != len(self._schedulers) or (
-            bool(state["scaler"]) != self._scaler.is_enabled()
-        ):
-            raise ConfigError(
-                "the checkpoint was written with another scheduler or precision; "
-                "give the same flags"
-            )
+        self._check_settings(state["settings"])
         self.totals = Totals(**state["totals"])
         self.model.load_state_dict(state["model"])
         self.dense_optimizer.load_state_dict(state["dense_optimizer"])
@@ -138,6 +142,47 @@ class Trainer:
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["random"])
+        return self._take_given_rates()
+
+    def _settings(self) -> dict[str, Any]:
+        """The options that a resumed run must agree with, and the rates that the run started at."""
+        options = self._options
+        return {
+            "scheduler": options.scheduler,
+            "scheduler_steps": options.scheduler_steps,
+            "precision": options.precision,
+            "accumulate": options.accumulate,
+            "lr": options.row_rate(),
+            "dense_lr": options.dense_rate(),
+        }
+
+    def _check_settings(self, stored: Mapping[str, Any]) -> None:
+        asked = self._settings()
+        must_agree = ["scheduler", "scheduler_steps", "precision", "accumulate"]
+        if self._options.scheduler != "constant":
+            # The schedule goes on from the rates it began with.
+            must_agree += [
+                name for name in ("lr", "dense_lr") if getattr(self._options, name) is not None
+            ]
+        for name in must_agree:
+            if stored.get(name) != asked[name]:
+                raise ConfigError(
+                    f"the checkpoint was written with {name}={stored.get(name)!r}, this run asks "
+                    f"for {asked[name]!r}; give the same flags to resume it"
+                )
+
+    def _take_given_rates(self) -> list[str]:
+        """Sets the rates that were given; without a scheduler, which has its own course."""
+        changes: list[str] = []
+        if self._options.scheduler != "constant":
+            return changes
+        for name, optimizer in (("lr", self.row_optimizer), ("dense_lr", self.dense_optimizer)):
+            given = getattr(self._options, name)
+            for group in optimizer.param_groups:
+                if given is not None and group["lr"] != given:
+                    changes.append(f"{name} {group['lr']:g} of the checkpoint is now {given:g}")
+                    group["lr"] = given
+        return changes
 
 
 def stored_recipe(state: Mapping[str, Any]) -> ModelRecipe:
@@ -163,5 +208,9 @@ def _make_scheduler(
             optimizer, start_factor=0.1, total_iters=options.scheduler_steps
         )
     if options.scheduler == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.scheduler_steps)
+        return torch.optim.lr_scheduler.CosineAnnealingLR(
+            optimizer,
+            T_max=options.scheduler_steps,
+            eta_min=COSINE_FLOOR * float(optimizer.param_groups[0]["lr"]),
+        )
     return None

@@ -77,7 +77,7 @@ def test_a_bad_line_names_file_line_and_reason(tmp_path, kind, line, reason):
     clean.write_text("\n".join(LINES[kind]))
     for one, other in zip(batches, open_log(clean, kind), strict=True):
         assert one.labels.equal(other.labels) and one.dense.equal(other.dense)
-        assert one.features["t0"].keys.equal(other.features["t0"].keys)
+        assert one.features["t0"].keys_L.equal(other.features["t0"].keys_L)
         assert one.features["t0"].offsets.equal(other.features["t0"].offsets)
     for state in states:
         resumed = open_log(log, kind, on_error="skip")
@@ -209,6 +209,11 @@ def test_a_position_that_does_not_fit_is_refused(tmp_path):
     for change, match in [
         ({"format": "slots"}, "of format 'slots'"),
         ({"file": 1}, "file number 1"),
+        ({"files": [["other", state["files"][0][1]]]}, "'other'.*log"),
+        ({"files": [["log", 3]]}, "'log' of 3 bytes"),
+        ({"files": state["files"] * 2}, "only 1 are given"),
+        ({"files": []}, "a log of 0 files"),
+        ({"files": None}, "names and sizes"),
         ({"offset": "x"}, "not a reader's position"),
         ({"features": {"t0": ["C1"]}}, "features"),
         ({"features": {"other": ["C1"]}}, "other tables"),

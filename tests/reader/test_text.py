@@ -92,6 +92,7 @@ def test_an_unnamed_feature_is_left_out_only_if_no_table_takes_all(tmp_path):
         assert example.bags == {name: expected[name] for name in ("101", "9") if name in expected}
     state = open_log(log, "slots").state_dict()
     log.write_text(log.read_text() + "1:1 5:new\n")
+    state["files"] = [["log", log.stat().st_size]]  # as of a feature that was overlooked
     reader = open_log(log, "slots")
     reader.load_state_dict(state)
     with pytest.raises(hps.DataError, match=r"line 11: feature 'new' is not among"):

@@ -1,0 +1,58 @@
+"""Where a command's output goes: tables for people, figures as JSON.
+
+Above it: the commands of hps.cli. Below it: nothing.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from hps.errors import ConfigError
+
+
+def check_json_path(path: Path | None) -> None:
+    """Refuses a file that cannot be written, before the work whose figures it is to hold.
+
+    Raises:
+        ConfigError: its folder does not exist, or it is a folder itself.
+    """
+    if path is None or str(path) == "-":
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which is not"
+        raise ConfigError(f"--json {path}: {path} {what}; name a file in a folder that exists")
+
+
+def stream_for_people(path: Path | None) -> TextIO:
+    """Standard output, unless `--json -` wants it for itself: then standard error."""
+    return sys.stderr if str(path) == "-" else sys.stdout
+
+
+def write_json(path: Path | None, figures: Any) -> None:
+    """Writes figures to a file, or to standard output for "-"; nothing for None."""
+    if path is None:
+        return
+    text = json.dumps(_without_nan(figures), indent=2, sort_keys=True, default=str) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def checkpoint_name(text: str) -> str | int:
+    """What `--checkpoint` names: digits are a checkpoint's id, anything else its tag.
+
+    >>> checkpoint_name("3"), checkpoint_name("day-3")
+    (3, 'day-3')
+    """
+    return int(text) if text.isdecimal() else text
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with NaN and infinities, which JSON lacks, as null."""
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return None
+    return value
