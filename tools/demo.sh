@@ -11,8 +11,8 @@ step() { printf '\n== %s\n' "$*"; }
 rm -rf demo
 mkdir demo
 
-step "A click log of 1,000,000 examples over 200,000 keys, from a model that is known"
-hps generate demo/train.tsv --examples 1000000 --keys 200000 --seed 1 \
+step "A click log of 1,000,000 examples over 100,000 keys, from a model that is known"
+hps generate demo/train.tsv --examples 1000000 --keys 100000 --seed 1 \
   --test demo/test.tsv --test-examples 100000
 
 budget="$(.venv/bin/python tools/demo_report.py budget demo/train.tsv.json)"

@@ -93,11 +93,15 @@ def test_smallest_budget_that_holds_a_batch(
     assert_equal(smallest, in_memory)
 
 
-def test_a_hundredth_of_the_rows_in_memory(log: Path, tmp_path: Path) -> None:
-    whole = run(log, tmp_path / "whole", batch_size=8)
+def test_a_hundredth_of_the_rows_in_memory(tmp_path: Path) -> None:
+    """Needs so many rows that a hundredth of them still holds a batch of 64 x 26 keys."""
+    log = write_criteo(tmp_path / "log.txt", 14_000, num_keys=400_000)
+    whole = run(log, tmp_path / "whole")
     budget = whole["rows"] * SLOT_BYTES // 100
-    figures = run(log, tmp_path / "store", batch_size=8, dram=budget)
-    assert evictions(whole) == 0 and evictions(figures) > 50_000
+    figures = run(log, tmp_path / "store", dram=budget)
+    assert whole["rows"] > 170_000
+    assert evictions(whole) == 0 and evictions(figures) > 170_000
+    assert figures["tiers"]["ssd_store"]["hits"] > 10_000
     assert_equal(figures, whole)
 
 
