@@ -1,8 +1,10 @@
 """Trains on small samples of real click logs, one file of each format, and says what was read.
 
-Run it: python examples/real_samples.py [--data DIR]. The samples are a few hundred rows: enough to
-see each format read, trained on and stored, too few to judge a model by. Above it: nobody. Below
-it: `hps.train`.
+Run it: python examples/real_samples.py --data DIR. The samples are a few hundred rows: enough to
+see each format read, trained on and stored, too few to judge a model by. They are not part of this
+project; libraries of click models carry such files for their own tests: DeepCTR a sample of the
+Criteo Kaggle log (here without its header, tab separated), libFFM the same as .ffm, PaddleRec logs
+in the format slots. Above it: nobody. Below it: `hps.train`.
 """
 
 import argparse
@@ -40,7 +42,9 @@ def run(sample: Path, log_format: str, store: Path) -> dict[str, Any]:
 def main() -> None:
     """Trains on every sample that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DIR", help=f"holds {', '.join(SAMPLES)}"
+    )
     arguments = parser.parse_args()
     for name, log_format in SAMPLES.items():
         sample = arguments.data / name

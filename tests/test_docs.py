@@ -1,12 +1,21 @@
-"""The documents name files that exist, and their first example runs as it stands.
+"""The documents name files that exist; their examples, and those in docstrings, run as they stand.
 
 Above it: pytest. Below it: README.md, ARCHITECTURE.md, docs/.
 """
 
+import doctest
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+
+import hps
+import hps.models
+import hps.reader
+import hps.train
+from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md"]
@@ -37,3 +46,38 @@ def test_first_example_of_the_readme_runs(
     example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     exec(compile(example, "README.md", "exec"), {})
     assert capsys.readouterr().out == "2\n"
+
+
+def test_second_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_criteo(tmp_path / "log.tsv", 2000)
+    example = (ROOT / "README.md").read_text().split("```python\n")[2].split("```")[0]
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    with hps.open("net", checkpoint="day-1") as server:
+        assert server.num_rows("ads") > 1000
+
+
+MODULES = [module.name for module in pkgutil.walk_packages(hps.__path__, "hps.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name: str) -> None:
+    if name.endswith("__main__") or name == "hps._C":
+        pytest.skip("runs the command, or is native")
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+
+
+PUBLIC = [getattr(hps, name) for name in hps.__all__]
+PUBLIC += [*hps.models.MODELS.values(), hps.train.TrainOptions, hps.reader.open_reader]
+
+
+@pytest.mark.parametrize("item", PUBLIC, ids=lambda item: item.__name__)
+def test_public_names_have_an_example(item: type) -> None:
+    if item is hps.RemoteParameterServer or _is_error(item):
+        pytest.skip("an error, or not built yet")
+    assert ">>>" in (item.__doc__ or "")
+
+
+def _is_error(item: object) -> bool:
+    return isinstance(item, type) and issubclass(item, Exception)
