@@ -7,6 +7,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,10 @@ def test_public_names_have_an_example(item: type) -> None:
 
 def _is_error(item: object) -> bool:
     return isinstance(item, type) and issubclass(item, Exception)
+
+
+def test_extra_bench_pins_the_peers_as_the_benchmarks_do() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = (ROOT / "benchmarks" / "requirements-peers.txt").read_text().splitlines()
+    peers = {line for line in pinned if "==" in line}
+    assert peers and peers <= set(project["optional-dependencies"]["bench"])
