@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 
 from hps.errors import ConfigError
@@ -34,8 +35,8 @@ def parse_bytes(text: int | str, where: str = "bytes") -> int:
     >>> parse_bytes("64KiB")
     65536
     """
-    if isinstance(text, int) and not isinstance(text, bool):
-        size = text
+    if isinstance(text, Integral) and not isinstance(text, bool):
+        size = int(text)
     else:
         pattern = r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*"
         match = re.fullmatch(pattern, text) if isinstance(text, str) else None

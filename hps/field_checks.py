@@ -1,11 +1,12 @@
 """Checks of fields: the type first, so that a wrong one is a ConfigError that names the field.
 
+Numbers are Python's own: they end up in JSON files, which take no numpy scalar.
+
 Above it: `hps.config`, `hps.optimizers`, `hps.row_optimizer`, `hps.train.options`. Below it:
 nothing.
 """
 
 import math
-from numbers import Integral, Real
 
 from hps.errors import ConfigError
 
@@ -18,8 +19,7 @@ def require_whole(where: str, value: object, least: int, most: int) -> None:
 
     >>> require_whole("Config.threads", 4, 0, 64)
     """
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or not least <= int(value) <= most:  # type: ignore[call-overload]
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         limit = "2^64 - 1" if most == 2**64 - 1 else most
         raise ConfigError(f"{where}={value!r} must be a whole number from {least} to {limit}")
 
@@ -32,12 +32,12 @@ def require_number(where: str, value: object, *, above: float | None = None) -> 
 
     >>> require_number("SGD.lr", 0.05)
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     number = float(value) if is_number else math.nan  # type: ignore[arg-type]
     is_inside = number >= 0 if above is None else number > above
     if not math.isfinite(number) or not is_inside:
         limit = ">= 0" if above is None else f"> {above:g}"
-        raise ConfigError(f"{where}={value!r} must be a finite number {limit}")
+        raise ConfigError(f"{where}={value!r} must be a finite int or float {limit}")
 
 
 def require_flag(where: str, value: object) -> None:

@@ -65,9 +65,14 @@ def test_wrong_value_or_type_names_the_field(
         kind(**{**needed.get(kind, {}), **values})
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numbers_are_those_of_python() -> None:
+    """A numpy scalar would pass every check and then not go into a store's JSON files."""
     numpy = pytest.importorskip("numpy")
-    assert hps.TableConfig(name="ads", dim=numpy.int64(4), share=numpy.float32(2)).share == 2
+    with pytest.raises(hps.ConfigError, match=r"dim=.*whole number"):
+        hps.TableConfig(name="ads", dim=numpy.int64(4))
+    with pytest.raises(hps.ConfigError, match=r"lr=.*int or float"):
+        hps.SGD(lr=numpy.float32(0.1))
+    assert hps.DramCacheConfig(bytes=numpy.int64(1000)).bytes == 1000
 
 
 def test_unknown_arguments_are_refused() -> None:
