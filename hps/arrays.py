@@ -16,6 +16,7 @@ from hps.row_layout import Floats, Keys
 _UINT64 = np.dtype(np.uint64)
 _INT64 = np.dtype(np.int64)
 _FLOAT32 = np.dtype(np.float32)
+_MAX_KEYS = 2**31 - 1  # the native core numbers occurrences with 32 bits
 _MAX_BUFFERS = 4
 _MAX_BUFFER_FLOATS = 2**24  # 64 MiB
 
@@ -50,11 +51,13 @@ def as_keys(keys: Any, what: str = "keys") -> Keys:
     """uint64 [L] of int64 or uint64 keys; a view unless they are not contiguous.
 
     Raises:
-        ConfigError: another dtype or shape.
+        ConfigError: another dtype or shape, or 2^31 keys or more.
     """
     array = as_numpy(keys, what)
     if array.ndim != 1:
         raise ConfigError(f"{what} has shape {list(array.shape)}; flatten it to [L]")
+    if len(array) > _MAX_KEYS:
+        raise ConfigError(f"{what} has length {len(array)}; give at most {_MAX_KEYS} keys a call")
     if array.dtype == _INT64:
         array = array.view(_UINT64)
     elif array.dtype != _UINT64:

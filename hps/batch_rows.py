@@ -4,6 +4,7 @@ step.
 Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: table_stack.py.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -43,6 +44,10 @@ class BatchRows:
     def table(self) -> str:
         """Name of the table."""
         return self._stack.name
+
+    def belongs_to(self, stacks: Mapping[str, TableStack]) -> bool:
+        """True if the rows lie in one of a server's stacks (by table), not in another server's."""
+        return stacks.get(self.table) is self._stack
 
     @property
     def num_occurrences(self) -> int:

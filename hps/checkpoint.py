@@ -8,8 +8,8 @@ checkpoint from a stranger can run no code; torch is needed only where a model i
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hps.config import TableConfig
@@ -96,16 +96,23 @@ def encode_extras(
     rates: Mapping[str, float],
     model: Mapping[str, Any] | None,
     reader: Mapping[str, Any] | None,
+    others: "OtherTables",
 ) -> dict[str, bytes]:
     """The blobs of a checkpoint; decode_extras and tables_from_store read them.
+
+    Args:
+        tables: of the config.
+        rates: learning rate of each of them.
+        model, reader: as given to ParameterServer.checkpoint.
+        others: stored tables that the config does not name, described as before.
 
     Raises:
         ConfigError: a model or reader that could not be read back.
     """
-    described = [table_to_json(table) for table in tables.values()]
+    described = [table_to_json(table) for table in tables.values()] + others.described
     extras = {
         TABLES: encode_json(described, "tables"),
-        RATES: encode_json(dict(rates), "learning_rates"),
+        RATES: encode_json({**others.rates, **rates}, "learning_rates"),
     }
     if model is not None:
         extras[MODEL] = encode_model(model)
@@ -122,6 +129,31 @@ def decode_extras(extras: Mapping[str, bytes]) -> tuple[Any, Any, dict[str, floa
     """
     rates = decode_json(extras, RATES) or {}
     return decode_model(extras), decode_json(extras, READER), rates
+
+
+@dataclass(frozen=True)
+class OtherTables:
+    """What a checkpoint says of stored tables that a config does not name.
+
+    A session that leaves a table alone hands these on, or its hyperparameters would be lost.
+    """
+
+    described: list[dict[str, Any]]
+    rates: dict[str, float]
+
+    @classmethod
+    def of(cls, extras: Mapping[str, bytes], known: Collection[str]) -> "OtherTables":
+        """Those in a checkpoint's extras whose names are not `known`.
+
+        Raises:
+            CorruptionError: a blob cannot be read.
+        """
+        described = decode_json(extras, TABLES) or []
+        rates = decode_json(extras, RATES) or {}
+        return cls(
+            [value for value in described if value["name"] not in known],
+            {name: rate for name, rate in rates.items() if name not in known},
+        )
 
 
 def table_to_json(table: TableConfig) -> dict[str, Any]:

@@ -150,6 +150,8 @@ class SparseEmbedding(nn.Module):
                 raise ConfigError(f"{where}: the batch holds only {sorted(ids.features)}")
             found = ids.features[self.table]
             rows = (ids.rows or {}).get(self.table)
+            if rows is not None and not self._server.holds(rows):
+                rows = None  # pinned by the pipeline of another server: these are looked up here
             shape = (len(ids), self._declared_features())
             return self._lookup(found.keys_L, found.offsets, found.weights_L, shape, rows)
         if is_bare:

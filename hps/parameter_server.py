@@ -99,6 +99,7 @@ class ParameterServer:
                 name: TableStack(table, caches[name], self._store, self.learning_rates)
                 for name, table in self.tables.items()
             }
+            self._other_tables = self._find_other_tables()
         except BaseException:
             self._store.close()
             raise
@@ -170,8 +171,8 @@ class ParameterServer:
             keys: int64 or uint64 [L].
             rows: float32 [L, dim].
             state: float32 [L, state floats of a row], header scalars before vectors, as
-                items(state=
-                True) gives it; None starts the optimizer's state anew.
+                items(state=True)
+                gives it; None starts the optimizer's state anew.
 
         Raises:
             ConfigError: unknown table, wrong dtype or shape, read-only server.
@@ -266,6 +267,10 @@ class ParameterServer:
         with self._lock:
             return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
 
+    def holds(self, rows: BatchRows) -> bool:
+        """True if this server pinned these rows; another one may have a table of that name."""
+        return rows.belongs_to(self._stacks)
+
     def apply(self, updates: Sequence[RowUpdate]) -> None:
         """One optimizer step of several tables: all of them or, if a gradient is bad, none.
 
@@ -273,7 +278,8 @@ class ParameterServer:
 
         Raises:
             NonFiniteError: a sum is NaN or infinite; no row of any table has changed.
-            ConfigError: as push; or rows that were released, or are not those of the keys.
+            ConfigError: as push; or rows that were released, are not those of the keys or belong
+            to another server.
             CapacityError: rows that were not pinned cannot all be.
         """
         with self._lock:
@@ -307,10 +313,11 @@ class ParameterServer:
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
-            if rows.is_released or rows.table != table or not rows.plan.matches(keys[0]):
+            is_usable = not rows.is_released and rows.table == table and self.holds(rows)
+            if not is_usable or not rows.plan.matches(keys[0]):
                 raise ConfigError(
-                    f"apply: the rows given for table {table!r} were released or are those of "
-                    f"other keys; pass rows=None to have them looked up"
+                    f"apply: the rows given for table {table!r} were released, or are those of "
+                    f"other keys or of another server; pass rows=None to have them looked up"
                 )
             return rows, grads[0]
         held.append(self.pin(table, joined(keys)))
@@ -344,7 +351,9 @@ class ParameterServer:
             if tag is not None:
                 cut.check_tag(tag)
             started = perf_counter()
-            extras = cut.encode_extras(self.tables, self.learning_rates, model, reader)
+            extras = cut.encode_extras(
+                self.tables, self.learning_rates, model, reader, self._other_tables
+            )
             bytes_written = sum(len(blob) for blob in extras.values())
             rows_written = 0
             for stack in self._stacks.values():
@@ -382,8 +391,12 @@ class ParameterServer:
                     f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
                     f"batches in flight; leave the pipeline's `with` block first"
                 )
-            model, reader, rates = cut.decode_extras(self._store.extras(tag))
+            # All that can fail is read before the store goes back; after it nothing but memory moves.
+            extras = self._store.extras(tag)
+            model, reader, rates = cut.decode_extras(extras)
+            other_tables = cut.OtherTables.of(extras, self.tables)
             self._store.restore(tag)
+            self._other_tables = other_tables
             for stack in self._stacks.values():
                 stack.restart()
             known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
@@ -420,10 +433,12 @@ class ParameterServer:
             The living readers of it, in words; its files stay until they close.
 
         Raises:
-            ConfigError: no such checkpoint; read-only server.
+            ConfigError: no such checkpoint, or None; read-only server.
         """
         with self._lock:
             self._check_writable("delete_checkpoint")
+            if tag is None:
+                raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
             readers: list[str] = self._store.delete_checkpoint(tag)
             return readers
 
@@ -453,6 +468,11 @@ class ParameterServer:
                 self.checkpoint(tag=cut.LAST)
         finally:
             self.close()
+
+    def _find_other_tables(self) -> cut.OtherTables:
+        """Of the current cut; the extras are read only if the store has more tables."""
+        has_more = not self._is_read_only and set(self._store.schemas) - set(self.tables)
+        return cut.OtherTables.of(self._store.extras(None) if has_more else {}, self.tables)
 
     def _stack(self, table: str) -> TableStack:
         stack = self._stacks.get(table)
@@ -498,8 +518,8 @@ def open(
         dram: budget of the dram_cache.
 
     Raises:
-        ConfigError: no store there, no such checkpoint, or a checkpoint asked for with writing.
-        StoreError, CorruptionError: as ParameterServer.
+        ConfigError: no such checkpoint, or a checkpoint asked for with writing.
+        StoreError: there is no store, or as ParameterServer. CorruptionError: as ParameterServer.
     """
     tiers = _tiers or _Tiers()
     path = Path(path)
@@ -507,7 +527,8 @@ def open(
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
     store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint)
     try:
-        extras = store.extras(checkpoint) if store.checkpoints() else {}
+        # Also of a cut that is current but no longer listed: its tag was deleted.
+        extras = store.extras(checkpoint)
         config = Config(
             path=path,
             tables=cut.tables_from_store(list(store.schemas.values()), extras),

@@ -3,7 +3,7 @@
 Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests,
 the twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
 
-A plan is one batch of keys: deduplicated, in order of first occurrence, with the slots found for
+A plan is one batch of keys: deduplicated, in an order of the cache's own, with the slots found for
 them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
 apply, assign, create, release and cancel work on it.
 """
@@ -29,7 +29,7 @@ class BatchPlan(Protocol):
 
     @property
     def unique_keys(self) -> Keys:
-        """uint64 [N] view, in order of first occurrence."""
+        """uint64 [N], in the plan's order, by which windows and culprits are numbered."""
 
     def matches(self, keys: Keys) -> bool:
         """True if `keys` equal the plan's keys byte for byte."""
@@ -88,7 +88,7 @@ class RowCache(Protocol):
         """View of the dirty rows that reserve put out; write them below before anything else."""
 
     def missing_keys(self, plan: Any) -> Keys:
-        """View of the window's missing keys, in order of first occurrence."""
+        """View of the window's missing keys, in the plan's order."""
 
     def fill(
         self, plan: Any, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
@@ -98,6 +98,9 @@ class RowCache(Protocol):
 
     def cancel(self, plan: Any) -> None:
         """Undoes a reserve that was not filled: victims return, still dirty; pins are dropped."""
+
+    def abandon(self, plan: Any) -> None:
+        """Takes back what the plan holds, however far it came: cancel, release or nothing."""
 
     def create(self, plan: Any, lr: float) -> int:
         """Stores the window's fresh rows as they stand; returns how many."""

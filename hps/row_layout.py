@@ -1,6 +1,6 @@
 """Where the fields of a row lie, for the Python side: the twin of csrc/table/row_layout.h.
 
-Above it: table_stack.py, parquet.py. Below it: nothing. A row image is
+Above it: table_stack.py, parquet.py, ssd_store/schema.py. Below it: nothing. A row image is
 [key u64 | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes].
 """
 

@@ -11,7 +11,7 @@ Not thread-safe: the server's lock is held around every call.
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hps.config import TableConfig
     from hps.tier import RowTier
 
+_Result = TypeVar("_Result")
 _MAX_SCRATCH_BYTES = 2**26
 _MAX_IDLE_PLANS = 16
 # A pull that is refused even for so few keys stops asking for slots and reads through.
@@ -85,7 +86,7 @@ class TableStack:
         lr = self.rates[self.name]
 
         def visit() -> None:
-            self.num_rows += cache.create(plan, lr)
+            self._counting(lambda: cache.create(plan, lr))
             cache.gather(plan, out)
 
         self.version += 1
@@ -115,9 +116,7 @@ class TableStack:
         lr = self.rates[self.name]
 
         def visit() -> None:
-            num_fresh = cache.num_fresh
-            cache.assign(plan, rows, state, lr)
-            self.num_rows += num_fresh - cache.num_fresh
+            self._counting(lambda: cache.assign(plan, rows, state, lr))
 
         self.version += 1
         with self.counters:
@@ -137,6 +136,8 @@ class TableStack:
         """Drops keys [L] from every tier; bool [L], where a stored row was."""
         unique, inverse = np.unique(keys, return_inverse=True)
         for rows in list(self._pinned):
+            if rows.is_released:
+                continue
             held = unique[np.isin(unique, rows.plan.unique_keys)]
             if len(held):
                 raise ConfigError(
@@ -160,8 +161,12 @@ class TableStack:
         """
         with self.counters:
             plan = self.cache.make_plan(keys, self._idle_plans.pop() if self._idle_plans else None)
-            if self._bring(plan, 0, plan.num_unique):
-                return plan
+            try:
+                if self._bring(plan, 0, plan.num_unique):
+                    return plan
+            except BaseException:
+                self.cache.abandon(plan)
+                raise
         self._idle_plans.append(plan)
         raise self._capacity_error(plan.num_unique)
 
@@ -229,65 +234,63 @@ class TableStack:
     # How rows move.
 
     def _apply(self, plan: Any, lr: float) -> None:
-        num_fresh = self.cache.num_fresh
-        self.cache.apply(plan, lr)
-        self.num_rows += num_fresh - self.cache.num_fresh
+        self._counting(lambda: self.cache.apply(plan, lr))
 
     def _push_whole(self, plan: Any, grads: Floats, lr: float) -> None:
+        culprit = self._counting(lambda: self.cache.push(plan, grads, lr))
+        self._refuse_non_finite(plan, culprit)
+
+    def _counting(self, verb: Callable[[], _Result]) -> _Result:
+        """Calls a verb that stores fresh rows; counts them even if an interrupt follows it."""
         num_fresh = self.cache.num_fresh
-        culprit = self.cache.push(plan, grads, lr)
-        if culprit >= 0:
-            self._refuse_non_finite(plan, culprit)
-        self.num_rows += num_fresh - self.cache.num_fresh
+        try:
+            return verb()
+        finally:
+            self.num_rows += num_fresh - self.cache.num_fresh
 
     def _each_piece(self, visit: Callable[[], None], smallest: int = 1) -> None:
         """Pins the plan's unique keys piece by piece and calls visit() on each window.
 
         A refused piece is halved, an accepted one lets the next be twice as long. CapacityError
-        when `smallest` keys are refused.
+        when `smallest` keys are refused. Whatever is raised (also by an interrupt between two
+        native calls), no pin stays, and a note says how many keys were done.
         """
         plan, cache = self.plan, self.cache
         num_unique = plan.num_unique
         largest = min(cache.capacity_rows, max(1, _MAX_SCRATCH_BYTES // self.layout.row_bytes))
         first, count = 0, largest
-        while first < num_unique:
-            count = min(count, num_unique - first)
-            try:
-                was_accepted = self._bring(plan, first, count)
-            except StoreError as error:
-                if first:
-                    error.add_note(f"{first} of {num_unique} keys of this call were done before it")
-                raise
-            if not was_accepted:
-                if count <= smallest:
+        try:
+            while first < num_unique:
+                count = min(count, num_unique - first)
+                if self._bring(plan, first, count):
+                    visit()
+                    first += count
+                    cache.release(plan)
+                    count = min(2 * count, largest)
+                elif count > smallest:
+                    count = (count + 1) // 2
+                else:
                     raise self._capacity_error(count)
-                count = (count + 1) // 2
-                continue
-            try:
-                visit()
-            finally:
-                cache.release(plan)
-            first += count
-            count = min(2 * count, largest)
+        except BaseException as error:
+            cache.abandon(plan)
+            if first:
+                error.add_note(f"the first {first} of {num_unique} keys of this call were done")
+            raise
 
     def _bring(self, plan: Any, first: int, count: int) -> bool:
         """Pins unique keys [first, first + count), fetching what is missing; False if refused.
 
-        If a write or a read below fails, the slots are given back with the rows they held: nothing
-        is lost, and the error goes on.
+        If it raises, the caller abandons the plan: the slots are given back with the rows they
+        held, nothing is lost. Victims that were written below by then stand in both tiers.
         """
         cache = self.cache
         num_missing = cache.find(plan, first, count)
         if not cache.reserve(plan):
             return False
-        try:
-            victims = cache.victims(plan)
-            if len(victims):
-                self._append(victims)
-            rows, found = self._fetch(cache.missing_keys(plan))
-        except BaseException:
-            cache.cancel(plan)
-            raise
+        victims = cache.victims(plan)
+        if len(victims):
+            self._append(victims)
+        rows, found = self._fetch(cache.missing_keys(plan))
         cache.fill(plan, rows, found, self.rates[self.name], False)
         self.counters.dram_hits += count - num_missing
         self.counters.dram_misses += num_missing

@@ -40,8 +40,8 @@ class RowTier(Protocol):
     def checkpoint(self, tag: str | None, extras: Mapping[str, bytes]) -> dict[str, Any]:
         """Makes what is stored now a durable cut, with named blobs beside it."""
 
-    def restore(self, checkpoint: str | int | None) -> dict[str, bytes]:
-        """Makes a kept cut the current one and returns its blobs."""
+    def restore(self, checkpoint: str | int | None) -> None:
+        """Makes a kept cut the current one."""
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """The kept cuts, oldest first."""

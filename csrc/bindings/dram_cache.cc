@@ -196,6 +196,7 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
       .def("find", &DramCache::Find, "plan"_a, "first"_a, "count"_a, Unlocked())
       .def("reserve", &DramCache::Reserve, "plan"_a, Unlocked())
       .def("cancel", &DramCache::Cancel, "plan"_a, Unlocked())
+      .def("abandon", &DramCache::Abandon, "plan"_a, Unlocked())
       .def("release", &DramCache::Release, "plan"_a, Unlocked())
       .def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
       .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())

@@ -98,6 +98,7 @@ void Append(SsdStore& store, size_t table, ConstRows rows) {
 void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags found) {
   CheckRows(store, table, rows.shape(1));
   CheckLengths(keys.shape(0), rows.shape(0), "rows");
+  ThrowIfError(store.CheckReadable());
   CheckLengths(keys.shape(0), found.shape(0), "found");
   const nb::gil_scoped_release release;
   ThrowIfError(store.table(table).Fetch(keys.data(), keys.shape(0),
@@ -106,6 +107,7 @@ void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags
 
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
   const TableStore& asked = TableOf(store, table);
+  ThrowIfError(store.CheckReadable());
   CheckLengths(keys.shape(0), found.shape(0), "found");
   const nb::gil_scoped_release release;
   asked.Contains(keys.data(), keys.shape(0), found.data());
@@ -234,11 +236,15 @@ void BindSsdStore(nb::module_& module) {
            nb::arg("found").noconvert())
       .def(
           "num_rows",
-          [](const SsdStore& store, size_t table) { return TableOf(store, table).num_rows(); },
+          [](const SsdStore& store, size_t table) {
+            ThrowIfError(store.CheckReadable());
+            return TableOf(store, table).num_rows();
+          },
           Release())
       .def(
           "scan",
           [](SsdStore& store, size_t table) {
+            ThrowIfError(store.CheckReadable());
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
@@ -253,7 +259,8 @@ void BindSsdStore(nb::module_& module) {
       .def("checkpoints", &Checkpoints)
       .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
-      .def("stats", &StoreStats, Release());
+      .def("stats", &StoreStats, Release())
+      .def("close", &SsdStore::Close, Release());
   module.def("verify_store", &Verify, nb::arg("path"), Release());
   module.def(
       "crc32c",

@@ -7,8 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
-
-#include "common/check.h"
+#include <new>
 
 namespace hps {
 
@@ -24,16 +23,18 @@ class Array {
   const T* data() const { return data_; }
   T& operator[](int64_t i) { return data_[i]; }
   const T& operator[](int64_t i) const { return data_[i]; }
-  int64_t capacity() const { return capacity_; }
 
-  // Makes room for `count` elements; what was there is lost if that needs more memory.
+  // Makes room for `count` elements; what was there is lost if that needs more memory. Throws
+  // std::bad_alloc, and is empty, if there is none: a batch's size is the caller's, who may go on.
   T* Reserve(int64_t count) {
     if (count <= capacity_) return data_;
     std::free(data_);
-    capacity_ = count + count / 4;
-    const uint64_t bytes = (static_cast<uint64_t>(capacity_) * sizeof(T) + 63) / 64 * 64;
+    capacity_ = 0;
+    const int64_t wanted = count + count / 4;
+    const uint64_t bytes = (static_cast<uint64_t>(wanted) * sizeof(T) + 63) / 64 * 64;
     data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-    HPS_CHECK(data_ != nullptr);
+    if (data_ == nullptr) throw std::bad_alloc();
+    capacity_ = wanted;
     return data_;
   }
 

@@ -2,7 +2,10 @@
 // one.
 #include "common/thread_pool.h"
 
+#include <utility>
+
 #include "common/check.h"
+#include "common/float_mode.h"
 
 namespace hps {
 namespace {
@@ -37,6 +40,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::Run(const std::function<void(int)>& task) {
+  const DefaultFloatMode mode;
   if (workers_.empty()) {
     task(0);
     return;
@@ -49,14 +53,25 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
     ++generation_;
   }
   start_.notify_all();
-  task(0);
+  Try(task, 0);
   LookFor([this] { return running_.load(std::memory_order_relaxed) == 0; });
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [this] { return running_ == 0; });
   task_ = nullptr;
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadPool::Try(const std::function<void(int)>& task, int worker) {
+  try {
+    task(worker);
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = std::current_exception();
+  }
 }
 
 void ThreadPool::Work(int worker) {
+  const DefaultFloatMode mode;  // a thread starts in the mode of the one that made it
   uint64_t seen = 0;
   for (;;) {
     const std::function<void(int)>* task = nullptr;
@@ -68,7 +83,7 @@ void ThreadPool::Work(int worker) {
       seen = generation_;
       task = task_;
     }
-    (*task)(worker);
+    Try(*task, worker);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (--running_ > 0) continue;

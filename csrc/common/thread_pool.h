@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -26,11 +27,14 @@ class ThreadPool {
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls task(worker) once for every worker in [0, num_threads) and returns when all have
-  // returned.
+  // returned. Tasks run in the default floating-point mode. If one threw (std::bad_alloc), one
+  // such exception goes on to the caller once all have returned.
   void Run(const std::function<void(int)>& task);
 
  private:
   void Work(int worker);
+  // Runs the task of one worker and keeps what it threw.
+  void Try(const std::function<void(int)>& task, int worker);
 
   std::mutex mutex_;
   std::condition_variable start_;
@@ -39,6 +43,7 @@ class ThreadPool {
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> running_{0};
   bool stop_ = false;
+  std::exception_ptr failure_;
   std::vector<std::thread> workers_;
 };
 

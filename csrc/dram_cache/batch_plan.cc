@@ -27,15 +27,18 @@ uint64_t PowerOfTwoFrom(uint64_t least) {
 void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool) {
   HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
+  // Empty until it is made: there may be no memory for it.
+  state = State::kKeys;
+  num_occurrences_ = num_unique_ = window_first_ = window_size_ = 0;
+  num_workers_ = 0;
+  num_victims = 0;
   keys_.Reserve(count);
   num_occurrences_ = count;
   const int64_t useful = std::min<int64_t>(1 + count / kKeysPerWorker, num_parts);
   num_workers_ = static_cast<int>(std::min<int64_t>(pool->num_threads(), useful));
   while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
   ChooseOwners(keys, num_parts);
-  state = State::kKeys;
   is_sorted_ = false;
-  num_victims = 0;
 }
 
 void BatchPlan::CountUnique() {

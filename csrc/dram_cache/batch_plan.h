@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "common/array.h"
+#include "common/float_mode.h"
 #include "common/thread_pool.h"
 #include "dram_cache/batch_loops.h"
 
@@ -48,6 +49,7 @@ class BatchPlan {
       then(&batch);
     };
     if (num_workers_ == 1) {
+      const DefaultFloatMode mode;
       work(0);
     } else {
       pool->Run([&](int i) {
@@ -71,6 +73,7 @@ class BatchPlan {
 
   template <class Task>
   void ForWorkersInTurn(Task task) {
+    const DefaultFloatMode mode;  // the pool, which this goes past, sees to it otherwise
     for (int i = 0; i < num_workers_; ++i) task(&workers_[i].batch);
   }
 

@@ -112,10 +112,12 @@ void DramCache::SweepBuckets() {
 }
 
 void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
+  Abandon(plan);
   plan->Build(keys, count, shape().num_parts, 0, *loops_, pool_, [](WorkerBatch*) {});
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
+  Abandon(plan);
   plan->Build(keys, count, shape().num_parts, view_.dim, *loops_, pool_, [&](WorkerBatch* worker) {
     // Another worker may miss keys; what this one writes then is written again.
     loops_->find_and_expand(view_, worker, out);
@@ -207,11 +209,11 @@ bool DramCache::Reserve(BatchPlan* plan) {
     UnpinFound(plan);
     return false;
   }
-  CommitReservations(plan);
   num_pins_ += plan->window_size();
   if (plan->num_missing() > 0) ++epoch_;
   plan->epoch = epoch_;
   plan->state = BatchPlan::State::kReserved;
+  CommitReservations(plan);  // may find no memory; what was taken can be abandoned by then
   return true;
 }
 
@@ -245,8 +247,8 @@ void DramCache::CommitReservations(BatchPlan* plan) {
       num_victims += goes_down(worker->reservations[entry]);
     }
   });
-  plan->num_victims = num_victims;
   uint8_t* buffer = plan->victims.Reserve(num_victims * row_bytes);
+  plan->num_victims = num_victims;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     uint8_t* dst = buffer + worker->result * row_bytes;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
@@ -277,6 +279,14 @@ void DramCache::Cancel(BatchPlan* plan) {
   ++epoch_;
   plan->num_victims = 0;
   plan->state = BatchPlan::State::kKeys;
+}
+
+void DramCache::Abandon(BatchPlan* plan) {
+  if (plan->state == BatchPlan::State::kReserved) {
+    Cancel(plan);
+  } else if (plan->state == BatchPlan::State::kPinned) {
+    Release(plan);
+  }
 }
 
 void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr,

@@ -5,6 +5,7 @@
 // order:
 //     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
 //     Gather / Apply / Assign, Release
+// (a caller that fails in between calls Abandon; MakePlan and Pull do it for a plan left so),
 // and Pull does MakePlan, Find and Gather at once where nothing is missing. Verbs are serialised by
 // the caller and run in parallel inside. Owns its memory; the thread pool is shared.
 #pragma once
@@ -54,6 +55,8 @@ class DramCache {
   bool Reserve(BatchPlan* plan);
   // Takes back a Reserve that was not filled: victims return, pins drop.
   void Cancel(BatchPlan* plan);
+  // Takes back what the plan holds, however far it came: Cancel, Release or nothing.
+  void Abandon(BatchPlan* plan);
   // Puts rows of the missing keys in place, in the order of plan->missing_keys; where found[i] is 0
   // the row is initialised: fresh, or stored and dirty if `create`.
   void Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr, bool create);

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/float_mode.h"
 #include "dram_cache/dram_cache.h"
 #include "table/host_group.h"
 
@@ -71,6 +72,7 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
 }
 
 void DramCache::InitialWeights(const uint64_t* keys, int64_t count, float* out) const {
+  const DefaultFloatMode mode;
   const HostLanes<0> lanes{view_.dim};
   for (int64_t i = 0; i < count; ++i) {
     InitializeWeights(lanes, view_.initializer, keys[i], out + i * view_.dim);

@@ -33,9 +33,4 @@ void FileCache::Forget(uint64_t number) {
   open_.erase(number);
 }
 
-void FileCache::Clear() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  open_.clear();
-}
-
 }  // namespace hps

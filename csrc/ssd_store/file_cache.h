@@ -20,7 +20,6 @@ class FileCache {
 
   Status Open(uint64_t number, const std::string& path, std::shared_ptr<File>* file);
   void Forget(uint64_t number);
-  void Clear();
 
  private:
   struct Entry {

@@ -16,8 +16,6 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSmallestBytes = 192;
-constexpr uint64_t kMostOverflow =
-    48;  // slots behind the homes; a run past them makes the shard grow
 
 bool IsFull(uint64_t count, uint64_t slots) { return count * 100 > slots * 86; }
 
@@ -59,7 +57,7 @@ bool KeyIndex::Spread(Shard* shard, uint64_t slots) {
   std::memmove(shard->entries + start * kEntryBytes, shard->entries, packed * kEntryBytes);
   std::memset(shard->entries, 0xff, start * kEntryBytes);
   shard->slots = slots;
-  shard->homes = slots - std::min(kMostOverflow, slots / 4);
+  shard->homes = slots - std::min(shard->overflow, slots / 4);
   uint64_t next = 0;
   for (uint64_t source = start; source < slots; ++source) {
     next = std::max(next, Home(*shard, Load(*shard, source).remainder())) + 1;
@@ -99,6 +97,12 @@ bool KeyIndex::Grow(Shard* shard) {
   if (shard->bytes == 0) return Resize(shard, kSmallestBytes);
   if (shard->bytes < kPage) return Resize(shard, std::min(shard->bytes * 2, kPage));
   const uint64_t pages = shard->bytes / kPage;
+  if (shard->count * 2 < shard->slots) {
+    // Not full: a run passed the end. Keys whose hashes are all near the top, which someone may
+    // choose, keep doing so however many homes there are; only room behind the homes helps.
+    shard->overflow *= 2;
+    return Resize(shard, kPage * (pages + 1 + shard->overflow * kEntryBytes / kPage));
+  }
   return Resize(shard, kPage * std::max(pages + 1, pages * 11 / 10));
 }
 

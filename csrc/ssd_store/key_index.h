@@ -48,6 +48,7 @@ class KeyIndex {
  private:
   static constexpr int kShardBits = 8;
   static constexpr uint64_t kEntryBytes = 12;
+  static constexpr uint64_t kSomeOverflow = 48;
 
   struct Shard {
     unsigned char* entries = nullptr;  // `bytes` of memory; the last slot is always empty
@@ -55,6 +56,7 @@ class KeyIndex {
     uint64_t slots = 0;
     uint64_t homes = 0;  // slots that a hash can ask for; those behind them only take overflow
     uint64_t count = 0;
+    uint64_t overflow = kSomeOverflow;  // slots behind the homes, at most a quarter of all
   };
   // An empty entry is all ones: the largest remainder, so that it ends a search like any larger
   // one.

@@ -117,7 +117,8 @@ Status Manifest::ParseLog(const std::string& bytes, uint64_t length, bool is_wri
   }
   if (at < length) return Corruption(path(), at, "a whole record is expected here");
   log_ = bytes.substr(0, at);
-  started_bytes_ = log_.size();
+  // Not log_.size(): a log that many short sessions have lengthened would never count as bloated.
+  started_bytes_ = state_.is_open ? Rewritten(number_, state_.open).log_.size() : log_.size();
   return Status::Ok();
 }
 
@@ -150,8 +151,7 @@ Status Manifest::ReplaceCurrent() {
   return files_->SyncFolder(folder_);
 }
 
-Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) {
-  *is_begun = false;
+Manifest Manifest::Rewritten(uint64_t number, const OpenRecord& open) const {
   Manifest fresh(files_, folder_);
   fresh.number_ = number;
   fresh.log_ = LogHeader(number);
@@ -172,6 +172,12 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
     append(RecordKind::kRestore, EncodeId(state_.current));
     if (state_.Current()->is_deleted) append(RecordKind::kDelete, EncodeId(state_.current));
   }
+  return fresh;
+}
+
+Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) {
+  *is_begun = false;
+  Manifest fresh = Rewritten(number, open);
   if (files_->Exists(fresh.path())) HPS_RETURN_IF_ERROR(files_->Unlink(fresh.path()));
   HPS_RETURN_IF_ERROR(WriteNewFile(files_, fresh.path(), fresh.log_));
   HPS_RETURN_IF_ERROR(files_->Open(fresh.path(), OpenMode::kReadWrite, &fresh.file_));

@@ -33,7 +33,6 @@ class Manifest {
 
   const ManifestState& state() const { return state_; }
   uint64_t number() const { return number_; }
-  uint64_t size() const { return log_.size(); }
   // The log has outgrown the records still wanted; Start writes a short one.
   bool is_bloated() const { return log_.size() > kSmallLog + 4 * started_bytes_; }
   std::string path() const;
@@ -43,6 +42,8 @@ class Manifest {
 
   Status ReadCurrent(uint64_t* length, uint64_t* digest);
   Status ParseLog(const std::string& bytes, uint64_t length, bool is_writer);
+  // What Start would write: the records still wanted, as a log of their own.
+  Manifest Rewritten(uint64_t number, const OpenRecord& open) const;
   std::string Frame(RecordKind kind, const std::string& payload) const;
   Status WriteCurrentBeside(uint64_t number, const std::string& log);
   Status ReplaceCurrent();
@@ -52,7 +53,7 @@ class Manifest {
   uint64_t number_ = 0;
   std::string log_;  // all valid bytes of the log
   uint32_t chain_ = 0;
-  uint64_t started_bytes_ = 0;
+  uint64_t started_bytes_ = 0;  // of the log when it was last as short as it could be
   ManifestState state_;
   std::unique_ptr<File> file_;
 };

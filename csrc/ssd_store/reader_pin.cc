@@ -38,6 +38,11 @@ std::string HolderOf(const std::string& name) {
 Status ReaderPin::Create(FileSystem* files, const std::string& folder,
                          std::unique_ptr<ReaderPin>* pin) {
   const std::string pins = folder + "/" + kPinFolder;
+  if (!files->Exists(pins)) {  // a copy of a store may lack the empty folder
+    const Status made = files->CreateFolder(pins);
+    if (made.os_error() == EROFS) return Status::Ok();
+    HPS_RETURN_IF_ERROR(made);
+  }
   std::random_device random;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     const std::string path =
@@ -75,19 +80,24 @@ Status ReaderPin::Narrow(uint64_t checkpoint, const std::vector<uint64_t>& file_
 Status ReadPins(FileSystem* files, const std::string& folder, PinnedFiles* pinned) {
   const std::string pins = folder + "/" + kPinFolder;
   std::vector<std::string> names;
-  HPS_RETURN_IF_ERROR(files->List(pins, &names));
+  const Status listed = files->List(pins, &names);
+  if (listed.os_error() == ENOENT) return Status::Ok();
+  HPS_RETURN_IF_ERROR(listed);
   for (const std::string& name : names) {
     if (name.rfind(kPinPrefix, 0) != 0) continue;
     const std::string path = pins + "/" + name;
     std::unique_ptr<File> file;
-    const Status opened = files->Open(path, OpenMode::kReadWrite, &file);
+    const Status opened = files->Open(path, OpenMode::kRead, &file);
     if (opened.os_error() == ENOENT) continue;
-    HPS_RETURN_IF_ERROR(opened);
     bool is_dead = false;
-    HPS_RETURN_IF_ERROR(file->TryLock(true, &is_dead));
+    // One of another user, perhaps: what cannot be asked lives, and needs everything.
+    if (!opened.ok() || !file->TryLock(true, &is_dead).ok()) {
+      pinned->everything = true;
+      pinned->holders.push_back(HolderOf(name));
+      continue;
+    }
     if (is_dead) {
-      const Status removed = files->Unlink(path);
-      if (removed.os_error() != ENOENT) HPS_RETURN_IF_ERROR(removed);
+      (void)files->Unlink(path).ok();  // else the next writer does it
       continue;
     }
     uint64_t size = 0;

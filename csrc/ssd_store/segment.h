@@ -43,7 +43,7 @@ struct FooterVisitor {
 // Checks the header against what the manifest says of the segment.
 Status CheckSegmentHeader(File* file, const Segment& segment, const TableSchema& schema,
                           uint64_t store_id);
-// Checks header, length, footer and the footer's checksum, calling the visitor on the way;
+// Checks length, footer and the footer's checksum (not the header), calling the visitor on the way;
 // kCorruption by name. What the visitor was given counts only if the result is ok.
 Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);
 // Checks `count` records that lie one after another in `bytes`; the first is record `first`.
@@ -71,7 +71,6 @@ class SegmentWriter {
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   const std::shared_ptr<File>& file() const { return file_; }
   uint64_t num_tombstones() const { return tombstones_.size(); }
-  uint64_t memory_bytes() const { return tombstones_.capacity() * sizeof(Tombstone); }
 
  private:
   SegmentWriter(std::shared_ptr<Segment> segment, std::shared_ptr<File> file)

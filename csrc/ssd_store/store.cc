@@ -35,7 +35,27 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
 
 SsdStore::~SsdStore() = default;
 
+Status SsdStore::CheckReadable() const {
+  if (is_closed_) {
+    return Status(StatusCode::kStore, options_.path + ": the store has been closed", EBADF);
+  }
+  if (is_half_loaded_) {
+    return Status(StatusCode::kStore,
+                  options_.path + ": the checkpoint could not be loaded; open the store again", EIO);
+  }
+  return Status::Ok();
+}
+
+void SsdStore::Close() {
+  const std::lock_guard<std::mutex> lock(writer_);
+  is_closed_ = true;
+  unsynced_.clear();
+  lock_.reset();
+  pin_.reset();
+}
+
 Status SsdStore::CheckWritable() const {
+  HPS_RETURN_IF_ERROR(CheckReadable());
   if (options_.read_only) {
     return Status(StatusCode::kStore, options_.path + ": the store was opened read-only", EROFS);
   }
@@ -70,7 +90,8 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
   if (!status.ok()) return is_begun ? Settle(status) : status;
   if (!manifest_.is_bloated()) return Status::Ok();
   uint64_t number = 0;
-  HPS_RETURN_IF_ERROR(TakeNumber(&number));
+  // The record is durable already: without a number the log stays long until the next one.
+  if (!TakeNumber(&number).ok()) return Status::Ok();
   const Status started = manifest_.Start(number, manifest_.state().open, &is_begun);
   return !started.ok() && is_begun ? Settle(started) : Status::Ok();
 }
@@ -137,29 +158,72 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
   checkpoint.tag = tag;
   checkpoint.created =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint.extras));
+  checkpoint.dropped = Superseded(tag);
+  const Status prepared = PrepareCheckpoint(extras, &checkpoint);
+  if (!prepared.ok()) {
+    RemoveExtras(checkpoint);
+    return prepared;
+  }
+  const Status committed =
+      CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint));
+  if (!committed.ok()) {
+    // After a failure that stops the store the record may be on disk, and need its files.
+    if (failure_.empty()) RemoveExtras(checkpoint);
+    return committed;
+  }
+  *summary = Summarize(checkpoint);
+  std::vector<std::string> holders;
+  (void)RemoveUnneeded(&holders).ok();  // what stays is removed next time
+  return Status::Ok();
+}
+
+// All of a checkpoint that comes before its record: files written, and what they hold on disk.
+Status SsdStore::PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint) {
+  HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint->extras));
   for (const std::unique_ptr<TableStore>& table : tables_) {
     HPS_RETURN_IF_ERROR(table->Seal());
     table->DropDead(&retired_);
-    checkpoint.tables.push_back(table->Cut());
+    checkpoint->tables.push_back(table->Cut());
   }
-  checkpoint.dropped = Superseded(tag);
   HPS_RETURN_IF_ERROR(SyncPending());
   const Status synced = files_->SyncFolder(options_.path);
-  if (!synced.ok()) return Settle(synced);
-  HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint)));
-  *summary = Summarize(checkpoint);
-  std::vector<std::string> holders;
-  return RemoveUnneeded(&holders);
+  return synced.ok() ? synced : Settle(synced);
+}
+
+void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
+  for (const Extra& extra : checkpoint.extras) {
+    if (extra.file_number == 0) continue;
+    (void)files_->Unlink(ExtraPath(options_.path, extra.file_number)).ok();
+  }
 }
 
 Status SsdStore::LoadCut(const Checkpoint* cut) {
+  is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCut* found = nullptr;
     for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
       if (cut->tables[i].schema.id == table->schema().id) found = &cut->tables[i];
     }
     HPS_RETURN_IF_ERROR(table->Load(found, &retired_));
+  }
+  is_half_loaded_ = false;
+  return Status::Ok();
+}
+
+// Everything that LoadCut will look at, so that a damaged cut leaves the store where it is.
+Status SsdStore::CheckCut(const Checkpoint& cut) {
+  for (const TableCut& table : cut.tables) {
+    for (const SegmentInfo& info : table.segments) {
+      Segment segment;
+      segment.path = options_.path + "/" + FileName(kSegmentPrefix, info.number);
+      segment.row_bytes = table.schema.row_bytes;
+      segment.info = info;
+      std::shared_ptr<File> file;
+      HPS_RETURN_IF_ERROR(cache_.Open(info.number, segment.path, &file));
+      HPS_RETURN_IF_ERROR(
+          CheckSegmentHeader(file.get(), segment, table.schema, context_.store_id));
+      HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
+    }
   }
   return Status::Ok();
 }
@@ -170,25 +234,15 @@ Status SsdStore::Restore(const CheckpointName& name) {
   const Checkpoint* target = nullptr;
   HPS_RETURN_IF_ERROR(Resolve(name, &target));
   if (target != nullptr) {
-    // Every footer is checked first, so that a damaged cut leaves the store where it is.
-    for (const TableCut& table : target->tables) {
-      for (const SegmentInfo& info : table.segments) {
-        Segment segment;
-        segment.path = options_.path + "/" + FileName(kSegmentPrefix, info.number);
-        segment.row_bytes = table.schema.row_bytes;
-        segment.info = info;
-        std::shared_ptr<File> file;
-        HPS_RETURN_IF_ERROR(cache_.Open(info.number, segment.path, &file));
-        HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
-      }
-    }
+    HPS_RETURN_IF_ERROR(CheckCut(*target));
     HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kRestore, EncodeId(target->id)));
   }
   unsynced_.clear();
   const Status loaded = LoadCut(manifest_.state().Current());
   if (!loaded.ok()) return Settle(loaded);
   std::vector<std::string> holders;
-  return RemoveUnneeded(&holders);
+  (void)RemoveUnneeded(&holders).ok();
+  return Status::Ok();
 }
 
 Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
@@ -200,11 +254,13 @@ Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::s
     return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint to delete");
   }
   HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kDelete, EncodeId(target->id)));
-  return RemoveUnneeded(holders);
+  (void)RemoveUnneeded(holders).ok();
+  return Status::Ok();
 }
 
 // Everything in the folder that bears a store's name and that no kept checkpoint, no table, no
-// living reader and no running call needs. Leftovers of killed processes go the same way.
+// living reader and no running call needs. Leftovers of killed processes go the same way. An error
+// is of no weight after a durable record: what stays is met again next time.
 Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   PinnedFiles pinned;
   HPS_RETURN_IF_ERROR(ReadPins(files_, options_.path, &pinned));
@@ -224,6 +280,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   }
   std::vector<std::string> names;
   HPS_RETURN_IF_ERROR(files_->List(options_.path, &names));
+  Status first;
   for (const std::string& name : names) {
     uint64_t number = 0;
     const bool is_ours = ParseFileName(name, kSegmentPrefix, &number) ||
@@ -231,9 +288,10 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
                          ParseFileName(name, kManifestPrefix, &number);
     if (!is_ours || needed.count(number) > 0) continue;
     cache_.Forget(number);
-    HPS_RETURN_IF_ERROR(files_->Unlink(options_.path + "/" + name));
+    const Status removed = files_->Unlink(options_.path + "/" + name);
+    if (first.ok()) first = removed;
   }
-  return Status::Ok();
+  return first;
 }
 
 }  // namespace hps

@@ -8,6 +8,7 @@
 // stays.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -82,6 +83,12 @@ class SsdStore {
   Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const;
   StoreFigures Figures() const;
   FileCache* cache() { return &cache_; }
+  // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
+  // half loaded by a failed restore.
+  Status CheckReadable() const;
+  // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
+  // later call is refused.
+  void Close();
 
  private:
   SsdStore(FileSystem* files, const StoreOptions& options);
@@ -100,6 +107,9 @@ class SsdStore {
   Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
+  Status PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
+  void RemoveExtras(const Checkpoint& checkpoint);
+  Status CheckCut(const Checkpoint& cut);
   Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
   std::vector<uint64_t> Superseded(const std::string& tag) const;
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
@@ -119,6 +129,8 @@ class SsdStore {
 
   mutable std::mutex writer_;  // guards what follows and all mutations
   std::string failure_;
+  std::atomic<bool> is_closed_{false};
+  std::atomic<bool> is_half_loaded_{false};
   uint64_t next_number_ = 1;
   std::vector<std::shared_ptr<File>> unsynced_;
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read

@@ -129,7 +129,11 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
       writer_->AddTombstone(keys[i]);
     }
   }
-  return writer_->num_tombstones() < kMostTombstones ? Status::Ok() : Seal();
+  if (writer_->num_tombstones() < kMostTombstones) return Status::Ok();
+  // The keys are gone already. If a full disk refuses the footer, its tombstones wait in memory for
+  // the next seal; an error after that is of the sync, and stops the store.
+  const Status sealed = Seal();
+  return writer_ != nullptr ? Status::Ok() : sealed;
 }
 
 Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8_t* found) const {

@@ -19,7 +19,6 @@ inline constexpr int64_t kMinBucketsPerPart = 2;
 inline constexpr uint8_t kDirty = 1;      // differs from the tier below
 inline constexpr uint8_t kFresh = 2;      // initialised here, stored nowhere, never updated
 inline constexpr uint8_t kPending = 4;    // reserved, its row has not arrived
-inline constexpr uint8_t kExporting = 8;  // its row is on its way down
 inline constexpr int kFrequencyShift = 4;
 inline constexpr int kMaxFrequency = 7;
 

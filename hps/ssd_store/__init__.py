@@ -1,6 +1,6 @@
 """The tier on SSD: all rows, in log-structured segments, with checksums and checkpoints."""
 
-from hps.ssd_store.schema import TableSchema, row_bytes
+from hps.ssd_store.schema import TableSchema
 from hps.ssd_store.store import SsdStore, verify
 
-__all__ = ["SsdStore", "TableSchema", "row_bytes", "verify"]
+__all__ = ["SsdStore", "TableSchema", "verify"]

@@ -1,6 +1,6 @@
 """TableSchema: what is fixed about a table once its store exists.
 
-Above it: `hps.ParameterServer`, `hps.ssd_store.store`. Below it: `hps.config`. A store refuses to
+Above it: `hps.ParameterServer`, `hps.ssd_store.store`. Below it: `hps.config`, `hps.row_layout`. A store refuses to
 open under another schema, by name of the field.
 """
 
@@ -9,22 +9,11 @@ from typing import Self
 
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.row_layout import RowLayout
 
 # As csrc/table/row_layout.h numbers them; stored on SSD, never renumbered.
 OPTIMIZER_NUMBERS = {"sgd": 1, "adagrad": 2, "rowwise_adagrad": 3, "adam": 4, "ftrl": 5}
-_STATE_VECTORS = {"adagrad": 1, "adam": 2, "ftrl": 2}
-_HEADER_BYTES = 16
 NativeSchema = tuple[str, int, int, str, float, float, int]
-
-
-def row_bytes(optimizer: str, dim: int) -> int:
-    """Bytes of a row image: header, weights and state as float32, padded to a multiple of 16.
-
-    >>> row_bytes("rowwise_adagrad", 16)
-    80
-    """
-    floats = dim * (1 + _STATE_VECTORS.get(optimizer, 0))
-    return (_HEADER_BYTES + 4 * floats + 15) // 16 * 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +48,7 @@ class TableSchema:
                 f"table {self.name!r}: optimizer={self.optimizer!r} must be one of "
                 f"{sorted(OPTIMIZER_NUMBERS)}"
             )
-        expected = row_bytes(self.optimizer, self.dim)
+        expected = RowLayout(self.optimizer, self.dim).row_bytes
         if self.row_bytes != expected:
             raise ConfigError(
                 f"table {self.name!r}: row_bytes={self.row_bytes}, but {self.optimizer} rows of "
@@ -75,7 +64,7 @@ class TableSchema:
             optimizer=table.optimizer.kind,
             initializer=table.initializer.kind,
             numbers=table.initializer.numbers(),
-            row_bytes=row_bytes(table.optimizer.kind, table.dim),
+            row_bytes=RowLayout(table.optimizer.kind, table.dim).row_bytes,
         )
 
     def to_native(self) -> NativeSchema:

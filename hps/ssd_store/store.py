@@ -222,7 +222,7 @@ class SsdStore:
             uint8 [n, row_bytes] arrays, n > 0, each its own.
 
         Raises:
-            CorruptionError: as fetch.
+            CorruptionError: as fetch. StoreError: the store was closed meanwhile.
 
         Cost: reads the table's segments once in order; one bit a record of memory.
         """
@@ -231,9 +231,9 @@ class SsdStore:
         scan = self._open_native().scan(self._number(table))
         return self._pieces(scan, batch_rows, self.schemas[table].row_bytes)
 
-    @staticmethod
-    def _pieces(scan: _C.SsdScan, batch_rows: int, row_bytes: int) -> Iterator[Rows]:
+    def _pieces(self, scan: _C.SsdScan, batch_rows: int, row_bytes: int) -> Iterator[Rows]:
         while True:
+            self._open_native()  # a closed store may lose the files that are still to be read
             rows = np.empty((batch_rows, row_bytes), np.uint8)
             count = scan.next(rows)
             if count == 0:
@@ -260,23 +260,19 @@ class SsdStore:
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
         return self._open_native().checkpoint(tag or "", dict(extras or {}))
 
-    def restore(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+    def restore(self, checkpoint: str | int | None = None) -> None:
         """Makes a kept cut the current one; what was stored since then is dropped.
 
         Args:
             checkpoint: tag or id; None is the current cut (drops what no checkpoint holds).
 
-        Returns:
-            The cut's extras.
-
         Raises:
             ConfigError: no such checkpoint; the message lists those kept.
-            CorruptionError: its footers are damaged; the store stays where it was.
+            CorruptionError: its headers or footers are damaged; the store stays where it was.
 
-        Cost: reads the cut's footers.
+        Cost: reads the cut's footers, twice.
         """
         self._open_native().restore(*_name(checkpoint))
-        return self.extras(None)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """The kept cuts, oldest first, as `checkpoint` returns them."""
@@ -289,8 +285,10 @@ class SsdStore:
             The living readers ("process 12 (checkpoint 3)"), whose files stay until they close.
 
         Raises:
-            ConfigError: no such checkpoint.
+            ConfigError: no such checkpoint, or None.
         """
+        if checkpoint is None:
+            raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
         return self._open_native().delete_checkpoint(*_name(checkpoint))
 
     def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
@@ -313,6 +311,11 @@ class SsdStore:
         return verify(self.path)
 
     def close(self) -> None:
-        """Lets go of all files and the lock; what no checkpoint holds is lost. May be repeated."""
+        """Lets go of the lock at once and of the files when no scan uses them; may be repeated.
+
+        What no checkpoint holds is lost.
+        """
         with self._lock:
-            self._native = None
+            native, self._native = self._native, None
+            if native is not None:
+                native.close()

@@ -29,9 +29,18 @@ class ModelCheckpoint:
 
 
 def newest_with_model(server: "ParameterServer") -> ModelCheckpoint | None:
-    """The newest checkpoint that holds a model and a reader's position, or None."""
-    for entry in reversed(server.checkpoints()):
-        name = entry["tag"] if entry["tag"] is not None else entry["id"]
+    """The checkpoint to go on from, or None: one that holds a model and a reader's position.
+
+    The current cut comes first: after `restore` it is older than others that are kept. Then the
+    newest.
+    """
+    entries = sorted(reversed(server.checkpoints()), key=lambda entry: not entry.get("current"))
+    names: list[str | int | None] = [
+        entry["tag"] if entry["tag"] is not None else entry["id"] for entry in entries
+    ]
+    if not entries or not entries[0].get("current"):
+        names.insert(0, None)  # the current cut is not listed any more: its tag was deleted
+    for name in names:
         model, reader = server.checkpoint_state(name)
         if model is not None and reader is not None:
             return ModelCheckpoint(name, model, reader)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hps.ssd_store import SsdStore, TableSchema, row_bytes
+from hps.row_layout import RowLayout
+from hps.ssd_store import SsdStore, TableSchema
 from hps.tier import Keys, Rows
 
 EDGE_KEYS = [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
@@ -24,7 +25,7 @@ def schema(name: str = "ads", dim: int = 4, optimizer: str = "sgd") -> TableSche
         optimizer=optimizer,
         initializer="normal",
         numbers=(0.01, 0.0),
-        row_bytes=row_bytes(optimizer, dim),
+        row_bytes=RowLayout(optimizer, dim).row_bytes,
     )
 
 

@@ -126,6 +126,7 @@ class TwinDramCache:
 
     def make_plan(self, keys: Keys, plan: TwinPlan | None) -> TwinPlan:
         plan = TwinPlan() if plan is None else plan
+        self.abandon(plan)
         plan.rebuild(keys)
         return plan
 
@@ -230,6 +231,11 @@ class TwinDramCache:
             plan.reserved = []
             plan.is_resolved = False
             self.epoch += 1
+        self.release(plan)
+
+    def abandon(self, plan: TwinPlan) -> None:
+        if plan.pinned and not plan.is_filled:
+            self.cancel(plan)
         self.release(plan)
 
     def release(self, plan: TwinPlan) -> None:

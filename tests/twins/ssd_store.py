@@ -135,12 +135,11 @@ class TwinSsdStore:
         self.disk.checkpoints = [cut for cut in kept if cut.id not in old]
         return self.checkpoints()[-1]
 
-    def restore(self, tag: str | int | None) -> dict[str, bytes]:
-        extras = self._load(tag)
+    def restore(self, tag: str | int | None) -> None:
+        self._load(tag)
         cut = self._find(tag)
         self.disk.checkpoints.remove(cut)
         self.disk.checkpoints.append(cut)  # the newest from now on
-        return extras
 
     def checkpoints(self) -> list[dict[str, Any]]:
         return [
