@@ -391,7 +391,7 @@ class ParameterServer:
                     f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
                     f"batches in flight; leave the pipeline's `with` block first"
                 )
-            # All that can fail is read before the store goes back; after it nothing but memory moves.
+            # All that can fail is read before the store goes back; then only memory moves.
             extras = self._store.extras(tag)
             model, reader, rates = cut.decode_extras(extras)
             other_tables = cut.OtherTables.of(extras, self.tables)

@@ -32,7 +32,9 @@ REGISTRY = re.compile(r"pypi\.o" + r"rg|pythonhost" + r"ed|debian\.o" + r"rg|npm
 ENVIRONMENT = re.compile(r"os\.env" + r"iron|\bget" + r"env\b")
 
 TIERS = ("gpu_cache", "dram_cache", "ssd_store")
-COMMON_PYTHON = ("_C", "config", "errors", "initializers", "optimizers", "tier", "types")
+COMMON_PYTHON = (
+    "_C", "config", "errors", "initializers", "optimizers", "row_layout", "tier", "types",
+)  # fmt: skip
 # What a native component may include besides itself; bindings may include all.
 NATIVE_LAYERS = {
     "common": (),

@@ -41,7 +41,8 @@ Status SsdStore::CheckReadable() const {
   }
   if (is_half_loaded_) {
     return Status(StatusCode::kStore,
-                  options_.path + ": the checkpoint could not be loaded; open the store again", EIO);
+                  options_.path + ": the checkpoint could not be loaded; open the store again",
+                  EIO);
   }
   return Status::Ok();
 }
@@ -164,8 +165,7 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
     RemoveExtras(checkpoint);
     return prepared;
   }
-  const Status committed =
-      CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint));
+  const Status committed = CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint));
   if (!committed.ok()) {
     // After a failure that stops the store the record may be on disk, and need its files.
     if (failure_.empty()) RemoveExtras(checkpoint);
@@ -220,8 +220,7 @@ Status SsdStore::CheckCut(const Checkpoint& cut) {
       segment.info = info;
       std::shared_ptr<File> file;
       HPS_RETURN_IF_ERROR(cache_.Open(info.number, segment.path, &file));
-      HPS_RETURN_IF_ERROR(
-          CheckSegmentHeader(file.get(), segment, table.schema, context_.store_id));
+      HPS_RETURN_IF_ERROR(CheckSegmentHeader(file.get(), segment, table.schema, context_.store_id));
       HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
     }
   }

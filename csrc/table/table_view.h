@@ -16,9 +16,9 @@ inline constexpr int kMaxParts = 64;
 inline constexpr int64_t kMinBucketsPerPart = 2;
 
 // Flags of a slot. The upper four bits count how often the row was used (saturating at 7).
-inline constexpr uint8_t kDirty = 1;      // differs from the tier below
-inline constexpr uint8_t kFresh = 2;      // initialised here, stored nowhere, never updated
-inline constexpr uint8_t kPending = 4;    // reserved, its row has not arrived
+inline constexpr uint8_t kDirty = 1;    // differs from the tier below
+inline constexpr uint8_t kFresh = 2;    // initialised here, stored nowhere, never updated
+inline constexpr uint8_t kPending = 4;  // reserved, its row has not arrived
 inline constexpr int kFrequencyShift = 4;
 inline constexpr int kMaxFrequency = 7;
 

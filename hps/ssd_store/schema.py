@@ -1,7 +1,7 @@
 """TableSchema: what is fixed about a table once its store exists.
 
-Above it: `hps.ParameterServer`, `hps.ssd_store.store`. Below it: `hps.config`, `hps.row_layout`. A store refuses to
-open under another schema, by name of the field.
+Above it: `hps.ParameterServer`, `hps.ssd_store.store`. Below it: `hps.config`, `hps.row_layout`.
+A store refuses to open under another schema, by name of the field.
 """
 
 from dataclasses import dataclass

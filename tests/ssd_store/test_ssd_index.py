@@ -47,6 +47,27 @@ def test_index_gives_memory_back_after_a_mass_erase(tmp_path: Path) -> None:
         assert store.contains("ads", keys).sum() == 1000
 
 
+def unmix(hashes: np.ndarray) -> np.ndarray:
+    """The keys whose MixKey is `hashes`, uint64 [n] (the inverse in csrc/common/key_hash.h)."""
+    for factor in (0x9CB4B2F8129337DB, 0x4F74430C22A54005):
+        hashes = (hashes ^ hashes >> np.uint64(33)) * np.uint64(factor)
+    return hashes ^ hashes >> np.uint64(33)
+
+
+def test_keys_chosen_to_meet_at_the_end_of_a_shard_cost_bounded_memory(tmp_path: Path) -> None:
+    keys = unmix(np.uint64(2**64 - 1) - np.arange(3000, dtype=np.uint64))
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        for first in range(0, 3000, 50):
+            store.append("ads", make_rows(keys[first : first + 50], 1))
+        assert store.stats()["tables"]["ads"]["index_bytes"] < 2**20
+        assert store.contains("ads", keys).all() and store.num_rows("ads") == 3000
+        assert store.erase("ads", keys[::2].copy()).all()
+        assert store.contains("ads", keys).tolist() == [0, 1] * 1500
+        store.checkpoint("one")
+    with SsdStore.open(tmp_path, [schema()]) as store:
+        assert store.contains("ads", keys).tolist() == [0, 1] * 1500
+
+
 @pytest.mark.parametrize(
     ("data", "value"),
     [
