@@ -152,12 +152,9 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro("num_occurrences", &BatchPlan::num_occurrences)
       .def_prop_ro("num_unique", &BatchPlan::num_unique)
       .def_prop_ro("num_missing", &BatchPlan::num_missing)
-      .def_prop_ro("window_size", &BatchPlan::window_size)
       .def_ro("epoch", &BatchPlan::epoch)
       .def_prop_ro("is_resolved",
                    [](const BatchPlan& plan) { return plan.state == BatchPlan::State::kResolved; })
-      .def_prop_ro("is_pinned",
-                   [](const BatchPlan& plan) { return plan.state == BatchPlan::State::kPinned; })
       .def_prop_ro(
           "unique_keys",
           [](const BatchPlan& plan) {

@@ -1,10 +1,13 @@
 """checkpoint, restore, reopening and read-only opening, over every kind of tiers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import hps
+from hps.train.checkpoints import newest_with_model
 from tests.lab import Lab, dump, evictions, keys_of, random_floats, random_keys, table
 
 
@@ -190,3 +193,60 @@ def test_a_reopened_store_keeps_what_is_fixed_and_takes_what_is_free(lab: Lab) -
         server.push("users", keys, ones(200, 3))
     with lab.open() as reader:
         assert reader.num_rows("users") == 200 and set(reader.tables) == {"ads", "users"}
+
+
+def test_tables_that_a_session_does_not_name_keep_their_numbers(lab: Lab) -> None:
+    users = table(hps.Adam(lr=0.5, eps=0.25), name="users")
+    with lab.server(table(), users) as server:
+        server.push("ads", keys_of(1), ones(1))
+        server.push("users", keys_of(1), ones(1))
+        server.learning_rates["users"] = 0.125
+        server.checkpoint("both")
+    for _ in range(2):
+        with lab.server(table()) as server:
+            server.push("ads", keys_of(2), ones(1))
+            server.checkpoint("one")
+            server.restore("one")
+            server.checkpoint("two")
+    with lab.open() as reader:
+        assert reader.tables["users"].optimizer == users.optimizer
+    with lab.server(table(), users) as server:
+        server.restore("two")
+        assert server.learning_rates["users"] == 0.125
+
+
+def test_open_knows_the_tables_of_a_cut_whose_tag_was_deleted(tmp_path: Path) -> None:
+    lab = Lab("native", tmp_path)
+    ads = table(hps.Adam(lr=0.5, eps=0.25))
+    with lab.server(ads) as server:
+        server.push("ads", keys_of(1), ones(1))
+        server.checkpoint("only")
+        server.delete_checkpoint("only")
+        assert server.checkpoints() == []
+    with lab.open() as reader:
+        assert reader.tables["ads"].optimizer == ads.optimizer
+        assert reader.num_rows("ads") == 1
+
+
+def test_a_run_goes_on_from_the_current_cut_first(tmp_path: Path) -> None:
+    with Lab("native", tmp_path).server(table()) as server:
+        for number in (1, 2):
+            server.push("ads", keys_of(number), ones(1))
+            server.checkpoint(f"day-{number}", model={"day": number}, reader={"line": number})
+        server.restore("day-1")
+        found = newest_with_model(server)
+        assert found is not None and found.model == {"day": 1} and found.name == "day-1"
+        server.delete_checkpoint("day-1")
+        found = newest_with_model(server)
+        assert found is not None and found.model == {"day": 1} and found.name is None
+        server.checkpoint("rows-only")
+        found = newest_with_model(server)
+        assert found is not None and found.model == {"day": 2}
+
+
+def test_delete_checkpoint_needs_a_name(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        server.checkpoint("one")
+        with pytest.raises(hps.ConfigError, match="tag or id"):
+            server.delete_checkpoint(None)  # type: ignore[arg-type]
+        assert len(server.checkpoints()) == 1
