@@ -395,10 +395,14 @@ class ParameterServer:
             extras = self._store.extras(tag)
             model, reader, rates = cut.decode_extras(extras)
             other_tables = cut.OtherTables.of(extras, self.tables)
-            self._store.restore(tag)
+            num_loads = self._store.num_loads
+            try:
+                self._store.restore(tag)
+            finally:
+                if self._store.num_loads != num_loads:  # also if an interrupt came after it
+                    for stack in self._stacks.values():
+                        stack.restart()
             self._other_tables = other_tables
-            for stack in self._stacks.values():
-                stack.restart()
             known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
             self.learning_rates.update(known)
             self._is_changed = False

@@ -205,9 +205,9 @@ class TableStack:
 
     def restart(self) -> None:
         """Forgets every cached row: the store below has gone to another cut."""
+        self.version += 1
         self.cache.clear()
         self.num_rows = self.store.num_rows(self.name)
-        self.version += 1
 
     def write_back(self) -> int:
         """Writes every dirty row below, in pieces; returns how many."""

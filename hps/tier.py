@@ -40,6 +40,10 @@ class RowTier(Protocol):
     def checkpoint(self, tag: str | None, extras: Mapping[str, bytes]) -> dict[str, Any]:
         """Makes what is stored now a durable cut, with named blobs beside it."""
 
+    @property
+    def num_loads(self) -> int:
+        """Grows when a restore has replaced what is stored, whatever it raised afterwards."""
+
     def restore(self, checkpoint: str | int | None) -> None:
         """Makes a kept cut the current one."""
 

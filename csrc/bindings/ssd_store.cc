@@ -219,6 +219,7 @@ void BindSsdStore(nb::module_& module) {
   nb::class_<SsdStore>(module, "SsdStore")
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
       .def_prop_ro("seed", &SsdStore::seed)
+      .def_prop_ro("num_loads", &SsdStore::num_loads)
       .def_prop_ro("tables",
                    [](const SsdStore& store) {
                      std::vector<SchemaTuple> tables;

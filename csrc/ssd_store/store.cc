@@ -198,6 +198,7 @@ void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
 }
 
 Status SsdStore::LoadCut(const Checkpoint* cut) {
+  ++num_loads_;
   is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCut* found = nullptr;

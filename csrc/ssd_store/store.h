@@ -69,6 +69,9 @@ class SsdStore {
   size_t num_tables() const { return tables_.size(); }
   const TableStore& table(size_t table) const { return *tables_[table]; }
   uint64_t seed() const { return manifest_.state().open.seed; }
+  // Grows whenever the tables' contents are replaced by a cut; so a caller knows what a restore
+  // that failed, or was interrupted, has done.
+  uint64_t num_loads() const { return num_loads_; }
 
   Status Append(size_t table, const char* rows, uint64_t count);
   Status Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found);
@@ -129,6 +132,7 @@ class SsdStore {
 
   mutable std::mutex writer_;  // guards what follows and all mutations
   std::string failure_;
+  std::atomic<uint64_t> num_loads_{0};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> is_half_loaded_{false};
   uint64_t next_number_ = 1;

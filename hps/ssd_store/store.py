@@ -260,6 +260,11 @@ class SsdStore:
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
         return self._open_native().checkpoint(tag or "", dict(extras or {}))
 
+    @property
+    def num_loads(self) -> int:
+        """Grows when a restore has replaced what is stored, whatever it raised afterwards."""
+        return self._open_native().num_loads
+
     def restore(self, checkpoint: str | int | None = None) -> None:
         """Makes a kept cut the current one; what was stored since then is dropped.
 

@@ -167,3 +167,31 @@ def test_rows_do_not_depend_on_the_callers_floating_point_mode(lab: Lab, threads
                 torch.set_flush_denormal(False)
             digests.append(server.digest("ads"))
     assert digests[0] == digests[1] or lab.kind == "twins"
+
+
+class _InterruptedStore:
+    """A store whose restore is followed by an interrupt."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def restore(self, tag: Any) -> None:
+        self.store.restore(tag)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_cut_before(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        server.push("ads", KEYS[:8], ones(8))
+        server.checkpoint("old")
+        rows = dump(server)
+        server.push("ads", KEYS[:9], ones(9))
+        store = server._store
+        server._store = _InterruptedStore(store)
+        with pytest.raises(KeyboardInterrupt):
+            server.restore("old")
+        server._store = store
+        assert dump(server) == rows and server.num_rows("ads") == 8

@@ -66,6 +66,7 @@ class TwinSsdStore:
             disk.schemas.update({schema.name: schema for schema in schemas})
             disk.seed = options.get("seed") or disk.seed
         self.schemas, self.seed = dict(disk.schemas), disk.seed
+        self.num_loads = 0
         self.tables: Tables = {name: {} for name in disk.schemas}
         tag = options.get("checkpoint")
         if tag is not None or disk.checkpoints:
@@ -137,6 +138,7 @@ class TwinSsdStore:
 
     def restore(self, tag: str | int | None) -> None:
         self._load(tag)
+        self.num_loads += 1
         cut = self._find(tag)
         self.disk.checkpoints.remove(cut)
         self.disk.checkpoints.append(cut)  # the newest from now on
