@@ -119,6 +119,24 @@ def test_features_of_a_batch_stand_side_by_side(tmp_path: Path) -> None:
         assert torch.equal(output[1], torch.cat([rows[2], rows[4]]))
 
 
+def test_rows_pinned_by_another_server_are_looked_up_here(tmp_path: Path) -> None:
+    keys = torch.tensor([1, 2])
+    with open_server(tmp_path / "here") as server, open_server(tmp_path / "there") as other:
+        rows = rows_of(server, 4)
+        other.push("ads", keys, torch.ones(2, 4))
+        with other.pin("ads", keys) as pinned:
+            ids = hps.Ids(keys_L=keys, offsets=torch.arange(3))
+            batch = hps.Batch(
+                features={"ads": ids},
+                dense=torch.zeros(2, 0),
+                labels=torch.zeros(2),
+                rows={"ads": pinned},
+            )
+            output = hps.SparseEmbedding(server, "ads")(batch)
+            assert torch.equal(output, rows[[1, 2]])
+            assert not torch.equal(hps.SparseEmbedding(other, "ads")(batch), output)
+
+
 def test_unpooled_returns_one_embedding_a_key(tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
         rows = rows_of(server, 4)
