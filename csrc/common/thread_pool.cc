@@ -10,7 +10,7 @@
 namespace hps {
 namespace {
 
-constexpr int kLooks = 4000;  // a few microseconds, less than a wake-up
+constexpr int kLooks = 4000;  // some 40 microseconds, about what a wake-up takes
 
 template <class Done>
 void LookFor(Done done) {
