@@ -15,6 +15,9 @@ void BindSsdStore(nb::module_& module);
 
 NB_MODULE(_C, module) {
   module.doc() = "Native core of hps.";
+  // An autograd graph that lives until Python ends keeps a plan and its cache alive; that is no
+  // leak.
+  nb::set_leak_warnings(false);
   hps::BindDramCache(module);
   module.def(
       "xxh64",
