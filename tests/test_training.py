@@ -148,6 +148,23 @@ def test_trained_store_is_not_overwritten(tmp_path: Path) -> None:
         train(options(tmp_path))
 
 
+def test_store_of_other_tables_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = options(tmp_path).store
+    own = hps.Config(path=path, tables=[hps.TableConfig(name="ads", dim=4)])
+    with hps.ParameterServer(own) as server:
+        server.push("ads", np.arange(9, dtype=np.uint64), np.ones((9, 4), np.float32))
+    with pytest.raises(hps.ConfigError, match="'ads'"):
+        train(options(tmp_path))
+    with hps.open(path) as stored:
+        assert list(stored.tables) == ["ads"]
+
+
+def test_empty_store_is_trained_on(tmp_path: Path) -> None:
+    config = options(tmp_path).server_config()
+    hps.ParameterServer(config).close()
+    assert train(options(tmp_path))["examples"] > 0
+
+
 def test_resume_of_another_model_is_refused(tmp_path: Path) -> None:
     train(options(tmp_path))
     with pytest.raises(hps.ConfigError, match="hidden"):

@@ -5,12 +5,15 @@ Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hps.config import Config
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
+from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline
 from hps.reader.open import open_reader
 from hps.reader.source import check_paths
@@ -52,6 +55,7 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
         check_paths(options.test)
     if not options.resume:
         _ = reader.schema
+    _check_tables(config)
     with ParameterServer(config) as server:
         run = TrainingRun(server, options, reader, progress or Progress(0))
         figures = run.train()
@@ -66,6 +70,20 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
             figures["digests"] = {name: server.digest(name) for name in server.tables}
     figures["peak_rss_bytes"] = peak_rss_bytes()
     return figures
+
+
+def _check_tables(config: Config) -> None:
+    """Refuses a store of other tables, before opening it for writing would add this run's own."""
+    if not (Path(config.path) / "CURRENT").exists():
+        return
+    with open_store(config.path) as stored:
+        held = sorted(stored.tables)
+    wanted = sorted(table.name for table in config.tables)
+    if held and not set(wanted) <= set(held):
+        raise ConfigError(
+            f"store {str(config.path)!r} holds the tables {held}, this run needs {wanted}; it "
+            "belongs to another run or to a program of its own: give another --store"
+        )
 
 
 class TrainingRun:
