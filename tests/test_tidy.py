@@ -44,7 +44,7 @@ EXAMPLES = [
     ("unfinished_words", "csrc/common/a.h", "// TO" + "DO: later", "// Done, and todos too."),
     ("unfinished_words", "hps/a.py", "raise NotImplemented" + "Error", "raise ValueError"),
     ("unfinished_words", "hps/a.py", "# a St" + "ub for now", "# stubborn"),
-    ("machine_paths", "README.md", "see /wo" + "rk/main", "see the/work/main and a/home/b"),
+    ("machine_paths", "README.md", "see /wo" + "rk/main", "see the/wo" + "rk/main and a/home/b"),
     ("machine_paths", "tools/a.sh", "pip -i https://pypi.o" + "rg/simple", "pip install numpy"),
     ("environment_reads", "hps/a.py", "os.env" + "iron['A']", "environment = 1"),
     ("environment_reads", "csrc/common/a.cc", "get" + 'env("A")', "forget_environment()"),
