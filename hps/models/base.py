@@ -67,6 +67,10 @@ class ClickModel(nn.Module):
         self.dim = self.columns - 1 if self.has_first_order else self.columns
         if self.dim < 1:
             raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
+        self._build(hidden, dropout)
+
+    def _build(self, hidden: Sequence[int], dropout: float) -> None:
+        """Makes the model's own layers, once sizes are checked and `features`, `dim` are set."""
 
     def embed(self, batch: Batch) -> torch.Tensor:
         """The pooled embedding of every feature.

@@ -5,17 +5,14 @@ Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank System
 2008.13535), equation 1; the parallel structure of figure 1b.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel
 from hps.types import Batch
-
-if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
 
 _NUM_CROSSES = 3
 
@@ -37,15 +34,8 @@ class DCNv2(ClickModel):
 
     kind: ClassVar[str] = "dcn_v2"
 
-    def __init__(
-        self,
-        server: "ParameterServer",
-        features: Mapping[str, int],
-        num_dense: int,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(server, features, num_dense, hidden, dropout)
+    def _build(self, hidden: Sequence[int], dropout: float) -> None:
+        num_dense = self.num_dense
         width = self.num_features * self.dim + num_dense
         self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(_NUM_CROSSES))
         self.deep = MLP(width, hidden, dropout)

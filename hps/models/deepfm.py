@@ -5,17 +5,14 @@ Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017, equa
 Rendle, "Factorization Machines", ICDM 2010, lemma 3.1 for the linear-time sum.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel, dense_factors
 from hps.types import Batch
-
-if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
 
 
 class DeepFM(ClickModel):
@@ -37,15 +34,8 @@ class DeepFM(ClickModel):
     kind: ClassVar[str] = "deepfm"
     has_first_order: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        server: "ParameterServer",
-        features: Mapping[str, int],
-        num_dense: int,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(server, features, num_dense, hidden, dropout)
+    def _build(self, hidden: Sequence[int], dropout: float) -> None:
+        num_dense = self.num_dense
         self.bias = nn.Parameter(torch.zeros(()))
         self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
         self.dense_factors = dense_factors(num_dense, self.dim)

@@ -5,16 +5,13 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 Systems", arXiv 1906.00091, section 2.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
 from hps.models.base import MLP, ClickModel
 from hps.types import Batch
-
-if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
 
 
 class DLRM(ClickModel):
@@ -35,15 +32,8 @@ class DLRM(ClickModel):
 
     kind: ClassVar[str] = "dlrm"
 
-    def __init__(
-        self,
-        server: "ParameterServer",
-        features: Mapping[str, int],
-        num_dense: int,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(server, features, num_dense, hidden, dropout)
+    def _build(self, hidden: Sequence[int], dropout: float) -> None:
+        num_dense = self.num_dense
         bottom_hidden = [*tuple(hidden)[-1:], self.dim]
         self.bottom = MLP(num_dense, bottom_hidden, 0.0) if num_dense else None
         num_vectors = self.num_features + (1 if num_dense else 0)

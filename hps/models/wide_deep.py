@@ -4,17 +4,14 @@ Above it: the user, `hps train`. Below it: `hps.models.base`. Source: Cheng et a
 Learning for Recommender Systems", DLRS 2016, section 3, equation 3.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel
 from hps.types import Batch
-
-if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
 
 
 class WideAndDeep(ClickModel):
@@ -36,15 +33,8 @@ class WideAndDeep(ClickModel):
     kind: ClassVar[str] = "wide_deep"
     has_first_order: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        server: "ParameterServer",
-        features: Mapping[str, int],
-        num_dense: int,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(server, features, num_dense, hidden, dropout)
+    def _build(self, hidden: Sequence[int], dropout: float) -> None:
+        num_dense = self.num_dense
         self.bias = nn.Parameter(torch.zeros(()))
         self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
         self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
