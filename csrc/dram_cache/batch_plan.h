@@ -32,21 +32,21 @@ class BatchPlan {
   BatchPlan(const BatchPlan&) = delete;
   BatchPlan& operator=(const BatchPlan&) = delete;
 
-  // Copies keys[count] and deduplicates them. A table's part p owns the sub-parts
-  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. Each worker
-  // goes on with then(its batch), whose window is all its keys, before the others are done; it
-  // finds room for a value of `dim` floats a key if dim is not 0.
-  template <class Then>
-  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim,
-             const BatchLoops& loops, ThreadPool* pool, Then then) {
+  // Copies keys[count] and has every worker deduplicate its share by deduplicate(its batch), which
+  // returns false if it needs a larger id table. A table's part p owns the sub-parts
+  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. There is
+  // room for a value of `dim` floats a key.
+  template <class Deduplicate>
+  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim, ThreadPool* pool,
+             Deduplicate deduplicate) {
     Begin(keys, count, num_parts, pool);
     const auto work = [&](int i) {
-      Deduplicate(i, keys, loops);
-      WorkerBatch& batch = workers_[i].batch;
-      batch.window_begin = 0;
-      batch.window_end = batch.num_unique;
-      if (dim != 0) PrepareValues(&workers_[i], dim);
-      then(&batch);
+      CopyKeys(i, keys);
+      Prepare(&workers_[i]);
+      do {
+        GrowIdTable(&workers_[i], dim);
+      } while (!deduplicate(&workers_[i].batch));
+      Finish(&workers_[i]);
     };
     if (num_workers_ == 1) {
       const DefaultFloatMode mode;
@@ -81,8 +81,10 @@ class BatchPlan {
   void SetWindow(int64_t first, int64_t count);
   // Makes room for what reserve needs to know about the window's missing keys.
   void PrepareMissing();
-  // Makes room for a value a key (and a run).
+  // Makes room for a value a key.
   void PrepareValues(int32_t dim);
+  // Makes room for a sum a key, and for what summing needs besides.
+  void PrepareSums(int32_t dim);
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
@@ -103,9 +105,8 @@ class BatchPlan {
  private:
   struct Worker {
     WorkerBatch batch = {};
-    Array<uint32_t> id_table, accumulators, scan_positions, extra_owners, next_runs;
+    Array<uint32_t> id_table, ids, scan_positions, counts, hot_ids, youngest, older;
     Array<uint32_t> starts, positions, missing, order;
-    Array<KeyRuns> runs;
     Array<uint64_t> keys;
     Array<int64_t> slots;
     Array<uint8_t> second_round;
@@ -116,8 +117,10 @@ class BatchPlan {
 
   void Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool);
   void ChooseOwners(const uint64_t* keys, int64_t num_parts);
-  void Deduplicate(int worker, const uint64_t* keys, const BatchLoops& loops);
-  void PrepareValues(Worker* worker, int32_t dim);
+  void CopyKeys(int worker, const uint64_t* keys);
+  void Prepare(Worker* worker);
+  void GrowIdTable(Worker* worker, int32_t dim);
+  static void Finish(Worker* worker);
   void CountUnique();
 
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
