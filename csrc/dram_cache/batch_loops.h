@@ -72,6 +72,10 @@ struct BatchLoops {
   // [count, dim] if nothing is missing; false as above. Needs room for most_unique values.
   bool (*pull)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                float* out);
+  // Copies the embedding of every occurrence of the worker's share to its position in out, key by
+  // key without deduplicating; stops once something is missing. Leaves no plan.
+  void (*pull_each)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                    int64_t count, float* out);
   // Looks up the window; fills slots and missing; stamps rows.
   void (*find)(const CacheView& cache, WorkerBatch* worker);
   // Copies the window's embeddings to values.

@@ -11,7 +11,7 @@ namespace hps {
 inline namespace HPS_BUILD {
 
 inline void Find(const CacheView& cache, WorkerBatch* worker) {
-  Lookup<0, false> lookup(cache, worker);
+  Lookup<0, false, Taking::kSlot> lookup(cache, worker, nullptr);
   lookup.Finish(worker->window_end - worker->window_begin);
 }
 
@@ -19,22 +19,50 @@ inline void Find(const CacheView& cache, WorkerBatch* worker) {
 // computes, looking up waits for memory and writing fills it, so they go well together.
 inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                  float* out) {
+  constexpr int64_t kRowsAStep = 24;  // somewhat more than keys are numbered between two calls
   worker->window_begin = 0;
-  return WithExpander(*worker, cache.dim, count, out, [&](auto lanes, auto* expander) {
-    Lookup<decltype(lanes)::kWidth, true> lookup(cache, worker);
+  return WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
+    constexpr int kDim = decltype(lanes)::kWidth;
+    constexpr bool kStream = decltype(streaming)::value;
+    Expander<kDim, kStream> expander(*worker, cache.dim, out);
+    Lookup<kDim, kStream, Taking::kValue> lookup(cache, worker, out);
     const bool fits = DeduplicateWith(worker, keys, count, [&] {
       lookup.UpTo(worker->num_unique);
-      if (worker->num_missing == 0) expander->UpTo(lookup.num_checked(), 24);
+      if (worker->num_missing == 0) expander.UpTo(lookup.num_checked(), kRowsAStep);
     });
     if (!fits) return false;
     lookup.Finish(worker->num_unique);
-    if (worker->num_missing == 0) expander->Finish();
+    if (worker->num_missing == 0) expander.Finish();
     return true;
   });
 }
 
+// Looks up every occurrence by itself.
+inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                     int64_t count, float* out) {
+  worker->window_begin = 0;
+  WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
+    constexpr bool kStream = decltype(streaming)::value;
+    Lookup<decltype(lanes)::kWidth, kStream, Taking::kOutput> lookup(cache, worker, out);
+    uint64_t hashes[kChunk + 8];
+    int64_t kept = 0;
+    for (int64_t first = 0; first < count && worker->num_missing == 0; first += kChunk) {
+      const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
+      kept += CompressOwned(keys + first, length, static_cast<uint32_t>(first), worker->owned_parts,
+                            worker->keys + kept, hashes, worker->scan_positions + kept);
+      lookup.UpTo(kept);
+    }
+    lookup.Finish(kept);
+    worker->num_unique = worker->num_occurrences = kept;
+    if constexpr (kStream) EndStream();
+  });
+}
+
 inline void Expand(const WorkerBatch& worker, int32_t dim, int64_t count, float* out) {
-  WithExpander(worker, dim, count, out, [](auto, auto* expander) { expander->Finish(); });
+  WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
+    Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(worker, dim, out);
+    expander.Finish();
+  });
 }
 
 inline void Collect(const CacheView& cache, const WorkerBatch& worker) {

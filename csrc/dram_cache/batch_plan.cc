@@ -13,8 +13,11 @@ namespace {
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
 constexpr int64_t kSampledKeys = 2048;
 constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
-constexpr int64_t kKeyPadding = 64;        // look-ups read whole groups of keys
-constexpr int64_t kChunkSlack = 1024;      // a chunk is written before it is counted
+constexpr int64_t kLeastPulledEach = 4096;
+constexpr int kSeenBits = 14;
+constexpr int kPullsToWait = 256;
+constexpr int64_t kKeyPadding = 64;    // look-ups read whole groups of keys
+constexpr int64_t kChunkSlack = 1024;  // a chunk is written before it is counted
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
   uint64_t power = 1;
@@ -39,6 +42,42 @@ void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, Th
   while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
   ChooseOwners(keys, num_parts);
   is_sorted_ = false;
+  was_pulled_each_ = false;
+}
+
+bool BatchPlan::IsPulledEach(const uint64_t* keys, int64_t count) {
+  if (pulls_to_wait_ > 0) {
+    --pulls_to_wait_;
+    return false;
+  }
+  if (count < kLeastPulledEach) return false;
+  uint64_t seen[(1 << kSeenBits) / 64] = {};
+  int64_t num_sampled = 0;
+  int64_t num_repeated = 0;
+  const int64_t stride = std::max<int64_t>(1, count / (kSampledKeys / 2));
+  for (int64_t i = 0; i < count; i += stride) {
+    const uint64_t place = MixKey(keys[i]) >> (64 - kSeenBits);
+    const uint64_t bit = uint64_t{1} << (place % 64);
+    num_repeated += (seen[place / 64] & bit) != 0;
+    seen[place / 64] |= bit;
+    ++num_sampled;
+  }
+  // Of so many distinct keys one in thirty meets another's bit.
+  return num_repeated * 16 < num_sampled;
+}
+
+void BatchPlan::MissPulledEach() {
+  if (was_pulled_each_) pulls_to_wait_ = kPullsToWait;
+}
+
+int64_t BatchPlan::EndPullEach() {
+  const int64_t missing = num_missing();
+  num_pulled_each_ = num_occurrences_;
+  num_occurrences_ = num_unique_ = 0;
+  window_first_ = window_size_ = 0;
+  num_workers_ = 0;
+  was_pulled_each_ = true;
+  return missing;
 }
 
 void BatchPlan::CountUnique() {

@@ -59,6 +59,22 @@ class BatchPlan {
     CountUnique();
   }
 
+  // True if deduplicating keys[count] for a pull would not pay: they hardly repeat, by a sample,
+  // and no push has lately come after such a pull, which has to deduplicate them after all.
+  bool IsPulledEach(const uint64_t* keys, int64_t count);
+  // A plan is wanted: if it is for the keys just pulled, that pull had better deduplicated.
+  void MissPulledEach();
+  // Has every worker go through its share by pull(its batch). The plan is empty afterwards; returns
+  // how many keys were missing.
+  template <class Pull>
+  int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool,
+                   Pull pull) {
+    Begin(keys, count, num_parts, pool);
+    for (int i = 0; i < num_workers_; ++i) Prepare(&workers_[i]);
+    ForWorkers(pool, pull);
+    return EndPullEach();
+  }
+
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const;
 
@@ -90,6 +106,8 @@ class BatchPlan {
 
   int64_t num_occurrences() const { return num_occurrences_; }
   int64_t num_unique() const { return num_unique_; }
+  // Keys that the last pull looked up: the unique ones, or all if it did not deduplicate.
+  int64_t num_looked_up() const { return was_pulled_each_ ? num_pulled_each_ : num_unique_; }
   int64_t num_missing() const;
   int64_t window_size() const { return window_size_; }
   int64_t window_end() const { return window_first_ + window_size_; }
@@ -121,6 +139,7 @@ class BatchPlan {
   void Prepare(Worker* worker);
   void GrowIdTable(Worker* worker, int32_t dim);
   static void Finish(Worker* worker);
+  int64_t EndPullEach();
   void CountUnique();
 
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
@@ -131,6 +150,9 @@ class BatchPlan {
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;
   bool is_sorted_ = false;
+  bool was_pulled_each_ = false;
+  int64_t num_pulled_each_ = 0;
+  int pulls_to_wait_ = 0;  // before a pull may go without deduplicating again
 };
 
 }  // namespace hps

@@ -185,6 +185,6 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 // Defines the function table of the including translation unit.
 #define HPS_DEFINE_BATCH_LOOPS(variable, label)                                                 \
   namespace hps {                                                                               \
-  const BatchLoops variable = {label,  Deduplicate, SortPositions, Pull,         Find, Collect, \
-                               Expand, Reserve,     Fill,          SumGradients, Apply};        \
+  const BatchLoops variable = {label,   Deduplicate, SortPositions, Pull, PullEach,     Find,   \
+                               Collect, Expand,      Reserve,       Fill, SumGradients, Apply}; \
   }

@@ -113,12 +113,23 @@ void DramCache::SweepBuckets() {
 
 void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
   Abandon(plan);
+  plan->MissPulledEach();
   plan->Build(keys, count, shape().num_parts, 0, pool_,
               [&](WorkerBatch* worker) { return loops_->deduplicate(worker, keys, count); });
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
   Abandon(plan);
+  if (plan->IsPulledEach(keys, count)) {
+    const auto pull = [&](WorkerBatch* worker) {
+      loops_->pull_each(view_, worker, keys, count, out);
+    };
+    if (plan->PullEach(keys, count, shape().num_parts, pool_, pull) == 0) {
+      counters_.hits += count;
+      AdvanceClock(count);
+      return 0;
+    }
+  }
   plan->Build(keys, count, shape().num_parts, view_.dim, pool_, [&](WorkerBatch* worker) {
     // Another worker may miss keys; what this one writes then is written again.
     return loops_->pull(view_, worker, keys, count, out);

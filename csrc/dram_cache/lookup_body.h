@@ -33,6 +33,13 @@ inline auto WithDim(int dim, Body body) {
   }
 }
 
+// What becomes of a row that was found.
+enum class Taking {
+  kSlot,    // only its slot is wanted
+  kValue,   // its embedding goes to the worker's values
+  kOutput,  // its embedding goes to the key's one position in the output
+};
+
 // A group of keys on its way through a look-up.
 struct LookupStage {
   uint64_t first[kGroup];
@@ -67,10 +74,10 @@ inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
 // Compares digests, then asks for the rows: in a loop of its own and short, because a prefetch
 // retires only once its page is known, and how many such waits go on at once is up to how many
 // prefetches the processor has in view.
-template <int kDim, bool kCollect>
+template <int kDim, Taking kTaking>
 inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
-  const int64_t useful_bytes = kRowHeaderBytes + (kCollect ? 4 * dim : 0);
+  const int64_t useful_bytes = kRowHeaderBytes + (kTaking == Taking::kSlot ? 0 : 4 * dim);
   const TableView& table = cache.table;
   const HostGroup group;
   int64_t slots[2 * kGroup];
@@ -110,9 +117,18 @@ inline const float* WeightsAt(const TableView& table, int64_t slot) {
   return reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
 }
 
-template <int kDim, bool kCollect>
+template <int kDim, bool kStream>
+inline void WriteRow(const float* src, int dim, float* dst) {
+  if constexpr (kStream) {
+    StreamColumns<kDim>(src, dst);
+  } else {
+    CopyColumns<kDim>(src, dim, dst);
+  }
+}
+
+template <int kDim, bool kStream, Taking kTaking>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
-                      const LookupStage& stage) {
+                      const LookupStage& stage, float* out) {
   const TableView& table = cache.table;
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   for (int i = 0; i < count; ++i) {
@@ -124,8 +140,12 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
       continue;
     }
     if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
-    if (kCollect) {
-      CopyColumns<kDim>(WeightsAt(table, slot), cache.dim, worker->values + id * dim);
+    const float* weights = WeightsAt(table, slot);
+    if (kTaking == Taking::kValue) {
+      CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
+    }
+    if (kTaking == Taking::kOutput) {
+      WriteRow<kDim, kStream>(weights, cache.dim, out + worker->scan_positions[id] * dim);
     }
   }
 }
@@ -133,12 +153,12 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
 // Look-ups on their way: each group of keys a few groups behind the next, hash and ask for the
 // bucket's lines; compare digests and ask for the row; check the key and use the row. Memory
 // latency is all there is to hide.
-template <int kDim, bool kCollect>
+template <int kDim, bool kStream, Taking kTaking>
 class Lookup {
  public:
-  // Looks up the worker's keys from its window's begin on.
-  Lookup(const CacheView& cache, WorkerBatch* worker)
-      : cache_(cache), worker_(worker), begin_(worker->window_begin) {
+  // Looks up the worker's keys from its window's begin on; `out` is for Taking::kOutput.
+  Lookup(const CacheView& cache, WorkerBatch* worker, float* out)
+      : cache_(cache), worker_(worker), out_(out), begin_(worker->window_begin) {
     worker->num_missing = 0;
   }
 
@@ -178,17 +198,18 @@ class Lookup {
     ++num_asked_;
   }
   void AskRows(int64_t group, int count) {
-    AskForRows<kDim, kCollect>(cache_, count, &stages_[group % kRing]);
+    AskForRows<kDim, kTaking>(cache_, count, &stages_[group % kRing]);
     num_asked_rows_ = group + 1;
   }
   void Check(int64_t group, int count) {
-    CheckKeys<kDim, kCollect>(cache_, worker_, begin_ + group * kGroup, count,
-                              stages_[group % kRing]);
+    CheckKeys<kDim, kStream, kTaking>(cache_, worker_, begin_ + group * kGroup, count,
+                                      stages_[group % kRing], out_);
     num_checked_ += count;
   }
 
   const CacheView& cache_;
   WorkerBatch* const worker_;
+  float* const out_;
   const int64_t begin_;
   int64_t num_asked_ = 0;  // groups
   int64_t num_asked_rows_ = 0;
@@ -221,12 +242,7 @@ class Expander {
       // What stands behind the last occurrence is some id of an earlier batch, and harmless.
       const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
       for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
-      float* dst = out_ + worker_.scan_positions[i] * dim;
-      if constexpr (kStream) {
-        StreamColumns<kDim>(values + id * dim, dst);
-      } else {
-        CopyColumns<kDim>(values + id * dim, any_dim_, dst);
-      }
+      WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + worker_.scan_positions[i] * dim);
     }
     next_ = i;
   }
@@ -243,21 +259,21 @@ class Expander {
   int64_t next_ = 0;
 };
 
-// Calls body with the expander that suits an output for `count` keys.
+template <bool kStream>
+struct Streaming {
+  static constexpr bool value = kStream;
+};
+
+// Calls body(lanes, streaming) as suits an output for `count` keys.
 template <class Body>
-inline auto WithExpander(const WorkerBatch& worker, int32_t dim, int64_t count, float* out,
-                         Body body) {
+inline auto WithOutput(int32_t dim, int64_t count, const float* out, Body body) {
   const bool is_large = count * dim >= kStreamedFloats;
   return WithDim(dim, [&](auto lanes) {
     constexpr int kWidth = decltype(lanes)::kWidth;
     if constexpr (kWidth % 16 == 0 && kWidth > 0) {
-      if (is_large && CanStream<kWidth>(out)) {
-        Expander<kWidth, true> expander(worker, dim, out);
-        return body(lanes, &expander);
-      }
+      if (is_large && CanStream<kWidth>(out)) return body(lanes, Streaming<true>{});
     }
-    Expander<kWidth, false> expander(worker, dim, out);
-    return body(lanes, &expander);
+    return body(lanes, Streaming<false>{});
   });
 }
 
