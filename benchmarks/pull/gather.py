@@ -1,41 +1,17 @@
 """The prefetched plain gather that `pull` is held against: compiled and tuned here, huge pages.
 
-Above it: pull_bench.py. Below it: gather.cc, g++, ctypes.
+Above it: pull_bench.py. Below it: gather.cc, through common/native.py.
 """
 
 import ctypes
-import mmap
-import subprocess
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.huge_pages import HUGE_PAGE
+from benchmarks.common.native import aligned, compile_library
 
 COPY_BYTES = 64
 DISTANCES = (4, 8, 16, 24, 32, 48, 64)
-
-
-def compile_gather() -> ctypes.CDLL:
-    """Builds gather.cc for this very processor and loads it."""
-    source = Path(__file__).with_name("gather.cc")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "gather.so"
-        command = ["g++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"]
-        subprocess.run([*command, "-o", str(library), str(source)], check=True)
-        return ctypes.CDLL(str(library))
-
-
-def aligned(num_bytes: int) -> np.ndarray:
-    """Zeroed uint8 memory that starts on a huge page and asks for more of them."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, num_bytes + HUGE_PAGE, flags=flags)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    view = np.frombuffer(memory, dtype=np.uint8)
-    shift = -view.ctypes.data % HUGE_PAGE
-    return view[shift : shift + num_bytes]
 
 
 class PlainGather:
@@ -49,7 +25,7 @@ class PlainGather:
     """
 
     def __init__(self, num_rows: int, stride: int, offset: int, length: int) -> None:
-        self._library = compile_gather()
+        self._library = compile_library(__file__, "gather.cc")
         self._stride = stride
         self._memory = aligned(num_rows * stride)
         floats = self._memory.view(np.float32).reshape(num_rows, stride // 4)

@@ -21,6 +21,20 @@ from benchmarks.sparse_step.contender import (
 BUDGET_OVER_ROWS = 1.3
 
 
+def hps_table(work: Workload, optimizer: str) -> hps.TableConfig:
+    """The table of a workload; `optimizer` is "rowwise_adagrad" or "adagrad"."""
+    return hps.TableConfig(
+        name=TABLE,
+        dim=work.dim,
+        optimizer=(
+            hps.RowWiseAdagrad(LEARNING_RATE, eps=ROW_WISE_EPS)
+            if optimizer == "rowwise_adagrad"
+            else hps.Adagrad(LEARNING_RATE, eps=ADAGRAD_EPS)
+        ),
+        initializer=hps.Constant(INITIAL_WEIGHT),
+    )
+
+
 class HpsServer:
     """A ParameterServer that holds every row of the workload before the first step.
 
@@ -41,25 +55,16 @@ class HpsServer:
         lifetime: contextlib.ExitStack,
     ) -> None:
         self._work = work
-        table = hps.TableConfig(
-            name=TABLE,
-            dim=work.dim,
-            optimizer=(
-                hps.RowWiseAdagrad(LEARNING_RATE, eps=ROW_WISE_EPS)
-                if optimizer == "rowwise_adagrad"
-                else hps.Adagrad(LEARNING_RATE, eps=ADAGRAD_EPS)
-            ),
-            initializer=hps.Constant(INITIAL_WEIGHT),
-        )
+        table = hps_table(work, optimizer)
         budget = int(BUDGET_OVER_ROWS * work.rows * row_bytes(table))
         self._server: Any = lifetime.enter_context(scratch_server(table, budget, threads))
-        self._out = torch.empty(work.length, work.dim)
         insert(self._server, all_keys)
         self.check()
 
     def step(self, idx: int) -> None:
         keys = self._work.keys[idx]
-        self._server.pull(TABLE, keys, out=self._out)
+        rows = self._server.pull(TABLE, keys)
+        assert len(rows) == len(keys)
         self._server.push(TABLE, keys, self._work.grads)
 
     def rows_of(self, idx: int) -> torch.Tensor:

@@ -19,8 +19,11 @@ import torch
 from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
+from benchmarks.common.server import row_bytes
 from benchmarks.common.timing import Samples, StepTimer, interleave
 from benchmarks.sparse_step.contender import Contender, Workload
+from benchmarks.sparse_step.hps_server import HpsServer, hps_table
+from benchmarks.sparse_step.memory_alone import MemoryAlone
 
 HPS = "hps"
 UNIT = "M keys/s"
@@ -30,6 +33,7 @@ TORCH_SORT = "torch: sort, segment sum"
 BAG = "torch: EmbeddingBag(sparse) + Adagrad"
 MANAGED = "torchrec: managed collision + tbe"
 BEST = "best of fbgemm and torch"
+MEMORY = "the step's bytes moved, no work"
 FLOORS = {BEST: 2.9, FBGEMM + " adagrad": 3.0, MANAGED: 8.0}
 
 NEEDS = {FBGEMM: {"fbgemm_gpu"}, MANAGED: {"fbgemm_gpu", "torchrec"}}
@@ -78,7 +82,6 @@ def factories(
 ) -> dict[str, Factory]:
     """Who takes part in a cell, hps first."""
     from benchmarks.sparse_step.fbgemm import Fbgemm
-    from benchmarks.sparse_step.hps_server import HpsServer
     from benchmarks.sparse_step.managed_collision import ManagedCollision
     from benchmarks.sparse_step.plain_torch import EmbeddingBagAdagrad, PlainTorch
 
@@ -108,9 +111,9 @@ def same_answers(contenders: dict[str, Contender]) -> None:
 
 
 def rates(
-    contenders: dict[str, Contender], work: Workload, options: dict[str, Any]
+    contenders: dict[str, Contender], memory: MemoryAlone, work: Workload, options: dict[str, Any]
 ) -> tuple[dict[str, Samples], dict[str, StepTimer]]:
-    """Interleaved repetitions, in millions of requested keys a second."""
+    """Interleaved repetitions, in millions of requested keys a second; memory's among them."""
     timers = {
         name: StepTimer(contender.step, len(work.ids), options["steps"])
         for name, contender in contenders.items()
@@ -118,18 +121,16 @@ def rates(
     million = work.length / 1e6
     for timer in timers.values():
         timer.median_seconds()
-    samples = interleave(
-        {name: lambda t=timer: million / t.median_seconds() for name, timer in timers.items()},
-        options["repetitions"],
-    )
-    return samples, timers
+    measures = {n: lambda t=timer: million / t.median_seconds() for n, timer in timers.items()}
+    measures[MEMORY] = lambda: million / memory.median_seconds(options["steps"])
+    return interleave(measures, options["repetitions"]), timers
 
 
 def cell_rows(axes: dict[str, Any], samples: dict[str, Samples]) -> list[Row]:
     """A row a peer, and one for the best of FBGEMM and torch on dense ids."""
     suffix = " adagrad" if axes["optimizer"] == "adagrad" else ""
     compared = {name: one for name, one in samples.items() if name != HPS}
-    dense = {name: one for name, one in compared.items() if name != MANAGED}
+    dense = {name: one for name, one in compared.items() if name not in (MANAGED, MEMORY)}
     if not suffix and dense:
         compared[BEST] = max(dense.values(), key=lambda one: one.median)
     return [
@@ -149,7 +150,9 @@ def run_cell(axes: dict[str, Any], work: Workload, options: dict[str, Any]) -> l
             if not needs & absent.keys() and name not in options["without"]:
                 contenders[name] = make()
         same_answers(contenders)
-        samples, timers = rates(contenders, work, options)
+        table = hps_table(work, axes["optimizer"])
+        memory = MemoryAlone(work, row_bytes(table), options["threads"])
+        samples, timers = rates(contenders, memory, work, options)
         for contender in contenders.values():
             contender.check()
         rows = cell_rows(axes, samples)
@@ -157,7 +160,7 @@ def run_cell(axes: dict[str, Any], work: Workload, options: dict[str, Any]) -> l
             timer = timers.get(row["baseline"])
             if timer is not None:
                 row["notes"] = {"baseline_slowest_step_seconds": timer.slowest_seconds}
-        del contenders, made, timers
+        del contenders, made, timers, memory
     gc.collect()
     return rows
 
