@@ -72,8 +72,9 @@ struct BatchLoops {
   // [count, dim] if nothing is missing; false as above. Needs room for most_unique values.
   bool (*pull)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                float* out);
-  // Copies the embedding of every occurrence of the worker's share to its position in out, key by
-  // key without deduplicating; stops once something is missing. Leaves no plan.
+  // Copies the embedding of every occurrence that is the worker's in keys[window_begin, window_end)
+  // to its position in out, key by key without deduplicating; stops once something is missing.
+  // Leaves no plan.
   void (*pull_each)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                     int64_t count, float* out);
   // Looks up the window; fills slots and missing; stamps rows.

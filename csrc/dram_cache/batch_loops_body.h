@@ -37,23 +37,24 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
   });
 }
 
-// Looks up every occurrence by itself.
+// Looks up every occurrence by itself. The window is the part of the batch to go through.
 inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                      int64_t count, float* out) {
+  const int64_t end = worker->window_end;
+  int64_t first = worker->window_begin;
   worker->window_begin = 0;
   WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
     constexpr bool kStream = decltype(streaming)::value;
     Lookup<decltype(lanes)::kWidth, kStream, Taking::kOutput> lookup(cache, worker, out);
     uint64_t hashes[kChunk + 8];
     int64_t kept = 0;
-    for (int64_t first = 0; first < count && worker->num_missing == 0; first += kChunk) {
-      const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
+    for (; first < end && worker->num_missing == 0; first += kChunk) {
+      const int length = static_cast<int>(end - first < kChunk ? end - first : kChunk);
       kept += CompressOwned(keys + first, length, static_cast<uint32_t>(first), worker->owned_parts,
                             worker->keys + kept, hashes, worker->scan_positions + kept);
       lookup.UpTo(kept);
     }
     lookup.Finish(kept);
-    worker->num_unique = worker->num_occurrences = kept;
     if constexpr (kStream) EndStream();
   });
 }

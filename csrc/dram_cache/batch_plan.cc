@@ -70,6 +70,16 @@ void BatchPlan::MissPulledEach() {
   if (was_pulled_each_) pulls_to_wait_ = kPullsToWait;
 }
 
+void BatchPlan::BeginPullEach(bool only_reads) {
+  for (int i = 0; i < num_workers_; ++i) {
+    Prepare(&workers_[i]);
+    WorkerBatch& batch = workers_[i].batch;
+    batch.window_begin = only_reads ? num_occurrences_ * i / num_workers_ : 0;
+    batch.window_end = only_reads ? num_occurrences_ * (i + 1) / num_workers_ : num_occurrences_;
+    if (only_reads) batch.owned_parts = ~uint64_t{0};
+  }
+}
+
 int64_t BatchPlan::EndPullEach() {
   const int64_t missing = num_missing();
   num_pulled_each_ = num_occurrences_;

@@ -64,13 +64,14 @@ class BatchPlan {
   bool IsPulledEach(const uint64_t* keys, int64_t count);
   // A plan is wanted: if it is for the keys just pulled, that pull had better deduplicated.
   void MissPulledEach();
-  // Has every worker go through its share by pull(its batch). The plan is empty afterwards; returns
-  // how many keys were missing.
+  // Has every worker go through its share by pull(its batch): all keys of its parts, or, if rows
+  // are only read, a piece of the batch. The plan is empty afterwards; returns how many keys were
+  // missing.
   template <class Pull>
-  int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool,
-                   Pull pull) {
+  int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, bool only_reads,
+                   ThreadPool* pool, Pull pull) {
     Begin(keys, count, num_parts, pool);
-    for (int i = 0; i < num_workers_; ++i) Prepare(&workers_[i]);
+    BeginPullEach(only_reads);
     ForWorkers(pool, pull);
     return EndPullEach();
   }
@@ -139,6 +140,7 @@ class BatchPlan {
   void Prepare(Worker* worker);
   void GrowIdTable(Worker* worker, int32_t dim);
   static void Finish(Worker* worker);
+  void BeginPullEach(bool only_reads);
   int64_t EndPullEach();
   void CountUnique();
 

@@ -124,7 +124,8 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
     const auto pull = [&](WorkerBatch* worker) {
       loops_->pull_each(view_, worker, keys, count, out);
     };
-    if (plan->PullEach(keys, count, shape().num_parts, pool_, pull) == 0) {
+    const bool only_reads = !view_.keeps_stamps;
+    if (plan->PullEach(keys, count, shape().num_parts, only_reads, pool_, pull) == 0) {
       counters_.hits += count;
       AdvanceClock(count);
       return 0;
