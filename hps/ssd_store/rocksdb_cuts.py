@@ -21,7 +21,7 @@ from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest
 
 DATABASE = "db"
 LIVE_PREFIX = "live-"
-_PINS = "pins"
+PINS = "pins"
 _PIN_PREFIX = "reader-"
 _MOST_PIN_ATTEMPTS = 100
 _PIECE_BYTES = 2**23
@@ -104,7 +104,7 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
         StoreError: there is no store.
     """
     folder = Path(path)
-    if not (folder / _PINS).is_dir() and not (folder / ROCKSDB_MANIFEST).exists():
+    if not (folder / PINS).is_dir() and not (folder / ROCKSDB_MANIFEST).exists():
         raise StoreError(errno.ENOENT, f"{folder}: there is no store here")
     with ReaderPin(folder):
         try:
@@ -203,7 +203,7 @@ class ReaderPin:
     def __init__(self, path: Path) -> None:
         self._path: Path | None = None
         self._descriptor = -1
-        folder = path / _PINS
+        folder = path / PINS
         try:
             folder.mkdir(exist_ok=True)  # a copy of a store may lack the empty folder
             for _ in range(_MOST_PIN_ATTEMPTS):
@@ -265,7 +265,7 @@ class Pins:
 def read_pins(path: Path) -> Pins:
     """Looks through the pins, and clears those of the dead away."""
     pins = Pins()
-    for pin in sorted((path / _PINS).glob(f"{_PIN_PREFIX}*")):
+    for pin in sorted((path / PINS).glob(f"{_PIN_PREFIX}*")):
         reader = f"process {pin.name.split('-')[1]}"
         try:
             with pin.open(encoding="ascii") as file:

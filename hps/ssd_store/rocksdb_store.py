@@ -115,7 +115,7 @@ class RocksDbStore:
         return store
 
     def _open_writer(self, tables: Sequence[TableSchema]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / cuts.PINS).mkdir(parents=True, exist_ok=True)
         self._lock = cuts.WriterLock(self.path)
         seed = self._options.get("seed")
         try:
