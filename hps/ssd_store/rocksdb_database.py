@@ -188,11 +188,12 @@ class RocksDbDatabase:
     def close(self) -> None:
         """Lets go of the files, as soon as no snapshot uses them.
 
-        RocksDB writes out what is in memory, which nobody needs: it does not matter if it cannot.
+        RocksDB writes out what is in memory, which nobody needs: it does not matter if it cannot,
+        or if a background task has met a damaged block.
         """
         databases = [*self._tables.values(), self._database]
         for database in databases if self._database is not None else []:
-            with suppress(StoreError), translated(self._path):
+            with suppress(HpsError), translated(self._path):
                 database.close()
 
 

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hps
 from tests.lab import Lab, table
 
-NUM_KILLS = 4
+NUM_KILLS = {"native": 4, "rocksdb": 2}
 # Prints the digest of each cut before it is taken and the cut's tag when it is durable.
 WORKER = """
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 import hps
 from tests.lab import Lab, table
 
-lab = Lab("native", Path(sys.argv[1]))
+lab = Lab(sys.argv[3], Path(sys.argv[1]))
 generator = np.random.default_rng(int(sys.argv[2]))
 with lab.server(table(hps.Adagrad(lr=0.1))) as server:
     for step in range(10**6):
@@ -35,14 +36,15 @@ with lab.server(table(hps.Adagrad(lr=0.1))) as server:
 """
 
 
-def test_a_killed_server_opens_at_its_newest_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", NUM_KILLS)
+def test_a_killed_server_opens_at_its_newest_checkpoint(tmp_path: Path, kind: str) -> None:
     seed = random.randrange(10**6)
     print("seed", seed)
     moments = random.Random(seed)
-    lab = Lab("native", tmp_path)
-    for turn in range(NUM_KILLS):
+    lab = Lab(kind, tmp_path)
+    for turn in range(NUM_KILLS[kind]):
         worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(tmp_path), str(turn)],
+            [sys.executable, "-c", WORKER, str(tmp_path), str(turn), kind],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -34,7 +34,7 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
     twin = StoreTwin([table.name for table in TABLES])
     store = open_store(store_class, tmp_path)
     counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
-    for step in range(220):
+    for step in range(220 if store_class is SsdStore else 120):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
         action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5])[0]
