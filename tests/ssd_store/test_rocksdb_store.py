@@ -1,11 +1,13 @@
 """What is RocksDB's own: its place beside the other engine, its files, its errors, interrupts."""
 
-import _thread
 import errno
 import os
 import random
 import resource
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,7 +249,9 @@ def test_an_interrupt_leaves_a_whole_append(
         def interrupted(*arguments: Any) -> Iterator[int]:
             for number, new in enumerate(put(*arguments)):
                 if number == 1:
-                    _thread.interrupt_main()
+                    main_thread = threading.main_thread().ident
+                    signal.pthread_kill(main_thread or 0, signal.SIGINT)
+                    time.sleep(0.3)  # for the interrupt to reach the caller while work is left
                 yield new
 
         monkeypatch.setattr(live.database, "put", interrupted)
