@@ -25,11 +25,15 @@ CHECKPOINT_RATIO = 20.0
 DIRTY_PART = 0.01
 TRACE_BATCHES = 20
 
-# Opens the store for writing and dies: what a clean close leaves behind is gone or out of date.
+# Stores a row again and dies: what the last clean close has left behind is out of date.
 _KILLED = """
 import os, signal, sys
+from pathlib import Path
+import numpy as np
 from benchmarks.ssd_store.hps_store import HpsStore
-HpsStore(__import__("pathlib").Path(sys.argv[1]), int(sys.argv[2]))
+from benchmarks.ssd_store.records import Data
+size = int(sys.argv[2])
+HpsStore(Path(sys.argv[1]), size).put(Data(1, size).records(np.arange(1)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -10,14 +10,14 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hps import _C
 from hps.errors import CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
-from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest
+from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest, sync, write_durably
 
 DATABASE = "db"
 LIVE_PREFIX = "live-"
@@ -68,6 +68,40 @@ class DigestMemory:
                 self._known[identity] = digest_file(file)
             found[file.relative_to(folder).as_posix()] = self._known[identity]
         return found
+
+
+def extra_names(extras: Mapping[str, bytes]) -> dict[str, str]:
+    """The file of each blob of a new cut."""
+    return {name: f"extra-{number}" for number, name in enumerate(extras)}
+
+
+def write_cut(
+    path: Path,
+    cut: Cut,
+    make_database: Callable[[Path], None],
+    extras: Mapping[str, bytes],
+    digests: DigestMemory,
+) -> None:
+    """Makes the folder of a new cut, durable down to its name, and takes its files' digests.
+
+    Args:
+        path: of the store.
+        cut: its `files` are filled in.
+        make_database: makes a database over the writer's files in a new folder.
+        extras: blobs by the names in `cut.extras`.
+        digests: what is known already.
+    """
+    folder = path / cut.folder
+    shutil.rmtree(folder, ignore_errors=True)  # of a checkpoint that a kill cut short
+    folder.mkdir()
+    make_database(folder / DATABASE)
+    for name, blob in extras.items():
+        write_durably(folder / cut.extras[name], blob)
+    cut.files.update(digests.digests(folder))
+    for name in cut.files:
+        sync(folder / name)
+    for changed in (folder / DATABASE, folder, path):
+        sync(changed)
 
 
 def check_cut(path: Path, cut: Cut) -> None:

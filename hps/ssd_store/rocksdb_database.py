@@ -177,6 +177,10 @@ class RocksDbDatabase:
         """Flushes every table and makes a database over the same files in a new folder."""
         self._module.Checkpoint(self._database).create_checkpoint(str(folder))
 
+    def compact(self, table: int) -> None:
+        """Merges all files of a table; nothing overwritten or erased stays in them."""
+        self._tables[table].compact_range(None, None)
+
     def memory_bytes(self, table: int) -> int:
         """Memory of a table's rows that are not in files, and of its files' indexes and filters."""
         return sum(

@@ -188,6 +188,11 @@ class RocksDbManifest:
         cuts = tuple(cut for cut in kept if cut.id not in old)
         return replace(self, cuts=cuts, current_id=new.id, next_id=new.id + 1)
 
+    def with_renewed(self, old: Cut, new: Cut) -> Self:
+        """The same, with a cut of the same content in the place of the current one."""
+        cuts = (*(cut for cut in self.cuts if cut.id != old.id), new)
+        return replace(self, cuts=cuts, current_id=new.id, next_id=new.id + 1)
+
     def with_current(self, cut: Cut) -> Self:
         """The same, at another cut."""
         cuts = tuple(one for one in self.cuts if not one.is_deleted or one.id == cut.id)

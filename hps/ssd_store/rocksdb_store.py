@@ -11,7 +11,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
@@ -28,7 +29,7 @@ from hps.ssd_store.rocksdb_database import (
     pieces,
     translated,
 )
-from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest, sync, write_durably
+from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
 from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions, check_options
@@ -78,6 +79,7 @@ class RocksDbStore:
         self._pin: cuts.ReaderPin | None = None
         self._live: _Live | None = None
         self._is_closed = False
+        self._is_changed = False  # since the current cut
         self._reader_cut: Cut | None = None
         self._bytes_read = self._bytes_written = 0
 
@@ -181,6 +183,7 @@ class RocksDbStore:
 
     def _load(self, live: _Live) -> None:
         self._live = live
+        self._is_changed = False
         self.num_loads += 1
 
     def _discard(self, live: _Live) -> None:
@@ -242,6 +245,7 @@ class RocksDbStore:
                 f"table {table!r}: rows have shape {list(rows.shape)}, [n, {row_bytes}] expected"
             )
         live = self._open_live_or_raise()
+        self._is_changed = True
         for num_new in live.database.put(number, rows):
             live.counts[table] += num_new
         self._bytes_written += rows.nbytes
@@ -297,6 +301,7 @@ class RocksDbStore:
 
     def _erase(self, table: str, keys: Keys) -> Flags:
         live = self._open_live_or_raise()
+        self._is_changed = True
         found = np.zeros(len(keys), np.uint8)
         unique, first = np.unique(keys, return_index=True)
         stored = self.contains(table, unique)
@@ -373,28 +378,53 @@ class RocksDbStore:
         return self._worker.run(self._checkpoint, tag, dict(extras or {}))
 
     def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
-        live = self._open_live_or_raise()
-        names = {name: f"extra-{number}" for number, name in enumerate(extras)}
-        cut = Cut(self._manifest.next_id, tag, time.time(), dict(live.counts), names, {})
-        folder = self.path / cut.folder
-        shutil.rmtree(folder, ignore_errors=True)  # of a checkpoint that a kill cut short
+        counts = dict(self._open_live_or_raise().counts)
+        cut = Cut(self._manifest.next_id, tag, time.time(), counts, cuts.extra_names(extras), {})
+        keep_last = self._options.get("keep_last", 2)
+        self._add_cut(cut, extras, lambda: self._manifest.with_cut(cut, keep_last))
+        return cut.summary(is_current=True)
+
+    def _add_cut(
+        self, cut: Cut, extras: dict[str, bytes], manifest: Callable[[], RocksDbManifest]
+    ) -> None:
+        """Writes a cut of what is stored now, then the manifest that names it."""
+        database = self._open_live_or_raise().database
         try:
-            folder.mkdir()
-            live.database.checkpoint(folder / cuts.DATABASE)
-            for name, blob in extras.items():
-                write_durably(folder / names[name], blob)
-            cut.files.update(self._digests.digests(folder))
-            for name in cut.files:
-                sync(folder / name)
-            for changed in (folder / cuts.DATABASE, folder, self.path):
-                sync(changed)
-            self._commit(self._manifest.with_cut(cut, self._options.get("keep_last", 2)))
+            cuts.write_cut(self.path, cut, database.checkpoint, extras, self._digests)
+            self._commit(manifest())
         except BaseException:
             if self._manifest.current_id != cut.id:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(self.path / cut.folder, ignore_errors=True)
             raise
+        self._is_changed = False
         self._remove_unneeded()
-        return cut.summary(is_current=True)
+
+    def compact(self, table: str | None = None) -> None:
+        """Has RocksDB rewrite its files without what was overwritten or erased.
+
+        If nothing was stored since the current checkpoint, that one is renewed: a new id, all else
+        the same, and the space is free when this returns. Else it is after the next checkpoint.
+        Other kept checkpoints and open readers keep their files in any case.
+
+        Args:
+            table: its name; None is all.
+
+        Raises:
+            CorruptionError: a block is damaged. StoreError: the disk is full.
+
+        Cost: reads and writes the table's files; appends and checkpoints wait.
+        """
+        self._check_writable()
+        self._worker.run(self._compact, table)
+
+    def _compact(self, table: str | None) -> None:
+        database = self._open_live_or_raise().database
+        for number in self._numbers.values() if table is None else [self._number(table)]:
+            database.compact(number)
+        old = self._manifest.current
+        if old is not None and not self._is_changed:
+            new = replace(old, id=self._manifest.next_id, files={})
+            self._add_cut(new, self._extras(None), lambda: self._manifest.with_renewed(old, new))
 
     def _commit(self, manifest: RocksDbManifest) -> None:
         """Makes a manifest durable; if that fails, what is on disk says which one counts."""

@@ -125,6 +125,30 @@ def test_an_unchanged_sorted_file_is_on_disk_and_digested_once(
         assert read and not [file for file in read if file.suffix == ".sst"]
 
 
+@pytest.mark.parametrize("tag", ["kept", None])
+def test_compaction_renews_an_unchanged_checkpoint_and_gives_space_back(
+    tmp_path: Path, tag: str | None
+) -> None:
+    with RocksDbStore.open(tmp_path, [schema()], keep_last=1) as store:
+        for value in range(6):
+            store.append("ads", make_rows(keys_of(range(5000)), value))
+            store.checkpoint(tag, {"value": b"%d" % value})
+        store.erase("ads", keys_of(range(100, 5000)))
+        before, made = dump(store, "ads"), store.checkpoint(tag, {"value": b"last"})
+        bytes_before = store.stats()["files_bytes"]
+        store.compact()
+        renewed = store.checkpoints()
+        assert [(cut["tag"], cut["rows"], cut["current"]) for cut in renewed] == [(tag, 100, True)]
+        assert renewed[0]["id"] > made["id"] and renewed[0]["created"] == made["created"]
+        assert store.stats()["files_bytes"] < bytes_before / 5
+        assert store.extras() == {"value": b"last"} and store.verify() == []
+        store.append("ads", make_rows(KEYS, 9))
+        store.compact("ads")
+        assert store.checkpoints() == renewed, "what changed since it waits for the next one"
+    with RocksDbStore.open(tmp_path, []) as store:
+        assert dump(store, "ads") == before
+
+
 def data_files(path: Path) -> Iterator[Path]:
     yield path / "ROCKSDB"
     for folder in sorted(path.glob("cut-*")):
