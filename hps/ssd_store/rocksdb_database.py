@@ -150,13 +150,15 @@ class RocksDbDatabase:
             self._write(batch)
             yield len({key for key, image in zip(keys, old, strict=True) if image is None})
 
-    def remove(self, table: int, keys: Keys) -> None:
-        """Removes keys that are stored."""
+    def remove(self, table: int, keys: Keys) -> Iterator[int]:
+        """Removes distinct keys that are stored, in pieces; after each yields how many."""
         for first in range(0, len(keys), _WRITE_ROWS):
+            piece = keys[first : first + _WRITE_ROWS]
             batch = self._new_batch(table)
-            for key in key_bytes(keys[first : first + _WRITE_ROWS]):
+            for key in key_bytes(piece):
                 del batch[key]
             self._write(batch)
+            yield len(piece)
 
     def _new_batch(self, table: int) -> Any:
         batch = self._module.WriteBatch(raw_mode=True)

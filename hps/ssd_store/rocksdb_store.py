@@ -262,7 +262,8 @@ class RocksDbStore:
         Raises:
             CorruptionError: a block fails its checksum, or a row has another key.
         """
-        row_bytes = self.schemas[table].row_bytes if self._number(table) >= 0 else 0
+        self._number(table)  # refuses a table that is not there
+        row_bytes = self.schemas[table].row_bytes
         if rows.shape != (len(keys), row_bytes) or found.shape != (len(keys),):
             raise ConfigError(
                 f"table {table!r}: rows have shape {list(rows.shape)} and found "
@@ -306,8 +307,8 @@ class RocksDbStore:
         unique, first = np.unique(keys, return_index=True)
         stored = self.contains(table, unique)
         found[first] = stored
-        live.database.remove(self._number(table), unique[stored.view(bool)])
-        live.counts[table] -= int(np.count_nonzero(stored))
+        for num_removed in live.database.remove(self._number(table), unique[stored.view(bool)]):
+            live.counts[table] -= num_removed
         return found
 
     def num_rows(self, table: str) -> int:

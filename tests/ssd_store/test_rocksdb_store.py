@@ -262,6 +262,36 @@ def test_refused_writes_are_typed_errors_and_reads_go_on(tmp_path: Path) -> None
         assert store.verify() == []
 
 
+def test_the_count_is_exact_when_a_call_is_refused_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of(range(20_000))
+    with RocksDbStore.open(tmp_path, [schema()]) as store:
+        store.append("ads", make_rows(keys, 1))
+        live: Any = store._live
+        write = live.database._write
+        num_calls = 0
+
+        def refuses_the_second(batch: Any) -> None:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls % 2 == 0:
+                raise Exception("IO error: No space left on device: While appending to file")
+            write(batch)
+
+        monkeypatch.setattr(live.database, "_write", refuses_the_second)
+        more = keys_of(range(15_000, 40_000))
+        for call in (
+            lambda: store.erase("ads", keys),
+            lambda: store.append("ads", make_rows(more, 2)),
+        ):
+            before = store.num_rows("ads")
+            with pytest.raises(StoreError, match="make space") as refused:
+                call()
+            assert refused.value.errno == errno.ENOSPC
+            assert store.num_rows("ads") == len(dump(store, "ads")) != before
+
+
 def test_an_interrupt_leaves_a_whole_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
