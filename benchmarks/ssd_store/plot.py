@@ -31,14 +31,14 @@ def bars(rows: list[dict[str, Any]], figure: str, keys: str) -> Bars:
     return found
 
 
-def draw(axes: Any, contenders: Bars, title: str) -> None:
+def draw(axes: Any, contenders: Bars, title: str, colours: dict[str, str]) -> None:
     """One panel: a group of bars a size of records, on a logarithmic scale."""
     sizes = sorted(contenders["hps"])
     width = 0.8 / len(contenders)
     for position, (name, rates) in enumerate(contenders.items()):
         places = [group + position * width for group in range(len(sizes))]
         values = [rates.get(size, 0.0) for size in sizes]
-        drawn = axes.bar(places, values, width, label=name, color=f"C{position}")
+        drawn = axes.bar(places, values, width, label=name, color=colours[name])
         axes.bar_label(drawn, fmt="%.2g", fontsize=6)
     axes.set_yscale("log")
     axes.set_ylabel("M keys/s")
@@ -52,8 +52,11 @@ def plot(result: dict[str, Any], out: Path) -> None:
     """Writes the picture of a result."""
     matplotlib.use("Agg")
     figure, panels = pyplot.subplots(2, 2, figsize=(11, 8), layout="constrained")
-    for axes, (name, keys, title) in zip(panels.flat, PANELS, strict=True):
-        draw(axes, bars(result["rows"], name, keys), title)
+    contenders = [bars(result["rows"], name, keys) for name, keys, _ in PANELS]
+    names = dict.fromkeys(name for panel in contenders for name in panel)
+    colours = {name: f"C{number}" for number, name in enumerate(names)}
+    for axes, panel, (_, _, title) in zip(panels.flat, contenders, PANELS, strict=True):
+        draw(axes, panel, title, colours)
     machine = result["machine"]
     figure.suptitle(
         f"ssd_store at {result['commit']}: {result['axes']['rows']:,.0f} rows, batches of "
