@@ -309,8 +309,12 @@ def test_an_interrupt_leaves_a_whole_append(
                 yield new
 
         monkeypatch.setattr(live.database, "put", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            store.append("ads", make_rows(keys, 1))
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                store.append("ads", make_rows(keys, 1))
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert store.num_rows("ads") == len(dump(store, "ads")) == 20_000
 
 
