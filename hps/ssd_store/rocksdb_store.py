@@ -32,7 +32,7 @@ from hps.ssd_store.rocksdb_database import (
 from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
-from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions, check_options
+from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions
 from hps.tier import Flags, Keys, Rows
 
 
@@ -104,7 +104,8 @@ class RocksDbStore:
 
         Cost: a hard link a file; RocksDB reads its manifest and the ends of its files.
         """
-        check_options(options)
+        if options.get("checkpoint") is not None and not options.get("read_only", False):
+            raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
         import_rocksdict()
         check_engine(path, ROCKSDB)
         store = cls(Path(path), options)

@@ -67,18 +67,6 @@ def _name(checkpoint: str | int | None) -> tuple[str, int]:
     return checkpoint or "", 0
 
 
-def check_options(options: OpenOptions) -> tuple[str, int]:
-    """(tag, id) of the checkpoint that is to be opened.
-
-    Raises:
-        ConfigError: a checkpoint for a writer, or one that cannot be.
-    """
-    checkpoint = options.get("checkpoint")
-    if checkpoint is not None and not options.get("read_only", False):
-        raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
-    return _name(checkpoint)
-
-
 class SsdStore:
     """A directory of rows; see `hps.tier.RowTier` for the verbs.
 
@@ -122,21 +110,24 @@ class SsdStore:
             options: see `OpenOptions`.
 
         Raises:
-            ConfigError: a table or the seed differs from what is stored; no such checkpoint; the
-                store here is of another engine.
+            ConfigError: a table or the seed differs from what is stored; no such checkpoint.
             StoreError: another process writes there (its pid is named), or the system refused.
             CorruptionError: damaged files, by name and offset.
 
         Cost: reads manifest and footers, about 8 bytes a record, never rows.
         """
-        tag, number = check_options(options)
+        read_only = options.get("read_only", False)
+        checkpoint = options.get("checkpoint")
         check_engine(path, SEGMENTS)
+        if checkpoint is not None and not read_only:
+            raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
         path = Path(path)
+        tag, number = _name(checkpoint)
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
             "seed": options.get("seed"),
-            "read_only": options.get("read_only", False),
+            "read_only": read_only,
             "tag": tag,
             "id": number,
         }
