@@ -12,13 +12,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 namespace {
 
-constexpr uint64_t kBlock = 4096;  // alignment of O_DIRECT reads
+constexpr uint64_t kBlock = 4096;                         // alignment of O_DIRECT reads
+constexpr uint64_t kMostAnnounced = uint64_t{128} << 10;  // the kernel may leave the rest out
 
 struct Mapping {
   char* memory = nullptr;
@@ -140,16 +140,15 @@ Range NextRange(const Request& request, uint64_t first, uint32_t* length) {
 }  // namespace
 
 // Copies the record of places[i] to record order[i] of `out`, for all i < count; returns 0 or
-// -errno. `figures` gets the number of reads and their bytes.
+// -errno. `buffers` has `depth` times `most_bytes` and two blocks, aligned to blocks; `figures`
+// gets the number of reads and their bytes.
 extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order, uint64_t count,
                            uint64_t record_bytes, uint32_t depth, uint64_t gap, uint64_t most_bytes,
-                           char* out, uint64_t* figures) {
+                           char* buffers, char* out, uint64_t* figures) {
   const Request request{places, count, record_bytes, gap, most_bytes};
   Ring ring;
   if (const int failed = ring.Open(depth); failed != 0) return failed;
   const uint64_t slot_bytes = most_bytes + 2 * kBlock;
-  char* buffers = static_cast<char*>(std::aligned_alloc(kBlock, slot_bytes * depth));
-  if (buffers == nullptr) return -ENOMEM;
   std::vector<Range> ranges(depth);
   std::vector<uint64_t> idle(depth);
   for (uint32_t i = 0; i < depth; ++i) idle[i] = i;
@@ -167,7 +166,7 @@ extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order
       figures[0] += 1;
       figures[1] += length;
     }
-    // The kernel may still write into the buffers: they are left to it.
+    // What is under way ends with the ring; the buffers are the caller's, and outlive it.
     if (const int refused = ring.Enter(); refused != 0) return refused;
     uint64_t slot = 0;
     int32_t result = 0;
@@ -183,13 +182,12 @@ extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order
       idle.push_back(slot);
     }
   }
-  std::free(buffers);
   return failed;
 }
 
 // Announces the pages of ascending records to the kernel, neighbours together; returns 0 or -errno.
 extern "C" int announce(int fd, const uint64_t* places, uint64_t count, uint64_t record_bytes) {
-  const Request request{places, count, record_bytes, 0, uint64_t{1} << 30};
+  const Request request{places, count, record_bytes, 0, kMostAnnounced};
   for (uint64_t next = 0; next < count;) {
     uint32_t length = 0;
     const Range range = NextRange(request, next, &length);

@@ -1,6 +1,6 @@
 """Records in one plain file, by place: a memory map with announced reads, and the raw ceiling.
 
-Above it: ssd_store_bench.py. Below it: random_read.cc, compiled here for this very processor.
+Above it: ssd_store_bench.py. Below it: random_read.cc, compiled here for this processor.
 Neither side has keys: a batch gives the places, so they bound what a store with an index can reach.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pull.gather import aligned
 from benchmarks.ssd_store.page_cache import drop
 from benchmarks.ssd_store.records import Batch, Records
 
@@ -106,6 +107,7 @@ class RawReads:
         self._file = file
         self._gap = GAPS[0]
         self.figures = np.zeros(2, np.uint64)
+        self._buffers = aligned(DEPTH * (MOST_BYTES + 2 * BLOCK))
         self.is_direct = True
         self._descriptor = self._open()
 
@@ -136,6 +138,7 @@ class RawReads:
             ctypes.c_uint32(DEPTH),
             ctypes.c_uint64(self._gap),
             ctypes.c_uint64(MOST_BYTES),
+            ctypes.c_void_p(self._buffers.ctypes.data),
             ctypes.c_void_p(records.ctypes.data),
             ctypes.c_void_p(self.figures.ctypes.data),
         )
