@@ -1,7 +1,7 @@
 """Cold and warm files: drops their pages from the kernel's cache, and looks whether they are gone.
 
 Above it: measure.py. Below it: posix_fadvise, mincore. Needs no privileges; pages that somebody has
-mapped, or that are not on disk yet, cannot be dropped: so dirty files are synced, and all are looked at.
+mapped, or that are not on disk yet, cannot be dropped: dirty files are synced, all are looked at.
 """
 
 import ctypes
