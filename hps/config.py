@@ -21,6 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
+ENGINES = ("segments", "rocksdb")
 MAX_DIM = 4096
 MAX_TABLES = 1024
 MAX_THREADS = 64
@@ -142,9 +143,11 @@ class SsdStoreConfig:
     """How rows lie on SSD.
 
     Args:
-        segment_bytes: a segment is sealed when it has grown to this size.
+        segment_bytes: a segment is sealed when it has grown to this size; with "rocksdb" the size
+            of its memory tables and files, 64 MiB at most.
         keep_last: how many untagged checkpoints are kept.
-        engine: "segments" (hps's own files); no other is built yet.
+        engine: "segments" (hps's own files) or "rocksdb" (RocksDB, by the package rocksdict of the
+            extra `rocksdb`); fixed once the store exists.
         direct_io: read and write past the page cache; only False until that is built.
         compaction_threshold: part of a segment's bytes that is dead when the segment is rewritten;
             only its default until compaction is built.
@@ -169,7 +172,9 @@ class SsdStoreConfig:
         object.__setattr__(self, "segment_bytes", size)
         require_whole("SsdStoreConfig.keep_last", self.keep_last, 1, 2**31)
         require_flag("SsdStoreConfig.direct_io", self.direct_io)
-        only_built = {"engine": "segments", "direct_io": False, "compaction_threshold": 0.5}
+        if self.engine not in ENGINES:
+            raise ConfigError(f"SsdStoreConfig.engine={self.engine!r} must be one of {ENGINES}")
+        only_built = {"direct_io": False, "compaction_threshold": 0.5}
         for name, built in only_built.items():
             if getattr(self, name) != built:
                 raise ConfigError(

@@ -18,10 +18,10 @@ from typing import Any
 from hps import checkpoint as cut
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import BatchRows, RowUpdate
-from hps.config import Config, DramCacheConfig, TableConfig
+from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
 from hps.dram_cache import make_dram_caches
 from hps.errors import ConfigError, StoreError
-from hps.ssd_store import SsdStore, TableSchema
+from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.table_scan import digest, items
 from hps.table_stack import TableStack
 from hps.tier_stats import server_stats
@@ -33,7 +33,7 @@ __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 class _Tiers:
     """What the server is stacked from; tests put twins here."""
 
-    open_store: Callable[..., Any] = SsdStore.open
+    open_store: Callable[..., Any] = open_store
     make_cache: Callable[..., Any] | None = None  # None: the native DramCache
 
 
@@ -88,6 +88,7 @@ class ParameterServer:
         self._store = tiers.open_store(
             config.path,
             [TableSchema.of(table) for table in config.tables],
+            engine=config.ssd.engine,
             segment_bytes=config.ssd.segment_bytes,
             keep_last=config.ssd.keep_last,
             read_only=self._is_read_only,
@@ -537,6 +538,7 @@ def open(
             path=path,
             tables=cut.tables_from_store(list(store.schemas.values()), extras),
             dram=DramCacheConfig(bytes=dram),
+            ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),
             seed=store.seed,
         )
     finally:

@@ -1,6 +1,7 @@
 """RowTier: what the lowest tier offers to those above it, whatever engine keeps the rows.
 
-Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine (`hps.ssd_store.SsdStore`).
+Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine
+(`hps.ssd_store.SsdStore`, or RocksDB's `RocksDbStore`).
 Rows travel as images, uint8 [n, row_bytes]; the first eight bytes of an image are its key. A call
 handles a whole batch and lets other threads run meanwhile.
 """

@@ -18,7 +18,7 @@ from hps.parameter_server import ParameterServer
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
-KINDS = ("twins", "native_dram", "native")
+KINDS = ("twins", "native_dram", "native", "rocksdb")
 OPTIMIZERS: list[hps.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
@@ -30,16 +30,21 @@ TWIN_ROWS = 16
 
 
 class Lab:
-    """One store over tiers of a kind: "twins", "native_dram" over the twin's store, or "native"."""
+    """One store over tiers of a kind.
+
+    "twins"; "native_dram" over the twin's store; "native"; or "rocksdb": native over RocksDB.
+    """
 
     def __init__(self, kind: str, path: Path) -> None:
         if kind == "native" and not hasattr(_C, "SsdStore"):
             pytest.skip("the native SsdStore is not in this build")
+        if kind == "rocksdb":
+            pytest.importorskip("rocksdict")
         self.kind = kind
         self.path = path / "store"
         self.disk = TwinDisk()
         self.tiers = parameter_server._Tiers()
-        if kind != "native":
+        if kind in ("twins", "native_dram"):
             make_cache = TwinDramCache if kind == "twins" else None
             self.tiers = parameter_server._Tiers(self.disk.open, make_cache)
 
@@ -50,7 +55,9 @@ class Lab:
             path=self.path,
             tables=tables,
             dram=hps.DramCacheConfig(bytes=int(least * scale) + len(tables)),
-            ssd=hps.SsdStoreConfig(segment_bytes=2**16),
+            ssd=hps.SsdStoreConfig(
+                segment_bytes=2**16, engine="rocksdb" if self.kind == "rocksdb" else "segments"
+            ),
             **{"threads": 2, **others},
         )
 

@@ -32,7 +32,7 @@ AD = hps.TableConfig(name="ads", dim=4)
         (hps.SsdStoreConfig, {"direct_io": True}, "direct_io"),
         (hps.SsdStoreConfig, {"compaction_threshold": 0.3}, "compaction_threshold"),
         (hps.SsdStoreConfig, {"compaction_threshold": None}, "compaction_threshold"),
-        (hps.SsdStoreConfig, {"engine": "rocksdb"}, "engine"),
+        (hps.SsdStoreConfig, {"engine": "leveldb"}, "engine"),
         (hps.Config, {"threads": None}, "threads"),
         (hps.Config, {"threads": "2"}, "threads"),
         (hps.Config, {"seed": 1.0}, "seed"),

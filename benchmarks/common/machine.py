@@ -10,7 +10,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "numba", "pyarrow", "fbgemm-gpu-cpu", "torchrec", "nanobind")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "numba",
+    "pyarrow",
+    "fbgemm-gpu-cpu",
+    "torchrec",
+    "nanobind",
+    "rocksdict",
+    "lmdb",
+)
 _L3 = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -103,6 +103,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dram", default="1GiB", help="budget of the host tier")
     group.add_argument("--gpu", default=None, help="budget of the GPU tier")
     group.add_argument("--device", default=None, help="of the GPU tier")
+    group.add_argument(
+        "--engine", default="segments", help="of the SSD tier: segments, or rocksdb (rocksdict)"
+    )
     group.add_argument("--depth", type=int, default=0, help="batches prepared ahead")
     group.add_argument(
         "--checkpoint-every", type=int, default=0, metavar="N", help="batches between checkpoints"

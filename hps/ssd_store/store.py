@@ -15,6 +15,7 @@ import numpy as np
 
 from hps import _C
 from hps.errors import ConfigError, StoreError
+from hps.ssd_store.engine import SEGMENTS, check_engine
 from hps.ssd_store.schema import TableSchema
 from hps.tier import Flags, Keys, Rows
 
@@ -117,6 +118,7 @@ class SsdStore:
         """
         read_only = options.get("read_only", False)
         checkpoint = options.get("checkpoint")
+        check_engine(path, SEGMENTS)
         if checkpoint is not None and not read_only:
             raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
         path = Path(path)

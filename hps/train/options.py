@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, TableConfig
+from hps.config import (
+    ENGINES,
+    Config,
+    DramCacheConfig,
+    GpuCacheConfig,
+    SsdStoreConfig,
+    TableConfig,
+)
 from hps.errors import ConfigError
 from hps.field_checks import require_number, require_whole
 from hps.initializers import Normal
@@ -41,6 +48,7 @@ class TrainOptions:
         dram: budget of the host tier.
         gpu: budget of the GPU tier; None for none.
         device: of the GPU tier.
+        engine: of the SSD tier: "segments" or "rocksdb"; fixed once the store exists.
         depth: of the pipeline.
         optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
         lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a
@@ -84,6 +92,7 @@ class TrainOptions:
     dram: int | str = "1GiB"
     gpu: int | str | None = None
     device: str | None = None
+    engine: str = "segments"
     depth: int = 0
     optimizer: str = "adagrad"
     lr: float | None = None
@@ -114,6 +123,7 @@ class TrainOptions:
             ("optimizer", tuple(OPTIMIZERS)),
             ("scheduler", SCHEDULERS),
             ("precision", PRECISIONS),
+            ("engine", ENGINES),
         ):
             if getattr(self, field) not in choices:
                 raise ConfigError(f"{field}={getattr(self, field)!r} must be one of {choices}")
@@ -173,6 +183,7 @@ class TrainOptions:
             tables=[table],
             dram=DramCacheConfig(bytes=self.dram),
             gpu=gpu,
+            ssd=SsdStoreConfig(engine=self.engine),
             seed=self.seed,
             threads=self.threads,
             instruction_set=self.instruction_set,

@@ -105,6 +105,13 @@ def test_a_hundredth_of_the_rows_in_memory(tmp_path: Path) -> None:
     assert_equal(figures, whole)
 
 
+def test_another_engine_below(log: Path, tmp_path: Path, in_memory: dict[str, Any]) -> None:
+    pytest.importorskip("rocksdict")
+    figures = run(log, tmp_path / "store", engine="rocksdb", dram="512KiB")
+    assert evictions(figures) > 1000 and figures["tiers"]["ssd_store"]["hits"] > 1000
+    assert_equal(figures, in_memory)
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("dram", ["64MiB", "512KiB"])
 def test_any_number_of_threads(

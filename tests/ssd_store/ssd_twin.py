@@ -65,6 +65,11 @@ def fetch(store: SsdStore, table: str, keys: Keys) -> dict[int, bytes]:
     return {key: row.tobytes() for key, row, is_found in pairs if is_found}
 
 
+def row_files(path: Path) -> set[Path]:
+    """What holds the rows of cuts, by either engine."""
+    return {*path.glob("segment-*"), *path.glob("cut-*")}
+
+
 def segment_files(path: Path) -> list[Path]:
     return sorted(path.glob("segment-*"))
 

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,13 +56,13 @@ def test_an_unreadable_pin_keeps_everything(tmp_path: Path) -> None:
         store.checkpoint()
 
 
-def test_a_copy_without_the_folder_of_pins_can_be_read(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path / "store", [schema()]) as store:
+def test_a_copy_without_the_folder_of_pins_can_be_read(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path / "store", [schema()]) as store:
         store.append("ads", make_rows(KEYS, 1))
         store.checkpoint("one")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "pins")
-    with SsdStore.open(tmp_path / "copy", [schema()], read_only=True) as reader:
+    with store_class.open(tmp_path / "copy", [schema()], read_only=True) as reader:
         assert len(fetch(reader, "ads", KEYS)) == 60
         assert reader.verify() == []
 
@@ -86,8 +87,8 @@ def test_close_gives_the_lock_up_while_a_scan_lives(tmp_path: Path) -> None:
         other.checkpoint("one")
 
 
-def test_delete_needs_a_name(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()]) as store:
+def test_delete_needs_a_name(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()]) as store:
         store.checkpoint("one")
         with pytest.raises(ConfigError, match="tag or id"):
             store.delete_checkpoint(None)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ TABLES = [schema("ads", 4), schema("users", 2, "adam")]
 POOL = np.array(EDGE_KEYS + [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3, 400)], np.uint64)
 
 
-def open_store(path: Path) -> SsdStore:
-    return SsdStore.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5)
+def open_store(store_class: Any, path: Path) -> Any:
+    return store_class.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5)
 
 
 def compare(store: SsdStore, twin: StoreTwin) -> None:
@@ -27,13 +28,13 @@ def compare(store: SsdStore, twin: StoreTwin) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> None:
+def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     twin = StoreTwin([table.name for table in TABLES])
-    store = open_store(tmp_path)
+    store = open_store(store_class, tmp_path)
     counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
-    for step in range(220):
+    for step in range(220 if store_class is SsdStore else 120):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
         action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5])[0]
@@ -59,7 +60,7 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
             twin.delete(number)
         elif action == "crash":
             store.close()  # closing writes nothing: as a kill, it returns to the current cut
-            store = open_store(tmp_path)
+            store = open_store(store_class, tmp_path)
             twin.restore(None)
         if step % 10 == 0 or action in ("restore", "crash"):
             compare(store, twin)
@@ -67,21 +68,23 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
     compare(store, twin)
     assert store.verify() == []
     for number, (_, state) in twin.cuts.items():
-        with SsdStore.open(tmp_path, [], read_only=True, checkpoint=number) as reader:
+        with store_class.open(tmp_path, [], read_only=True, checkpoint=number) as reader:
             assert {table: dump(reader, table) for table in twin.tables} == state
     store.close()
 
 
-def test_duplicates_in_one_append_keep_the_last(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+def test_duplicates_in_one_append_keep_the_last(store_class: Any, tmp_path: Path) -> None:
+    with open_store(store_class, tmp_path) as store:
         rows = make_rows(keys_of([5, 6, 5, 5]), 0)
         rows[:, 31] = [1, 2, 3, 4]
         store.append("ads", rows)
         assert {key: row[31] for key, row in dump(store, "ads").items()} == {5: 4, 6: 2}
 
 
-def test_fetch_keeps_the_callers_order_and_leaves_absent_rows_alone(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+def test_fetch_keeps_the_callers_order_and_leaves_absent_rows_alone(
+    store_class: Any, tmp_path: Path
+) -> None:
+    with open_store(store_class, tmp_path) as store:
         store.append("ads", make_rows(keys_of([1, 2, 3]), 7))
         keys = keys_of([3, 9, 1, 3])
         rows = np.full((4, 32), 255, np.uint8)
@@ -92,17 +95,17 @@ def test_fetch_keeps_the_callers_order_and_leaves_absent_rows_alone(tmp_path: Pa
         assert (rows[[0, 2, 3]] == make_rows(keys_of([3, 1, 3]), 7)).all()
 
 
-def test_empty_batches_are_no_operation(tmp_path: Path) -> None:
+def test_empty_batches_are_no_operation(store_class: Any, tmp_path: Path) -> None:
     none = keys_of([])
-    with open_store(tmp_path) as store:
+    with open_store(store_class, tmp_path) as store:
         store.append("ads", make_rows(none, 0))
         assert fetch(store, "ads", none) == {}
         assert store.erase("ads", none).tolist() == []
         assert dump(store, "ads") == {}
 
 
-def test_scan_is_not_changed_by_what_happens_meanwhile(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+def test_scan_is_not_changed_by_what_happens_meanwhile(store_class: Any, tmp_path: Path) -> None:
+    with open_store(store_class, tmp_path) as store:
         keys = keys_of(range(1000))
         store.append("ads", make_rows(keys, 1))
         before = dump(store, "ads")
@@ -117,7 +120,7 @@ def test_scan_is_not_changed_by_what_happens_meanwhile(tmp_path: Path) -> None:
 
 
 def test_segments_roll_over_and_dead_ones_are_removed(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+    with open_store(SsdStore, tmp_path) as store:
         keys = keys_of(range(2000))
         store.append("ads", make_rows(keys, 1))
         assert store.stats()["tables"]["ads"]["segments"] > 3
@@ -133,22 +136,22 @@ def test_segments_roll_over_and_dead_ones_are_removed(tmp_path: Path) -> None:
         assert dump(store, "ads").keys() == set(range(2000))
 
 
-def test_tombstones_hide_older_rows_after_reopening(tmp_path: Path) -> None:
+def test_tombstones_hide_older_rows_after_reopening(store_class: Any, tmp_path: Path) -> None:
     keys = keys_of(EDGE_KEYS)
-    with open_store(tmp_path) as store:
+    with open_store(store_class, tmp_path) as store:
         store.append("ads", make_rows(keys, 1))
         store.checkpoint()
         assert store.erase("ads", keys[:4]).tolist() == [1, 1, 1, 1]
         store.append("ads", make_rows(keys[:1], 2))
         assert store.erase("ads", keys[3:]).tolist() == [0, 1, 1]
         store.checkpoint()
-    with open_store(tmp_path) as store:
+    with open_store(store_class, tmp_path) as store:
         assert dump(store, "ads") == {0: make_rows(keys[:1], 2).tobytes()}
         store.erase("ads", keys)
         store.checkpoint()
         store.checkpoint()
         assert segment_count(tmp_path) == 0, "nothing lives, so no segment is needed"
-    with open_store(tmp_path) as store:
+    with open_store(store_class, tmp_path) as store:
         assert dump(store, "ads") == {}
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ import sys
 sys.path.insert(0, {tests!r})
 from test_ssd_recovery import apply_step
 from ssd_twin import schema
-from hps.ssd_store import SsdStore
-with SsdStore.open({path!r}, [schema()], segment_bytes=2**14) as store:
+from {module} import {name}
+with {name}.open({path!r}, [schema()], segment_bytes=2**14) as store:
     number = int(store.extras().get("number", b"0"))
     while True:
         number += 1
@@ -36,7 +37,7 @@ with SsdStore.open({path!r}, [schema()], segment_bytes=2**14) as store:
 """
 
 
-def apply_step(store: SsdStore, number: int) -> None:
+def apply_step(store: Any, number: int) -> None:
     chance = np.random.default_rng(number)
     for part in range(3):
         store.append(
@@ -45,16 +46,23 @@ def apply_step(store: SsdStore, number: int) -> None:
     store.erase("ads", chance.integers(0, 3000, 60).astype(np.uint64))
 
 
-def test_kill_at_random_moments_returns_to_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_kill_at_random_moments_returns_to_the_newest_checkpoint(
+    store_class: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "store"
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     kills_between = 0
     replayed = 0
-    with SsdStore.open(tmp_path / "replay", [schema()]) as replay:
-        for _ in range(6):
-            script = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
+    with store_class.open(tmp_path / "replay", [schema()]) as replay:
+        for _ in range(6 if store_class is SsdStore else 3):
+            script = WRITER.format(
+                tests=str(Path(__file__).parent),
+                module=store_class.__module__,
+                name=store_class.__name__,
+                path=str(path),
+            )
             process = subprocess.Popen(
                 [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd()
             )
@@ -64,7 +72,7 @@ def test_kill_at_random_moments_returns_to_the_newest_checkpoint(tmp_path: Path)
             process.send_signal(signal.SIGKILL)
             printed = [*seen, *(int(line) for line in process.stdout if line.endswith(b"\n"))]
             process.wait()
-            with SsdStore.open(path, [schema()], segment_bytes=2**14) as store:
+            with store_class.open(path, [schema()], segment_bytes=2**14) as store:
                 number = int(store.extras()["number"])
                 assert number in (printed[-1], printed[-1] + 1)
                 kills_between += number > seen[0]
@@ -76,20 +84,20 @@ def test_kill_at_random_moments_returns_to_the_newest_checkpoint(tmp_path: Path)
     assert kills_between > 0
 
 
-def test_appends_after_the_checkpoint_do_not_show_up(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()]) as store:
+def test_appends_after_the_checkpoint_do_not_show_up(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()]) as store:
         store.append("ads", make_rows(keys_of(range(10)), 1))
         store.checkpoint()
         store.append("ads", make_rows(keys_of(range(5, 20)), 2))
         store.erase("ads", keys_of([0, 1]))
-    with SsdStore.open(tmp_path, [schema()]) as store:
+    with store_class.open(tmp_path, [schema()]) as store:
         assert fetch(store, "ads", keys_of(range(30))) == {
             key: make_rows(keys_of([key]), 1).tobytes() for key in range(10)
         }
 
 
-def test_restore_to_an_older_tag_then_more_then_reopen(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()]) as store:
+def test_restore_to_an_older_tag_then_more_then_reopen(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()]) as store:
         store.append("ads", make_rows(keys_of([1, 2]), 1))
         store.checkpoint("day-1", {"position": b"one"})
         store.append("ads", make_rows(keys_of([2, 3]), 2))
@@ -97,12 +105,12 @@ def test_restore_to_an_older_tag_then_more_then_reopen(tmp_path: Path) -> None:
         store.restore("day-1")
         assert store.extras() == {"position": b"one"}
         day_1 = dump(store, "ads")
-    with SsdStore.open(tmp_path, [schema()]) as store:
+    with store_class.open(tmp_path, [schema()]) as store:
         assert dump(store, "ads") == day_1, "a kill after restore returns to the restored cut"
         store.append("ads", make_rows(keys_of([9]), 3))
         store.checkpoint()
         after = dump(store, "ads")
-    with SsdStore.open(tmp_path, [schema()]) as store:
+    with store_class.open(tmp_path, [schema()]) as store:
         assert dump(store, "ads") == after
         assert after.keys() == {1, 2, 9}
         store.restore("day-2")
@@ -110,15 +118,15 @@ def test_restore_to_an_older_tag_then_more_then_reopen(tmp_path: Path) -> None:
         assert store.extras("day-1") == {"position": b"one"}
 
 
-def test_deleting_the_current_checkpoint_does_not_lose_it(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()]) as store:
+def test_deleting_the_current_checkpoint_does_not_lose_it(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()]) as store:
         store.append("ads", make_rows(keys_of([1, 2]), 1))
         store.checkpoint("only")
         store.delete_checkpoint("only")
         assert store.checkpoints() == []
         with pytest.raises(ConfigError, match="only"):
             store.restore("only")
-    with SsdStore.open(tmp_path, [schema()]) as store:
+    with store_class.open(tmp_path, [schema()]) as store:
         assert store.num_rows("ads") == 2
         assert store.checkpoints() == []
 
@@ -173,26 +181,28 @@ def test_manifest_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_layout_is_refused_by_name(tmp_path: Path, other: TableSchema, words: str) -> None:
-    SsdStore.open(tmp_path, [schema()], seed=3).close()
+def test_another_layout_is_refused_by_name(
+    store_class: Any, tmp_path: Path, other: TableSchema, words: str
+) -> None:
+    store_class.open(tmp_path, [schema()], seed=3).close()
     with pytest.raises(ConfigError, match="table 'ads': stored " + words):
-        SsdStore.open(tmp_path, [other], seed=3)
-    SsdStore.open(tmp_path, [schema()], seed=3).close()
+        store_class.open(tmp_path, [other], seed=3)
+    store_class.open(tmp_path, [schema()], seed=3).close()
 
 
-def test_another_seed_is_refused_and_tables_may_be_added(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()], seed=3) as store:
+def test_another_seed_is_refused_and_tables_may_be_added(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()], seed=3) as store:
         store.append("ads", make_rows(keys_of([1]), 1))
         store.checkpoint("one-table")
     with pytest.raises(ConfigError, match="table 'ads': stored seed is 3, asked is 4"):
-        SsdStore.open(tmp_path, [schema()], seed=4)
-    with SsdStore.open(tmp_path, [schema("users", 8), schema()], seed=3) as store:
+        store_class.open(tmp_path, [schema()], seed=4)
+    with store_class.open(tmp_path, [schema("users", 8), schema()], seed=3) as store:
         assert store.num_rows("users") == 0
         store.append("users", make_rows(keys_of([7]), 1, 48))
         store.checkpoint()
         store.restore("one-table")
         assert (store.num_rows("ads"), store.num_rows("users")) == (1, 0)
-    with SsdStore.open(tmp_path, []) as store:
+    with store_class.open(tmp_path, []) as store:
         assert list(store.schemas) == ["ads", "users"]
         assert store.seed == 3
 

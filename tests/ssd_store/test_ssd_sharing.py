@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from ssd_twin import dump, fetch, keys_of, make_rows, schema
+from ssd_twin import dump, fetch, keys_of, make_rows, row_files, schema
 
 from hps.errors import ConfigError, StoreError
-from hps.ssd_store import SsdStore, verify
+from hps.ssd_store import verify
 
 KEYS = keys_of(range(500))
 
@@ -20,15 +21,21 @@ HOLD = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from ssd_twin import schema
-from hps.ssd_store import SsdStore
-store = SsdStore.open({path!r}, [schema()], read_only={read_only})
+from {module} import {name}
+store = {name}.open({path!r}, [schema()], read_only={read_only})
 print("open", flush=True)
 time.sleep(60)
 """
 
 
-def hold_open(path: Path, read_only: bool) -> subprocess.Popen[bytes]:
-    script = HOLD.format(tests=str(Path(__file__).parent), path=str(path), read_only=read_only)
+def hold_open(store_class: Any, path: Path, read_only: bool) -> subprocess.Popen[bytes]:
+    script = HOLD.format(
+        tests=str(Path(__file__).parent),
+        module=store_class.__module__,
+        name=store_class.__name__,
+        path=str(path),
+        read_only=read_only,
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd()
     )
@@ -37,80 +44,84 @@ def hold_open(path: Path, read_only: bool) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_second_writer_is_told_the_first_ones_pid(tmp_path: Path) -> None:
-    process = hold_open(tmp_path, read_only=False)
+def test_a_second_writer_is_told_the_first_ones_pid(store_class: Any, tmp_path: Path) -> None:
+    process = hold_open(store_class, tmp_path, read_only=False)
     with pytest.raises(StoreError, match=f"open for writing by process {process.pid}"):
-        SsdStore.open(tmp_path, [schema()])
+        store_class.open(tmp_path, [schema()])
     process.send_signal(signal.SIGKILL)
     process.wait()
-    SsdStore.open(tmp_path, [schema()]).close()
+    store_class.open(tmp_path, [schema()]).close()
 
 
-def test_a_second_writer_in_the_same_process_is_refused(tmp_path: Path) -> None:
+def test_a_second_writer_in_the_same_process_is_refused(store_class: Any, tmp_path: Path) -> None:
     refused = pytest.raises(StoreError, match=f"process {os.getpid()}")
-    with SsdStore.open(tmp_path, [schema()]), refused:
-        SsdStore.open(tmp_path, [schema()])
+    with store_class.open(tmp_path, [schema()]), refused:
+        store_class.open(tmp_path, [schema()])
 
 
-def test_a_reader_keeps_its_checkpoint_while_the_writer_goes_on(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as writer:
+def test_a_reader_keeps_its_checkpoint_while_the_writer_goes_on(
+    store_class: Any, tmp_path: Path
+) -> None:
+    with store_class.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as writer:
         writer.append("ads", make_rows(KEYS, 1))
         writer.checkpoint("old")
-        old_files = set(tmp_path.glob("segment-*"))
-        reader = SsdStore.open(tmp_path, [schema()], read_only=True, checkpoint="old")
+        old_files = row_files(tmp_path)
+        reader = store_class.open(tmp_path, [schema()], read_only=True, checkpoint="old")
         before = dump(reader, "ads")
         writer.append("ads", make_rows(KEYS, 2))
         writer.checkpoint()
         holders = writer.delete_checkpoint("old")
         assert holders == [f"process {os.getpid()} (checkpoint 1)"]
         writer.checkpoint()
-        assert old_files <= set(tmp_path.glob("segment-*"))
+        assert old_files <= row_files(tmp_path)
         assert dump(reader, "ads") == before
         assert fetch(reader, "ads", KEYS) == before
         reader.close()
         writer.checkpoint()
-        assert not old_files & set(tmp_path.glob("segment-*"))
+        assert not old_files & row_files(tmp_path)
         assert list((tmp_path / "pins").iterdir()) == []
 
 
-def test_a_dead_readers_pin_vanishes(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()], keep_last=1) as writer:
+def test_a_dead_readers_pin_vanishes(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()], keep_last=1) as writer:
         writer.append("ads", make_rows(KEYS, 1))
         writer.checkpoint()
-        old_files = set(tmp_path.glob("segment-*"))
-        process = hold_open(tmp_path, read_only=True)
+        old_files = row_files(tmp_path)
+        process = hold_open(store_class, tmp_path, read_only=True)
         writer.append("ads", make_rows(KEYS, 2))
         writer.checkpoint()
-        assert old_files <= set(tmp_path.glob("segment-*"))
+        assert old_files <= row_files(tmp_path)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert len(list((tmp_path / "pins").iterdir())) == 1
         writer.checkpoint()
-        assert not old_files & set(tmp_path.glob("segment-*"))
+        assert not old_files & row_files(tmp_path)
         assert list((tmp_path / "pins").iterdir()) == []
 
 
-def test_a_new_writer_respects_a_living_reader_of_a_deleted_checkpoint(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()], keep_last=1) as writer:
+def test_a_new_writer_respects_a_living_reader_of_a_deleted_checkpoint(
+    store_class: Any, tmp_path: Path
+) -> None:
+    with store_class.open(tmp_path, [schema()], keep_last=1) as writer:
         writer.append("ads", make_rows(KEYS, 1))
         writer.checkpoint()
-        reader = SsdStore.open(tmp_path, [], read_only=True)
+        reader = store_class.open(tmp_path, [], read_only=True)
         writer.append("ads", make_rows(KEYS, 2))
         writer.checkpoint()
-    with SsdStore.open(tmp_path, [schema()], keep_last=1) as writer:
+    with store_class.open(tmp_path, [schema()], keep_last=1) as writer:
         writer.checkpoint()
         assert dump(reader, "ads")[7] == make_rows(KEYS[7:8], 1).tobytes()
         reader.close()
 
 
-def test_a_reader_writes_nothing(tmp_path: Path) -> None:
+def test_a_reader_writes_nothing(store_class: Any, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store here"):
-        SsdStore.open(tmp_path / "none", [schema()], read_only=True)
-    with SsdStore.open(tmp_path, [schema()]) as writer:
+        store_class.open(tmp_path / "none", [schema()], read_only=True)
+    with store_class.open(tmp_path, [schema()]) as writer:
         writer.append("ads", make_rows(KEYS, 1))
         writer.checkpoint("cut")
     names = sorted(tmp_path.iterdir())
-    with SsdStore.open(tmp_path, [schema()], read_only=True) as reader:
+    with store_class.open(tmp_path, [schema()], read_only=True) as reader:
         for mutate in (
             lambda: reader.append("ads", make_rows(KEYS, 2)),
             lambda: reader.erase("ads", KEYS),
@@ -121,16 +132,16 @@ def test_a_reader_writes_nothing(tmp_path: Path) -> None:
             with pytest.raises(StoreError, match="read-only"):
                 mutate()
         with pytest.raises(ConfigError, match="no table 'other'"):
-            SsdStore.open(tmp_path, [schema("other")], read_only=True)
+            store_class.open(tmp_path, [schema("other")], read_only=True)
         with pytest.raises(ConfigError, match="no checkpoint 'gone'; kept are: 1 \\('cut'\\)"):
-            SsdStore.open(tmp_path, [], read_only=True, checkpoint="gone")
+            store_class.open(tmp_path, [], read_only=True, checkpoint="gone")
     assert sorted(tmp_path.iterdir()) == names
 
 
-def test_readers_and_verify_run_beside_a_busy_writer(tmp_path: Path) -> None:
+def test_readers_and_verify_run_beside_a_busy_writer(store_class: Any, tmp_path: Path) -> None:
     """Every cut that a reader opens is whole: all rows of one checkpoint have one value."""
     opened = 0
-    with SsdStore.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as writer:
+    with store_class.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as writer:
         writer.append("ads", make_rows(KEYS, 0))
         writer.checkpoint(None, {"value": b"0"})
         stop = threading.Event()
@@ -150,7 +161,7 @@ def test_readers_and_verify_run_beside_a_busy_writer(tmp_path: Path) -> None:
             for _ in range(400):
                 if opened >= 8:
                     break
-                with SsdStore.open(tmp_path, [], read_only=True) as reader:
+                with store_class.open(tmp_path, [], read_only=True) as reader:
                     value = int(reader.extras()["value"])
                     rows = make_rows(KEYS, value)
                     assert dump(reader, "ads") == {
@@ -165,8 +176,8 @@ def test_readers_and_verify_run_beside_a_busy_writer(tmp_path: Path) -> None:
     assert values, "the writer went on"
 
 
-def test_fetches_go_on_during_appends_and_checkpoints(tmp_path: Path) -> None:
-    with SsdStore.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as store:
+def test_fetches_go_on_during_appends_and_checkpoints(store_class: Any, tmp_path: Path) -> None:
+    with store_class.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as store:
         store.append("ads", make_rows(KEYS, 0))
         errors: list[BaseException] = []
         stop = threading.Event()
@@ -194,8 +205,8 @@ def test_fetches_go_on_during_appends_and_checkpoints(tmp_path: Path) -> None:
         assert errors == []
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = SsdStore.open(tmp_path, [schema()])
+def test_a_closed_store_says_so(store_class: Any, tmp_path: Path) -> None:
+    store = store_class.open(tmp_path, [schema()])
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
