@@ -1,6 +1,8 @@
 // Look-ups and the way of embeddings to the output, compiled once an instruction set.
 //
-// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h.
+// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h. A group of keys goes through three
+// stages, each behind the next: hash and ask for the bucket's lines; compare digests and ask for the
+// rows; check the key and use the row.
 #pragma once
 
 #include "dram_cache/batch_loops.h"
@@ -150,9 +152,7 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
   }
 }
 
-// Look-ups on their way: each group of keys a few groups behind the next, hash and ask for the
-// bucket's lines; compare digests and ask for the row; check the key and use the row. Memory
-// latency is all there is to hide.
+// Look-ups on their way, as keys become available.
 template <int kDim, bool kStream, Taking kTaking>
 class Lookup {
  public:
