@@ -61,6 +61,7 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
   options.keep_last = nb::cast<uint32_t>(settings["keep_last"]);
+  options.num_threads = nb::cast<int>(settings["threads"]);
   options.has_seed = !nb::object(settings["seed"]).is_none();
   if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
   options.read_only = nb::cast<bool>(settings["read_only"]);

@@ -199,13 +199,14 @@ void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
 
 Status SsdStore::LoadCut(const Checkpoint* cut) {
   ++num_loads_;
+  ThreadPool pool(NumLoadThreads(cut));
   is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCut* found = nullptr;
     for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
       if (cut->tables[i].schema.id == table->schema().id) found = &cut->tables[i];
     }
-    HPS_RETURN_IF_ERROR(table->Load(found, &retired_));
+    HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
   }
   is_half_loaded_ = false;
   return Status::Ok();

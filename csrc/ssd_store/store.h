@@ -31,6 +31,7 @@ struct StoreOptions {
   std::vector<TableSchema> tables;  // ids are ignored
   uint64_t segment_bytes = uint64_t{256} << 20;
   uint32_t keep_last = 2;
+  int num_threads = 0;  // that load a cut; 0: one a core
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
@@ -117,6 +118,7 @@ class SsdStore {
   std::vector<uint64_t> Superseded(const std::string& tag) const;
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   Status LoadCut(const Checkpoint* cut);
+  int NumLoadThreads(const Checkpoint* cut) const;
   Status RemoveUnneeded(std::vector<std::string>* holders);
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 

@@ -3,9 +3,11 @@
 // Above it: store.h. Below it: manifest, reader_pin, table_store.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "ssd_store/store.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr uint64_t kReservedNumbers = uint64_t{1} << 20;  // file numbers taken at each open
 constexpr int kMostReaderAttempts = 50;
+constexpr uint64_t kRowsOfOneThread = 1 << 16;  // where threads cost more than they save
 
 std::string Describe(double first, double second) {
   std::ostringstream out;
@@ -205,6 +208,16 @@ Status SsdStore::MakeTables(const Checkpoint* cut) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
   return LoadCut(cut);
+}
+
+int SsdStore::NumLoadThreads(const Checkpoint* cut) const {
+  uint64_t num_rows = 0;
+  for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
+    num_rows += cut->tables[i].num_rows;
+  }
+  if (num_rows < kRowsOfOneThread) return 1;
+  if (options_.num_threads > 0) return options_.num_threads;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Status SsdStore::TakeNumber(uint64_t* number) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/thread_pool.h"
 #include "ssd_store/file_cache.h"
 #include "ssd_store/key_index.h"
 #include "ssd_store/manifest_records.h"
@@ -83,8 +84,8 @@ class TableStore {
   TableSnapshot Snapshot() const;
 
   Status Seal();
-  // Replaces all contents by those of a cut; nullptr empties the table.
-  Status Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>* retired);
+  // Replaces all contents by those of a cut, from its footers; nullptr empties the table.
+  Status Load(const TableCut* cut, ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
   // The sealed segments, after Seal.
   TableCut Cut() const;
   // Forgets segments that hold no live record and no tombstone that is still needed.
@@ -92,23 +93,16 @@ class TableStore {
   std::vector<std::shared_ptr<const Segment>> Segments() const;
 
  private:
-  static constexpr int kChunkBits = 12;  // a location is a chunk's number and a record within it
-  static constexpr uint64_t kChunkRecords = uint64_t{1} << kChunkBits;
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
-
-  struct ChunkPlace {
-    uint32_t segment = 0;
-    uint32_t idx = 0;  // of the chunk within its segment
-  };
 
   Status OutOfMemory() const;
   Status OpenSegment();
   bool AddChunks(uint32_t ordinal, uint64_t num_records);
   uint32_t AddSegment(std::shared_ptr<Segment> segment);
   void RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
-  Status LoadSegment(const SegmentInfo& info);
+  std::shared_ptr<Segment> SealedSegment(const SegmentInfo& info) const;
+  void Reset(std::vector<std::weak_ptr<Segment>>* retired);
   bool PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride, uint64_t count);
-  void ApplyTombstones(uint32_t ordinal, const Tombstone* tombstones, uint64_t count);
   WantedRecord Decode(uint64_t location) const {
     const ChunkPlace place = chunks_[location >> kChunkBits];
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};

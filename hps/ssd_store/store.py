@@ -26,6 +26,7 @@ class OpenOptions(TypedDict, total=False):
 
     segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
+    threads: that load a cut; 0 is one a core. Changes no bit.
     read_only: beside a writer or without one; needs a store.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
@@ -33,6 +34,7 @@ class OpenOptions(TypedDict, total=False):
 
     segment_bytes: int
     keep_last: int
+    threads: int
     read_only: bool
     checkpoint: str | int | None
     seed: int | None
@@ -124,6 +126,7 @@ class SsdStore:
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
+            "threads": options.get("threads", 0),
             "seed": options.get("seed"),
             "read_only": read_only,
             "tag": tag,
