@@ -93,6 +93,7 @@ class ParameterServer:
             read_only=self._is_read_only,
             checkpoint=None if _view is None else _view.checkpoint,
             seed=config.seed,
+            threads=config.num_threads(),
         )
         try:
             self._stacks = {
@@ -529,7 +530,7 @@ def open(
     path = Path(path)
     if checkpoint is not None and not read_only:
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
-    store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint)
+    store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint, rows=False)
     try:
         # Also of a cut that is current but no longer listed: its tag was deleted.
         extras = store.extras(checkpoint)

@@ -62,9 +62,11 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
   options.keep_last = nb::cast<uint32_t>(settings["keep_last"]);
   options.num_threads = nb::cast<int>(settings["threads"]);
+  options.snapshot_rows = nb::cast<uint64_t>(settings["snapshot_rows"]);
   options.has_seed = !nb::object(settings["seed"]).is_none();
   if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
   options.read_only = nb::cast<bool>(settings["read_only"]);
+  options.has_rows = nb::cast<bool>(settings["rows"]);
   options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
   options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
   std::unique_ptr<SsdStore> store;
@@ -191,7 +193,8 @@ std::map<std::string, uint64_t> StoreStats(const SsdStore& store) {
   return {{"bytes_read", figures.bytes_read},
           {"bytes_written", figures.bytes_written},
           {"files_bytes", figures.files_bytes},
-          {"checkpoint_only_bytes", figures.checkpoint_only_bytes}};
+          {"checkpoint_only_bytes", figures.checkpoint_only_bytes},
+          {"snapshot_bytes", figures.snapshot_bytes}};
 }
 
 std::vector<std::pair<std::string, std::string>> Verify(const std::string& path) {

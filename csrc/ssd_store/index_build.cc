@@ -78,18 +78,9 @@ uint64_t NumChunks(const Segment& segment) {
   return (segment.info.num_records + kChunkRecords - 1) >> kChunkBits;
 }
 
-// Calls task(number, worker) for every number under `count`, each by the thread that is free.
-template <typename Task>
-void Deal(ThreadPool* pool, size_t count, Task task) {
-  std::atomic<size_t> next{0};
-  pool->Run([&](int worker) {
-    for (size_t number = next++; number < count; number = next++) task(number, worker);
-  });
-}
-
 bool Builder::Reserve() {
   std::atomic<bool> has_memory{true};
-  Deal(pool_, KeyIndex::kNumShards, [&](size_t shard, int) {
+  DealOut(pool_, KeyIndex::kNumShards, [&](size_t shard, int) {
     if (!index_->Reserve(static_cast<int>(shard), sources_.num_rows)) has_memory = false;
   });
   return has_memory;
@@ -208,11 +199,11 @@ Status Builder::Run() {
   std::atomic<bool> has_memory{Reserve()};
   items_.reset(new Item[batch_items_]);
   for (PlanBatch(); has_memory && !pieces_.empty(); PlanBatch()) {
-    Deal(pool_, pieces_.size(),
-         [&](size_t number, int worker) { ReadPiece(&pieces_[number], &words_[worker]); });
+    DealOut(pool_, pieces_.size(),
+            [&](size_t number, int worker) { ReadPiece(&pieces_[number], &words_[worker]); });
     // Before the shards look at what the pieces hold: a position may point anywhere.
     HPS_RETURN_IF_ERROR(FinishBatch());
-    Deal(pool_, KeyIndex::kNumShards, [&](size_t shard, int worker) {
+    DealOut(pool_, KeyIndex::kNumShards, [&](size_t shard, int worker) {
       if (!FillShard(static_cast<int>(shard), &live_[worker])) has_memory = false;
     });
   }

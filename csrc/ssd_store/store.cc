@@ -39,6 +39,9 @@ Status SsdStore::CheckReadable() const {
   if (is_closed_) {
     return Status(StatusCode::kStore, options_.path + ": the store has been closed", EBADF);
   }
+  if (!options_.has_rows) {
+    return Status(StatusCode::kStore, options_.path + ": the store was opened without its rows");
+  }
   if (is_half_loaded_) {
     return Status(StatusCode::kStore,
                   options_.path + ": the checkpoint could not be loaded; open the store again",
@@ -47,12 +50,14 @@ Status SsdStore::CheckReadable() const {
   return Status::Ok();
 }
 
-void SsdStore::Close() {
+uint64_t SsdStore::Close() {
   const std::lock_guard<std::mutex> lock(writer_);
+  const uint64_t snapshot_bytes = is_closed_ ? 0 : SaveSnapshot();
   is_closed_ = true;
   unsynced_.clear();
   lock_.reset();
   pin_.reset();
+  return snapshot_bytes;
 }
 
 Status SsdStore::CheckWritable() const {
@@ -201,12 +206,11 @@ Status SsdStore::LoadCut(const Checkpoint* cut) {
   ++num_loads_;
   ThreadPool pool(NumLoadThreads(cut));
   is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
-  for (const std::unique_ptr<TableStore>& table : tables_) {
-    const TableCut* found = nullptr;
-    for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
-      if (cut->tables[i].schema.id == table->schema().id) found = &cut->tables[i];
+  if (cut == nullptr || !LoadSnapshot(*cut, &pool)) {
+    for (const std::unique_ptr<TableStore>& table : tables_) {
+      const TableCut* found = cut == nullptr ? nullptr : cut->Find(table->schema().id);
+      HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
     }
-    HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
   }
   is_half_loaded_ = false;
   return Status::Ok();
@@ -269,6 +273,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   if (pinned.everything) return Status::Ok();
   std::set<uint64_t> needed = pinned.numbers;
   needed.insert(manifest_.number());
+  if (snapshot_cut_ == manifest_.state().current) needed.insert(snapshot_number_);
   for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
     for (const uint64_t number : checkpoint.FileNumbers()) needed.insert(number);
   }
@@ -286,6 +291,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
     uint64_t number = 0;
     const bool is_ours = ParseFileName(name, kSegmentPrefix, &number) ||
                          ParseFileName(name, kExtraPrefix, &number) ||
+                         ParseFileName(name, kIndexPrefix, &number) ||
                          ParseFileName(name, kManifestPrefix, &number);
     if (!is_ours || needed.count(number) > 0) continue;
     cache_.Forget(number);

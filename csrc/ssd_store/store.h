@@ -31,10 +31,12 @@ struct StoreOptions {
   std::vector<TableSchema> tables;  // ids are ignored
   uint64_t segment_bytes = uint64_t{256} << 20;
   uint32_t keep_last = 2;
-  int num_threads = 0;  // that load a cut; 0: one a core
+  int num_threads = 0;               // that load a cut; 0: one a core
+  uint64_t snapshot_rows = 1 << 16;  // fewer are read from footers as fast as from a snapshot
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
+  bool has_rows = true;       // read-only: false loads no cut, for its tables and extras alone
   CheckpointName checkpoint;  // read-only: the cut to open
 };
 
@@ -58,6 +60,7 @@ struct StoreFigures {
   uint64_t bytes_written = 0;
   uint64_t files_bytes = 0;            // segments and extras that anything still needs
   uint64_t checkpoint_only_bytes = 0;  // segments that only kept checkpoints need
+  uint64_t snapshot_bytes = 0;         // of the index snapshot that the store was opened from
 };
 
 class SsdStore {
@@ -91,8 +94,9 @@ class SsdStore {
   // half loaded by a failed restore.
   Status CheckReadable() const;
   // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
-  // later call is refused.
-  void Close();
+  // later call is refused. A writer that stands at its current cut leaves a snapshot of the index,
+  // if that pays and the disk allows; the result is its size, else 0.
+  uint64_t Close();
 
  private:
   SsdStore(FileSystem* files, const StoreOptions& options);
@@ -119,6 +123,10 @@ class SsdStore {
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   Status LoadCut(const Checkpoint* cut);
   int NumLoadThreads(const Checkpoint* cut) const;
+
+  // store_snapshot.cc
+  bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);
+  uint64_t SaveSnapshot();
   Status RemoveUnneeded(std::vector<std::string>* holders);
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
@@ -138,6 +146,9 @@ class SsdStore {
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> is_half_loaded_{false};
   uint64_t next_number_ = 1;
+  uint64_t snapshot_number_ = 0;  // the file on disk that holds the index of snapshot_cut_
+  uint64_t snapshot_cut_ = 0;     // a checkpoint's id
+  uint64_t snapshot_bytes_ = 0;
   std::vector<std::shared_ptr<File>> unsynced_;
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
 };

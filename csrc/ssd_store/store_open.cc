@@ -207,7 +207,7 @@ Status SsdStore::MakeTables(const Checkpoint* cut) {
   for (const TableSchema& stored : open.tables) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
-  return LoadCut(cut);
+  return options_.has_rows ? LoadCut(cut) : Status::Ok();
 }
 
 int SsdStore::NumLoadThreads(const Checkpoint* cut) const {

@@ -106,6 +106,7 @@ StoreFigures SsdStore::Figures() const {
   StoreFigures figures;
   figures.bytes_read = context_.bytes_read;
   figures.bytes_written = context_.bytes_written;
+  figures.snapshot_bytes = snapshot_bytes_;
   for (const auto& [number, bytes] : live) figures.files_bytes += bytes;
   for (const auto& [number, bytes] : kept) {
     if (live.count(number) > 0) continue;

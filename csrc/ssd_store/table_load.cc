@@ -5,7 +5,9 @@
 // rows.
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <mutex>
+#include <set>
 
 #include "ssd_store/index_build.h"
 #include "ssd_store/table_store.h"
@@ -44,6 +46,100 @@ Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
                                                std::to_string(cut->num_rows));
   }
   return Status::Ok();
+}
+
+Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot,
+                                ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  Reset(retired);
+  const TableImage* image = snapshot.Find(schema_.id);
+  if (image == nullptr || image->num_rows != cut.num_rows || !AdoptParts(cut, *image)) {
+    return Status(StatusCode::kCorruption, "the snapshot has another table '" + schema_.name + "'");
+  }
+  HPS_RETURN_IF_ERROR(CheckSegments(pool));
+  return snapshot.LoadIndex(*image, pool, &index_);
+}
+
+// Segments and chunks as the snapshot has them; false if they are not those of the cut.
+bool TableStore::AdoptParts(const TableCut& cut, const TableImage& image) {
+  std::map<uint64_t, const SegmentInfo*> infos;
+  for (const SegmentInfo& info : cut.segments) infos[info.number] = &info;
+  for (const TableImage::Part& part : image.parts) {
+    segments_.emplace_back();
+    if (part.number == 0) continue;
+    const auto found = infos.find(part.number);
+    if (found == infos.end()) return false;
+    segments_.back() = SealedSegment(*found->second);
+    segments_.back()->live = part.live;
+    const uint64_t num_chunks = (found->second->num_records + kChunkRecords - 1) >> kChunkBits;
+    segments_.back()->chunks.assign(num_chunks, TableImage::kFreeChunk);
+    infos.erase(found);
+  }
+  uint64_t num_wanted = 0;
+  for (const auto& segment : segments_) num_wanted += segment ? segment->chunks.size() : 0;
+  chunks_ = image.chunks;
+  for (uint32_t number = 0; number < chunks_.size(); ++number) {
+    const ChunkPlace place = chunks_[number];
+    if (place.segment == TableImage::kFreeChunk) {
+      chunks_[number] = ChunkPlace();
+      free_chunks_.push_back(number);
+      continue;
+    }
+    if (place.segment >= segments_.size() || segments_[place.segment] == nullptr) return false;
+    std::vector<uint32_t>& chunks = segments_[place.segment]->chunks;
+    if (place.idx >= chunks.size() || chunks[place.idx] != TableImage::kFreeChunk) return false;
+    chunks[place.idx] = number;
+    --num_wanted;
+  }
+  return infos.empty() && num_wanted == 0;
+}
+
+// What reading the footers would find on the way: headers and lengths.
+Status TableStore::CheckSegments(ThreadPool* pool) const {
+  std::vector<Status> found(segments_.size());
+  DealOut(pool, segments_.size(), [&](size_t ordinal, int) {
+    const Segment* segment = segments_[ordinal].get();
+    if (segment == nullptr) return;
+    std::shared_ptr<File> file;
+    Status status = context_->cache->Open(segment->info.number, segment->path, &file);
+    if (status.ok()) {
+      status = CheckSegmentHeader(file.get(), *segment, schema_, context_->store_id);
+    }
+    found[ordinal] = status.ok() ? CheckLength(file.get(), *segment) : status;
+  });
+  for (const Status& status : found) HPS_RETURN_IF_ERROR(status);
+  return Status::Ok();
+}
+
+TableImage TableStore::Image() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  TableImage image;
+  image.table = schema_.id;
+  image.num_rows = index_.size();
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    TableImage::Part part;
+    if (segment != nullptr) part = {segment->info.number, segment->live};
+    image.parts.push_back(part);
+  }
+  image.chunks = chunks_;
+  for (const uint32_t number : free_chunks_) image.chunks[number].segment = TableImage::kFreeChunk;
+  image.index = &index_;
+  return image;
+}
+
+// Segments are immutable and their contents decide the index, so the same segments are the same
+// rows.
+bool TableStore::IsAt(const TableCut* cut) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (writer_ != nullptr) return false;
+  std::set<uint64_t> numbers;
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment != nullptr) numbers.insert(segment->info.number);
+  }
+  if (cut == nullptr) return numbers.empty();
+  bool is_same = numbers.size() == cut->segments.size() && index_.size() == cut->num_rows;
+  for (const SegmentInfo& info : cut->segments) is_same = is_same && numbers.count(info.number) > 0;
+  return is_same;
 }
 
 std::shared_ptr<Segment> TableStore::SealedSegment(const SegmentInfo& info) const {

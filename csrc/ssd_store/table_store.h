@@ -15,6 +15,7 @@
 
 #include "common/thread_pool.h"
 #include "ssd_store/file_cache.h"
+#include "ssd_store/index_snapshot.h"
 #include "ssd_store/key_index.h"
 #include "ssd_store/manifest_records.h"
 #include "ssd_store/segment.h"
@@ -86,6 +87,13 @@ class TableStore {
   Status Seal();
   // Replaces all contents by those of a cut, from its footers; nullptr empties the table.
   Status Load(const TableCut* cut, ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
+  // As Load, but the index comes from a snapshot of the same cut. After an error: Load.
+  Status LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot, ThreadPool* pool,
+                      std::vector<std::weak_ptr<Segment>>* retired);
+  // For a snapshot: the table as it is, whose index may not change until that is written.
+  TableImage Image() const;
+  // Whether the table holds exactly this cut (nullptr: nothing).
+  bool IsAt(const TableCut* cut) const;
   // The sealed segments, after Seal.
   TableCut Cut() const;
   // Forgets segments that hold no live record and no tombstone that is still needed.
@@ -101,6 +109,8 @@ class TableStore {
   uint32_t AddSegment(std::shared_ptr<Segment> segment);
   void RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
   std::shared_ptr<Segment> SealedSegment(const SegmentInfo& info) const;
+  bool AdoptParts(const TableCut& cut, const TableImage& image);
+  Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
   bool PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride, uint64_t count);
   WantedRecord Decode(uint64_t location) const {

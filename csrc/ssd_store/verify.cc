@@ -1,11 +1,12 @@
 // VerifyStore: see verify.h.
 //
-// Above it: verify.h. Below it: manifest, segment.
+// Above it: verify.h. Below it: manifest, segment, index_snapshot.
 #include "ssd_store/verify.h"
 
 #include <cerrno>
 #include <set>
 
+#include "ssd_store/index_snapshot.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/segment.h"
@@ -51,6 +52,16 @@ Status VerifyExtra(FileSystem* files, const std::string& path, const Extra& extr
                         " bytes) does not match");
 }
 
+// Only a file that says it is whole can be damaged: a part, left by a killed process, is used by
+// none.
+Status VerifySnapshot(FileSystem* files, const std::string& path) {
+  std::unique_ptr<IndexSnapshot> snapshot;
+  const Status opened = IndexSnapshot::Open(files, path, &snapshot);
+  if (opened.os_error() == ENOENT) return Status::Ok();  // a writer has just removed it
+  HPS_RETURN_IF_ERROR(opened);
+  return snapshot->is_finished() ? snapshot->Check() : Status::Ok();
+}
+
 }  // namespace
 
 Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damage>* damages) {
@@ -88,6 +99,13 @@ Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damag
       const std::string file = path + "/" + FileName(kExtraPrefix, extra.file_number);
       note(file, VerifyExtra(files, file, extra));
     }
+  }
+  std::vector<std::string> names;
+  HPS_RETURN_IF_ERROR(files->List(path, &names));
+  for (const std::string& name : names) {
+    uint64_t number = 0;
+    if (!ParseFileName(name, kIndexPrefix, &number)) continue;
+    note(path + "/" + name, VerifySnapshot(files, path + "/" + name));
   }
   return Status::Ok();
 }

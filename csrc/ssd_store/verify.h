@@ -1,4 +1,5 @@
-// VerifyStore: checks every checksum of a store's directory: manifest, segments, footers, extras.
+// VerifyStore: checks every checksum of a store's directory: manifest, segments, footers, extras,
+// and the snapshot of the index.
 //
 // Above it: bindings (`hps verify`). Below it: manifest, segment, reader_pin. It may run beside a
 // writer: while it runs, nothing is removed. It changes nothing.

@@ -27,16 +27,20 @@ class OpenOptions(TypedDict, total=False):
     segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
     threads: that load a cut; 0 is one a core. Changes no bit.
+    snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.
     read_only: beside a writer or without one; needs a store.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
+    rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
     """
 
     segment_bytes: int
     keep_last: int
     threads: int
+    snapshot_rows: int
     read_only: bool
     checkpoint: str | int | None
+    rows: bool
     seed: int | None
 
 
@@ -94,6 +98,7 @@ class SsdStore:
         self.schemas: dict[str, TableSchema] = {schema.name: schema for schema in schemas}
         self._numbers = {schema.name: number for number, schema in enumerate(schemas)}
         self.seed: int = native.seed
+        self.closing_bytes = 0
 
     @classmethod
     def open(
@@ -115,20 +120,26 @@ class SsdStore:
             StoreError: another process writes there (its pid is named), or the system refused.
             CorruptionError: damaged files, by name and offset.
 
-        Cost: reads manifest and footers, about 8 bytes a record, never rows.
+        Cost: reads the manifest and the index: after a clean close as a snapshot, about 15 bytes a
+            row, else from the footers, 8 bytes a record; never rows.
         """
         read_only = options.get("read_only", False)
         checkpoint = options.get("checkpoint")
         if checkpoint is not None and not read_only:
             raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
+        rows = options.get("rows", True)
+        if not (rows or read_only):
+            raise ConfigError("rows=False is for read_only=True")
         path = Path(path)
         tag, number = _name(checkpoint)
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
             "threads": options.get("threads", 0),
+            "snapshot_rows": options.get("snapshot_rows", 2**16),
             "seed": options.get("seed"),
             "read_only": read_only,
+            "rows": rows,
             "tag": tag,
             "id": number,
         }
@@ -309,7 +320,10 @@ class SsdStore:
         return self._open_native().extras(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows, bytes by table."""
+        """Bytes read, written and on disk; rows and bytes by table.
+
+        snapshot_bytes: of the index snapshot that the store was opened with; 0: from footers.
+        """
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
         return {**native.stats(), "tables": tables}
@@ -321,9 +335,13 @@ class SsdStore:
     def close(self) -> None:
         """Lets go of the lock at once and of the files when no scan uses them; may be repeated.
 
-        What no checkpoint holds is lost.
+        What no checkpoint holds is lost. A writer that has changed nothing since the newest cut
+        leaves a snapshot of the index, with which the next opening need not read the footers.
+
+        Cost: writes the snapshot, about 15 bytes a row, into the page cache; `closing_bytes` says
+        how many: 0 if it was there already, or does not pay, or the disk was full.
         """
         with self._lock:
             native, self._native = self._native, None
             if native is not None:
-                native.close()
+                self.closing_bytes = native.close()
