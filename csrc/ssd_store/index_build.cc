@@ -116,8 +116,8 @@ void Builder::PlanBatch() {
 
 Status Builder::ReadWords(Piece* piece, std::vector<uint64_t>* words) {
   const Segment& segment = *sources_.segments[piece->segment];
-  std::shared_ptr<File> file;
-  HPS_RETURN_IF_ERROR(sources_.context->cache->Open(segment.info.number, segment.path, &file));
+  std::unique_ptr<File> file;  // its own: those of the cache are for scattered reads
+  HPS_RETURN_IF_ERROR(sources_.context->files->Open(segment.path, OpenMode::kRead, &file));
   if (piece->first == 0) {
     HPS_RETURN_IF_ERROR(
         CheckSegmentHeader(file.get(), segment, *sources_.schema, sources_.context->store_id));
@@ -187,8 +187,8 @@ Status Builder::FinishBatch() {
     checksum_ = Crc32cJoined(checksum_, piece.checksum, piece.num_bytes);
     if (!piece.is_last) continue;
     const Segment& segment = *sources_.segments[piece.segment];
-    std::shared_ptr<File> file;
-    HPS_RETURN_IF_ERROR(sources_.context->cache->Open(segment.info.number, segment.path, &file));
+    std::unique_ptr<File> file;
+    HPS_RETURN_IF_ERROR(sources_.context->files->Open(segment.path, OpenMode::kRead, &file));
     HPS_RETURN_IF_ERROR(CheckFooterChecksum(file.get(), segment, checksum_));
     checksum_ = 0;
   }

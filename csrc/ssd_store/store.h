@@ -31,7 +31,7 @@ struct StoreOptions {
   std::vector<TableSchema> tables;  // ids are ignored
   uint64_t segment_bytes = uint64_t{256} << 20;
   uint32_t keep_last = 2;
-  int num_threads = 0;               // that load a cut; 0: one a core
+  int num_threads = 1;               // that load a cut and sync a checkpoint; 0: one a core
   uint64_t snapshot_rows = 1 << 16;  // fewer are read from footers as fast as from a snapshot
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
@@ -115,6 +115,7 @@ class SsdStore {
   Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
+  Status SyncBefore(File* current);
   Status PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
   void RemoveExtras(const Checkpoint& checkpoint);
   Status CheckCut(const Checkpoint& cut);

@@ -225,7 +225,8 @@ Status SsdStore::TakeNumber(uint64_t* number) {
     OpenRecord open = manifest_.state().open;
     open.reserved_end += kReservedNumbers;
     bool is_begun = false;
-    const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), &is_begun);
+    const auto sync = [](File* current) { return current->SyncData(); };
+    const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), sync, &is_begun);
     if (!status.ok()) return is_begun ? Settle(status) : status;
   }
   *number = next_number_++;

@@ -37,7 +37,8 @@ bool SsdStore::LoadSnapshot(const Checkpoint& cut, ThreadPool* pool) {
 
 uint64_t SsdStore::SaveSnapshot() {
   const Checkpoint* cut = manifest_.state().Current();
-  if (!CheckWritable().ok() || cut == nullptr || snapshot_cut_ == cut->id) return 0;
+  const bool is_whole = lock_ != nullptr && failure_.empty() && !is_half_loaded_;
+  if (!is_whole || cut == nullptr || snapshot_cut_ == cut->id) return 0;
   uint64_t num_rows = 0;
   std::vector<TableImage> images;
   for (const std::unique_ptr<TableStore>& table : tables_) {
