@@ -173,6 +173,19 @@ nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id) {
   return result;
 }
 
+nb::dict Clone(const SsdStore& store, const std::string& target, bool may_link) {
+  CloneSummary summary;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.Clone(target, may_link, &summary));
+  }
+  nb::dict result = DictFrom(summary.checkpoint);
+  result["files_linked"] = summary.files_linked;
+  result["files_copied"] = summary.files_copied;
+  result["bytes_copied"] = summary.bytes_copied;
+  return result;
+}
+
 std::vector<std::string> DeleteCheckpoint(SsdStore& store, const std::string& tag, uint64_t id) {
   std::vector<std::string> holders;
   ThrowIfError(store.DeleteCheckpoint({tag, id}, &holders));
@@ -201,7 +214,7 @@ std::vector<std::pair<std::string, std::string>> Verify(const std::string& path)
   std::vector<Damage> damages;
   ThrowIfError(VerifyStore(PosixFileSystem(), path, &damages));
   std::vector<std::pair<std::string, std::string>> result;
-  for (const Damage& damage : damages) result.emplace_back(damage.file, damage.message);
+  for (const Damage& damage : damages) result.emplace_back(damage.file, damage.status.message());
   return result;
 }
 
@@ -263,6 +276,7 @@ void BindSsdStore(nb::module_& module) {
       .def("delete_checkpoint", &DeleteCheckpoint, nb::arg("tag"), nb::arg("id"), Release())
       .def("checkpoints", &Checkpoints)
       .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
+      .def("clone", &Clone, nb::arg("target"), nb::arg("may_link"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
       .def("stats", &StoreStats, Release())
       .def("close", &SsdStore::Close, Release());

@@ -202,6 +202,14 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
   return Status::Ok();
 }
 
+Status Manifest::StartWith(uint64_t number, const OpenRecord& open, const Checkpoint& checkpoint) {
+  state_.checkpoints[checkpoint.id] = checkpoint;
+  state_.checkpoints[checkpoint.id].is_deleted = false;
+  state_.current = checkpoint.id;
+  bool is_begun = false;
+  return Start(number, open, &is_begun);
+}
+
 Status Manifest::Commit(RecordKind kind, const std::string& payload, const SyncBefore& sync,
                         bool* is_begun) {
   *is_begun = false;

@@ -29,6 +29,8 @@ class Manifest {
   // Starts the manifest of a new store, or rewrites a loaded one, as file `number`.
   // *is_begun tells, on error, whether the disk may hold the new state.
   Status Start(uint64_t number, const OpenRecord& open, bool* is_begun);
+  // Starts the manifest of a store that holds one checkpoint of another.
+  Status StartWith(uint64_t number, const OpenRecord& open, const Checkpoint& checkpoint);
   // Appends one record and makes it count. What the record stands on must be on disk before it:
   // `sync` makes it so, together with the new CURRENT, the file that it is given.
   using SyncBefore = std::function<Status(File* current)>;

@@ -63,6 +63,13 @@ struct StoreFigures {
   uint64_t snapshot_bytes = 0;         // of the index snapshot that the store was opened from
 };
 
+struct CloneSummary {
+  CheckpointSummary checkpoint;
+  uint64_t files_linked = 0;
+  uint64_t files_copied = 0;
+  uint64_t bytes_copied = 0;
+};
+
 class SsdStore {
  public:
   static Status Open(FileSystem* files, const StoreOptions& options,
@@ -89,6 +96,11 @@ class SsdStore {
   std::vector<CheckpointSummary> Checkpoints() const;
   Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const;
   StoreFigures Figures() const;
+  // Makes a store of its own at `target`, a folder that is empty or not there, which holds the
+  // current cut (of a reader: the one it opened) and nothing else. Its files are links to those
+  // here, which neither store ever changes; copies where the system has no links, or `may_link` is
+  // false. All are checked before CURRENT makes them a store. After an error the folder is empty.
+  Status Clone(const std::string& target, bool may_link, CloneSummary* summary) const;
   FileCache* cache() { return &cache_; }
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
   // half loaded by a failed restore.
@@ -102,7 +114,8 @@ class SsdStore {
   SsdStore(FileSystem* files, const StoreOptions& options);
 
   // store_open.cc
-  Status TakeLock();
+  static Status LockFolder(FileSystem* files, const std::string& folder,
+                           std::unique_ptr<File>* lock);
   Status OpenWriter();
   Status OpenReader();
   Status CreateManifest();

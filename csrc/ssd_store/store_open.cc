@@ -85,22 +85,23 @@ Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
   return Status::Ok();
 }
 
-Status SsdStore::TakeLock() {
-  const std::string path = options_.path + "/" + kLockName;
-  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreate, &lock_));
+Status SsdStore::LockFolder(FileSystem* files, const std::string& folder,
+                            std::unique_ptr<File>* lock) {
+  const std::string path = folder + "/" + kLockName;
+  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kCreate, lock));
   bool taken = false;
-  HPS_RETURN_IF_ERROR(lock_->TryLock(true, &taken));
+  HPS_RETURN_IF_ERROR((*lock)->TryLock(true, &taken));
   if (!taken) {
     std::string holder;
-    HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &holder));
+    HPS_RETURN_IF_ERROR(ReadWholeFile(files, path, &holder));
     return Status(StatusCode::kStore,
-                  options_.path + ": the store is open for writing by process " + holder +
+                  folder + ": the store is open for writing by process " + holder +
                       "; close it there, or open read-only",
                   EAGAIN);
   }
   const std::string pid = std::to_string(getpid());
-  HPS_RETURN_IF_ERROR(lock_->Truncate(0));
-  return lock_->Write(0, pid.data(), pid.size());
+  HPS_RETURN_IF_ERROR((*lock)->Truncate(0));
+  return (*lock)->Write(0, pid.data(), pid.size());
 }
 
 Status SsdStore::CreateManifest() {
@@ -157,7 +158,7 @@ Status SsdStore::CheckSchemas() const {
 
 Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(files_->CreateFolder(options_.path + "/" + kPinFolder));
-  HPS_RETURN_IF_ERROR(TakeLock());
+  HPS_RETURN_IF_ERROR(LockFolder(files_, options_.path, &lock_));
   if (!files_->Exists(options_.path + "/" + kCurrentName)) {
     HPS_RETURN_IF_ERROR(CreateManifest());
   } else {

@@ -328,6 +328,10 @@ class SsdStore:
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
         return {**native.stats(), "tables": tables}
 
+    def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> dict[str, Any]:
+        """As `hps.ssd_store.clone`, of the cut that this store is at."""
+        return self._open_native().clone(os.fspath(target), may_link)
+
     def verify(self) -> list[tuple[str, str]]:
         """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""
         return verify(self.path)
