@@ -12,7 +12,7 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kAhead = 12;             // items between a prefetch and its use
-constexpr size_t kMostPiecesOfBatch = 512;  // of small segments
+constexpr size_t kMostPiecesOfBatch = 128;  // of small segments
 
 // A key on its way to its shard: with its location, or the one below which its tombstone reaches.
 struct Item {
