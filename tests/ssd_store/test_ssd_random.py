@@ -13,8 +13,8 @@ TABLES = [schema("ads", 4), schema("users", 2, "adam")]
 POOL = np.array(EDGE_KEYS + [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3, 400)], np.uint64)
 
 
-def open_store(path: Path) -> SsdStore:
-    return SsdStore.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5)
+def open_store(path: Path, **options: int) -> SsdStore:
+    return SsdStore.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5, **options)
 
 
 def compare(store: SsdStore, twin: StoreTwin) -> None:
@@ -26,12 +26,15 @@ def compare(store: SsdStore, twin: StoreTwin) -> None:
     assert listed == {number: tag for number, (tag, _) in twin.cuts.items()}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     twin = StoreTwin([table.name for table in TABLES])
-    store = open_store(tmp_path)
+    has_snapshots = seed % 2 == 1
+    options = {"snapshot_rows": 0 if has_snapshots else 2**40}
+    store = open_store(tmp_path, **options)
+    num_from_snapshot = 0
     counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
     for step in range(220):
         table = chance.choice(TABLES)
@@ -58,12 +61,16 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
             store.delete_checkpoint(number)
             twin.delete(number)
         elif action == "crash":
-            store.close()  # closing writes nothing: as a kill, it returns to the current cut
-            store = open_store(tmp_path)
+            if has_snapshots and step % 4:
+                store.checkpoint()
+                twin.checkpoint(None)
+            store.close()  # as a kill it returns to the current cut
+            store = open_store(tmp_path, **options)
             twin.restore(None)
+            num_from_snapshot += store.stats()["snapshot_bytes"] > 0
         if step % 10 == 0 or action in ("restore", "crash"):
             compare(store, twin)
-    assert min(counts.values()) > 0
+    assert min(counts.values()) > 0 and (num_from_snapshot > 0) == has_snapshots
     compare(store, twin)
     assert store.verify() == []
     for number, (_, state) in twin.cuts.items():
