@@ -191,6 +191,43 @@ void TestCrashAtEveryCallOfClone(const std::string& folder) {
   HPS_CHECK(Reopen(path).by_writer == false);  // the source is as it was
 }
 
+// Threads load footers and snapshots, write snapshots and sync checkpoints; the sanitizers look on.
+void TestThreads(const std::string& folder) {
+  constexpr uint64_t kMany = 80000;  // fewer rows are loaded by one thread
+  const std::string path = folder + "/store";
+  std::filesystem::remove_all(path);
+  StoreOptions options = OptionsOf(path);
+  options.segment_bytes = 500000;
+  options.num_threads = 4;
+  std::vector<char> rows(kMany * kRowBytes);
+  std::vector<uint64_t> keys(kMany);
+  for (uint64_t key = 0; key < kMany; ++key) {
+    keys[key] = MixKey(key);
+    std::memcpy(&rows[key * kRowBytes], &keys[key], 8);
+  }
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
+  HPS_CHECK(store->Append(0, rows.data(), kMany).ok());
+  HPS_CHECK(store->Append(0, rows.data(), kMany / 4).ok());
+  std::vector<uint8_t> found(kMany);
+  HPS_CHECK(store->Erase(0, &keys[kMany - 5000], 5000, found.data()).ok());
+  CheckpointSummary summary;
+  HPS_CHECK(store->MakeCheckpoint("cut", {{"dense", std::string(6000, 'd')}}, &summary).ok());
+  HPS_CHECK(store->Close() > 0);
+  for (const bool has_snapshot : {true, false}) {
+    store.reset();
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const bool is_snapshot = entry.path().filename().string().rfind("index-", 0) == 0;
+      if (is_snapshot && !has_snapshot) std::filesystem::remove(entry.path());
+    }
+    HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
+    HPS_CHECK((store->Figures().snapshot_bytes > 0) == has_snapshot);
+    HPS_CHECK(store->table(0).num_rows() == kMany - 5000);
+    store->table(0).Contains(keys.data(), kMany, found.data());
+    for (uint64_t i = 0; i < kMany; ++i) HPS_CHECK(found[i] == (i < kMany - 5000));
+  }
+}
+
 }  // namespace
 }  // namespace hps
 
@@ -199,6 +236,7 @@ int main() {
   hps::TestCrashAtEveryCallOfClose(folder);
   hps::TestFullDiskAtClose(folder);
   hps::TestCrashAtEveryCallOfClone(folder);
+  hps::TestThreads(folder);
   std::filesystem::remove_all(folder);
   std::printf("ok\n");
   return 0;
