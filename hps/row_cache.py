@@ -25,7 +25,11 @@ class BatchPlan(Protocol):
 
     @property
     def num_unique(self) -> int:
-        """N, distinct keys of the batch."""
+        """N, distinct keys of the batch; 0 after a pull that did not deduplicate."""
+
+    @property
+    def num_looked_up(self) -> int:
+        """Keys that the last pull looked up: N, or L if it did not deduplicate."""
 
     @property
     def unique_keys(self) -> Keys:
@@ -70,7 +74,11 @@ class RowCache(Protocol):
         """Copies and deduplicates `keys`; into `plan` if one is given."""
 
     def pull(self, plan: Any, keys: Keys, out: Floats) -> int:
-        """make_plan, find all, and gather if nothing is missing; returns the number missing."""
+        """make_plan, find all, and gather if nothing is missing; returns the number missing.
+
+        Where keys hardly repeat, and nothing is missing, each occurrence may be looked up by
+        itself; the plan is empty then.
+        """
 
     def push(self, plan: Any, grads: Floats, lr: float) -> int:
         """sum_gradients and, if all are finite, apply, on a plan found whole; -1 or the culprit."""

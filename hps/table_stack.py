@@ -71,7 +71,7 @@ class TableStack:
         plan, cache = self.plan, self.cache
         with self.counters:
             if cache.pull(plan, keys, out) == 0:
-                self.counters.dram_hits += plan.num_unique
+                self.counters.dram_hits += plan.num_looked_up
                 return
             try:
                 self._each_piece(lambda: cache.gather(plan, out), _READ_THROUGH_KEYS)

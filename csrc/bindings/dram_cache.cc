@@ -151,6 +151,7 @@ void BindPlan(nb::module_& module) {
       .def(nb::init<>())
       .def_prop_ro("num_occurrences", &BatchPlan::num_occurrences)
       .def_prop_ro("num_unique", &BatchPlan::num_unique)
+      .def_prop_ro("num_looked_up", &BatchPlan::num_looked_up)
       .def_prop_ro("num_missing", &BatchPlan::num_missing)
       .def_ro("epoch", &BatchPlan::epoch)
       .def_prop_ro("is_resolved",

@@ -11,28 +11,17 @@
 
 namespace hps {
 
-// Occurrences of a key, and while they are counted the accumulator of its current run of 32; once
-// all are, the index of its second run among the extra ones (valid from 32 occurrences on).
-struct KeyRuns {
-  uint64_t key;
-  uint32_t count;
-  uint32_t accumulator;
-};
-
 // What one worker owns of a batch: the keys of its parts, deduplicated. Memory is BatchPlan's.
 //
-// Unique keys stand in order of first occurrence and are named by their index here ("id"). A key's
-// gradients are summed in runs of 32 occurrences; each run has an accumulator: the first run of a
-// key has its id, later runs of hot keys have numbers from num_unique on, with an owner each.
+// Unique keys stand in order of first occurrence and are named by their index here ("id").
 struct WorkerBatch {
   uint64_t owned_parts;  // bit p: sub-part p of 64 (the hash's top six bits) is this worker's
   uint32_t* id_table;    // [id_mask + 1] open addressing: id + 1, 0 = empty
   uint64_t id_mask;
+  int64_t most_unique;        // keys that the id table has room for
   uint64_t* keys;             // [num_unique]
-  KeyRuns* runs;              // [num_unique]; has the key once more, beside what is counted
-  uint32_t* extra_owners;     // [num_extra] id whose run accumulator num_unique + i is
-  uint32_t* next_runs;        // [num_extra] the owner's following extra run, or kNoRun
-  uint32_t* accumulators;     // [num_occurrences] of each own occurrence, in order
+  uint32_t* ids;              // [num_occurrences] of each own occurrence's key, in order; with
+                              // kFirstOfKey on a key's first
   uint32_t* scan_positions;   // [num_occurrences] where it stands in the batch
   int64_t* slots;             // [num_unique] slot of each key, or kNoSlot
   uint32_t* starts;           // [num_unique + 1] into positions; see SortPositions
@@ -41,10 +30,14 @@ struct WorkerBatch {
   uint8_t* second_round;      // [num_missing] scratch of reserve
   Reservation* reservations;  // [num_missing]; entry i belongs to missing[i]
   uint32_t* order;            // [num_missing] entry order[k] was the k-th reservation made
-  float* values;              // [(num_unique + num_extra) * dim] embeddings, then gradient sums
+  float* values;              // [num_unique * dim] embeddings, then gradient sums; room for more
+  uint32_t* counts;           // [num_unique] occurrences of a key, while and after they are summed
+  uint32_t* hot_ids;          // [num_hot] ids of more than one run
+  uint32_t* youngest;         // [num_unique] a hot key's youngest run set aside, or kNoRun
+  uint32_t* older;            // of a run set aside: the key's next older one
   int64_t num_unique;
-  int64_t num_extra;
   int64_t num_occurrences;
+  int64_t num_hot;
   int64_t num_missing;
   int64_t num_reserved;
   int64_t window_begin;  // ids of the current window
@@ -54,8 +47,8 @@ struct WorkerBatch {
 };
 
 inline constexpr int kRunLength = 32;  // occurrences of a key summed one after the other
-inline constexpr int64_t kOccurrencePadding = 16;  // zeros, so that looking ahead needs no check
-inline constexpr int kSumLevels = 34;              // of the binary counter that combines runs
+inline constexpr uint32_t kFirstOfKey = uint32_t{1} << 31;
+inline constexpr int64_t kOccurrencePadding = 24;  // zeros, so that looking ahead needs no check
 inline constexpr uint32_t kNoRun = ~uint32_t{0};
 
 // What every loop of a cache shares.
@@ -75,15 +68,20 @@ struct BatchLoops {
   bool (*deduplicate)(WorkerBatch* worker, const uint64_t* keys, int64_t count);
   // Groups the occurrences by key (starts, positions): what single keys need.
   void (*sort_positions)(WorkerBatch* worker);
+  // Deduplicates, looks up the whole batch, and copies every embedding to all its positions in out
+  // [count, dim] if nothing is missing; false as above. Needs room for most_unique values.
+  bool (*pull)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
+               float* out);
+  // Copies the embedding of every occurrence of the worker's share to its position in out, key by
+  // key without deduplicating; stops once something is missing. Leaves no plan.
+  void (*pull_each)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                    int64_t count, float* out);
   // Looks up the window; fills slots and missing; stamps rows.
   void (*find)(const CacheView& cache, WorkerBatch* worker);
-  // Looks up the whole batch, and copies every embedding to all its positions in out [L, dim] if
-  // nothing is missing.
-  void (*find_and_expand)(const CacheView& cache, WorkerBatch* worker, float* out);
   // Copies the window's embeddings to values.
   void (*collect)(const CacheView& cache, const WorkerBatch& worker);
-  // Copies every key's embedding from values to all its positions in out [L, dim].
-  void (*expand)(const WorkerBatch& worker, int32_t dim, float* out);
+  // Copies every key's embedding from values to all its positions in out [count, dim].
+  void (*expand)(const WorkerBatch& worker, int32_t dim, int64_t count, float* out);
   // Takes slots for the missing keys, in rounds; false if one cannot be had (the caller undoes).
   bool (*reserve)(const CacheView& cache, WorkerBatch* worker);
   // Makes rows of missing keys [first, last): rows[i] where found[i], else the initial value.

@@ -13,8 +13,11 @@ namespace {
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
 constexpr int64_t kSampledKeys = 2048;
 constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
-constexpr int64_t kKeyPadding = 64;        // look-ups read whole groups of keys
-constexpr int64_t kChunkSlack = 1024;      // a chunk is written before it is counted
+constexpr int64_t kLeastPulledEach = 4096;
+constexpr int kSeenBits = 14;
+constexpr int kPullsToWait = 256;
+constexpr int64_t kKeyPadding = 64;    // look-ups read whole groups of keys
+constexpr int64_t kChunkSlack = 1024;  // a chunk is written before it is counted
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
   uint64_t power = 1;
@@ -39,6 +42,42 @@ void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, Th
   while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
   ChooseOwners(keys, num_parts);
   is_sorted_ = false;
+  was_pulled_each_ = false;
+}
+
+bool BatchPlan::IsPulledEach(const uint64_t* keys, int64_t count) {
+  if (pulls_to_wait_ > 0) {
+    --pulls_to_wait_;
+    return false;
+  }
+  if (count < kLeastPulledEach) return false;
+  uint64_t seen[(1 << kSeenBits) / 64] = {};
+  int64_t num_sampled = 0;
+  int64_t num_repeated = 0;
+  const int64_t stride = std::max<int64_t>(1, count / (kSampledKeys / 2));
+  for (int64_t i = 0; i < count; i += stride) {
+    const uint64_t place = MixKey(keys[i]) >> (64 - kSeenBits);
+    const uint64_t bit = uint64_t{1} << (place % 64);
+    num_repeated += (seen[place / 64] & bit) != 0;
+    seen[place / 64] |= bit;
+    ++num_sampled;
+  }
+  // Of so many distinct keys one in thirty meets another's bit.
+  return num_repeated * 16 < num_sampled;
+}
+
+void BatchPlan::MissPulledEach() {
+  if (was_pulled_each_) pulls_to_wait_ = kPullsToWait;
+}
+
+int64_t BatchPlan::EndPullEach() {
+  const int64_t missing = num_missing();
+  num_pulled_each_ = num_occurrences_;
+  num_occurrences_ = num_unique_ = 0;
+  window_first_ = window_size_ = 0;
+  num_workers_ = 0;
+  was_pulled_each_ = true;
+  return missing;
 }
 
 void BatchPlan::CountUnique() {
@@ -76,32 +115,47 @@ void BatchPlan::ChooseOwners(const uint64_t* keys, int64_t num_parts) {
   }
 }
 
-void BatchPlan::Deduplicate(int index, const uint64_t* keys, const BatchLoops& loops) {
-  Worker* worker = &workers_[index];
-  WorkerBatch& batch = worker->batch;
-  const int64_t most = num_occurrences_;
-  // The copy, by which a later push knows this plan, is made by all workers together.
-  const int64_t first = most * index / num_workers_;
-  const int64_t last = most * (index + 1) / num_workers_;
+// The copy, by which a later push knows this plan, is made by all workers together.
+void BatchPlan::CopyKeys(int worker, const uint64_t* keys) {
+  const int64_t first = num_occurrences_ * worker / num_workers_;
+  const int64_t last = num_occurrences_ * (worker + 1) / num_workers_;
   std::memcpy(keys_.data() + first, keys + first,
               static_cast<size_t>(last - first) * sizeof(uint64_t));
+}
+
+void BatchPlan::Prepare(Worker* worker) {
+  WorkerBatch& batch = worker->batch;
+  const int64_t most = num_occurrences_;
   batch.keys = worker->keys.Reserve(most + kKeyPadding);
-  batch.runs = worker->runs.Reserve(most + 8);
-  batch.accumulators = worker->accumulators.Reserve(most + kChunkSlack);
+  batch.ids = worker->ids.Reserve(most + kChunkSlack);
   batch.scan_positions = worker->scan_positions.Reserve(most + kChunkSlack);
-  batch.extra_owners = worker->extra_owners.Reserve(most / kRunLength + 8);
-  batch.next_runs = worker->next_runs.Reserve(most / kRunLength + 8);
   batch.slots = worker->slots.Reserve(most + 8);
   batch.missing = worker->missing.Reserve(most + 8);
   batch.num_missing = 0;
   batch.num_reserved = 0;
-  const auto expected = static_cast<uint64_t>(4 * worker->last_unique);
-  for (uint64_t entries = PowerOfTwoFrom(std::max(kMinIdTable, expected));; entries *= 2) {
-    batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
-    batch.id_mask = entries - 1;
-    if (loops.deduplicate(&batch, keys, num_occurrences_)) break;
+  batch.id_mask = 0;
+}
+
+// Makes the id table as large as the batch before wanted it, or twice as large as it is.
+void BatchPlan::GrowIdTable(Worker* worker, int32_t dim) {
+  WorkerBatch& batch = worker->batch;
+  const uint64_t entries =
+      batch.id_mask != 0
+          ? 2 * (batch.id_mask + 1)
+          : PowerOfTwoFrom(std::max(kMinIdTable, static_cast<uint64_t>(4 * worker->last_unique)));
+  batch.id_table = worker->id_table.Reserve(static_cast<int64_t>(entries));
+  batch.id_mask = entries - 1;
+  batch.most_unique = static_cast<int64_t>(entries - entries / 8);
+  if (dim != 0) {
+    batch.values = worker->values.Reserve(std::min(batch.most_unique, num_occurrences_) * dim);
   }
+}
+
+void BatchPlan::Finish(Worker* worker) {
+  WorkerBatch& batch = worker->batch;
   worker->last_unique = batch.num_unique;
+  batch.window_begin = 0;
+  batch.window_end = batch.num_unique;
   std::memset(batch.keys + batch.num_unique, 0, kKeyPadding * sizeof(uint64_t));
 }
 
@@ -151,12 +205,24 @@ void BatchPlan::PrepareMissing() {
 }
 
 void BatchPlan::PrepareValues(int32_t dim) {
-  for (int i = 0; i < num_workers_; ++i) PrepareValues(&workers_[i], dim);
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    worker.batch.values = worker.values.Reserve(worker.batch.num_unique * dim);
+  }
 }
 
-void BatchPlan::PrepareValues(Worker* worker, int32_t dim) {
-  const int64_t num_values = worker->batch.num_unique + worker->batch.num_extra;
-  worker->batch.values = worker->values.Reserve(num_values * dim);
+void BatchPlan::PrepareSums(int32_t dim) {
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    WorkerBatch& batch = worker.batch;
+    const int64_t most_runs = batch.num_occurrences / kRunLength + 1;
+    // Every hot key's last run may be set aside before it is full.
+    batch.values = worker.values.Reserve((batch.num_unique + 2 * most_runs) * dim);
+    batch.counts = worker.counts.Reserve(batch.num_unique);
+    batch.youngest = worker.youngest.Reserve(batch.num_unique);
+    batch.hot_ids = worker.hot_ids.Reserve(most_runs);
+    batch.older = worker.older.Reserve(2 * most_runs);
+  }
 }
 
 int64_t BatchPlan::num_missing() const {

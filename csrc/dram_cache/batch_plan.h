@@ -32,21 +32,21 @@ class BatchPlan {
   BatchPlan(const BatchPlan&) = delete;
   BatchPlan& operator=(const BatchPlan&) = delete;
 
-  // Copies keys[count] and deduplicates them. A table's part p owns the sub-parts
-  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. Each worker
-  // goes on with then(its batch), whose window is all its keys, before the others are done; it
-  // finds room for a value of `dim` floats a key if dim is not 0.
-  template <class Then>
-  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim,
-             const BatchLoops& loops, ThreadPool* pool, Then then) {
+  // Copies keys[count] and has every worker deduplicate its share by deduplicate(its batch), which
+  // returns false if it needs a larger id table. A table's part p owns the sub-parts
+  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. There is
+  // room for a value of `dim` floats a key.
+  template <class Deduplicate>
+  void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim, ThreadPool* pool,
+             Deduplicate deduplicate) {
     Begin(keys, count, num_parts, pool);
     const auto work = [&](int i) {
-      Deduplicate(i, keys, loops);
-      WorkerBatch& batch = workers_[i].batch;
-      batch.window_begin = 0;
-      batch.window_end = batch.num_unique;
-      if (dim != 0) PrepareValues(&workers_[i], dim);
-      then(&batch);
+      CopyKeys(i, keys);
+      Prepare(&workers_[i]);
+      do {
+        GrowIdTable(&workers_[i], dim);
+      } while (!deduplicate(&workers_[i].batch));
+      Finish(&workers_[i]);
     };
     if (num_workers_ == 1) {
       const DefaultFloatMode mode;
@@ -57,6 +57,22 @@ class BatchPlan {
       });
     }
     CountUnique();
+  }
+
+  // True if deduplicating keys[count] for a pull would not pay: they hardly repeat, by a sample,
+  // and no push has lately come after such a pull, which has to deduplicate them after all.
+  bool IsPulledEach(const uint64_t* keys, int64_t count);
+  // A plan is wanted: if it is for the keys just pulled, that pull had better deduplicated.
+  void MissPulledEach();
+  // Has every worker go through its share by pull(its batch). The plan is empty afterwards; returns
+  // how many keys were missing.
+  template <class Pull>
+  int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool,
+                   Pull pull) {
+    Begin(keys, count, num_parts, pool);
+    for (int i = 0; i < num_workers_; ++i) Prepare(&workers_[i]);
+    ForWorkers(pool, pull);
+    return EndPullEach();
   }
 
   // True if keys[count] are this plan's, byte for byte.
@@ -81,13 +97,17 @@ class BatchPlan {
   void SetWindow(int64_t first, int64_t count);
   // Makes room for what reserve needs to know about the window's missing keys.
   void PrepareMissing();
-  // Makes room for a value a key (and a run).
+  // Makes room for a value a key.
   void PrepareValues(int32_t dim);
+  // Makes room for a sum a key, and for what summing needs besides.
+  void PrepareSums(int32_t dim);
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
   int64_t num_occurrences() const { return num_occurrences_; }
   int64_t num_unique() const { return num_unique_; }
+  // Keys that the last pull looked up: the unique ones, or all if it did not deduplicate.
+  int64_t num_looked_up() const { return was_pulled_each_ ? num_pulled_each_ : num_unique_; }
   int64_t num_missing() const;
   int64_t window_size() const { return window_size_; }
   int64_t window_end() const { return window_first_ + window_size_; }
@@ -103,9 +123,8 @@ class BatchPlan {
  private:
   struct Worker {
     WorkerBatch batch = {};
-    Array<uint32_t> id_table, accumulators, scan_positions, extra_owners, next_runs;
+    Array<uint32_t> id_table, ids, scan_positions, counts, hot_ids, youngest, older;
     Array<uint32_t> starts, positions, missing, order;
-    Array<KeyRuns> runs;
     Array<uint64_t> keys;
     Array<int64_t> slots;
     Array<uint8_t> second_round;
@@ -116,8 +135,11 @@ class BatchPlan {
 
   void Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool);
   void ChooseOwners(const uint64_t* keys, int64_t num_parts);
-  void Deduplicate(int worker, const uint64_t* keys, const BatchLoops& loops);
-  void PrepareValues(Worker* worker, int32_t dim);
+  void CopyKeys(int worker, const uint64_t* keys);
+  void Prepare(Worker* worker);
+  void GrowIdTable(Worker* worker, int32_t dim);
+  static void Finish(Worker* worker);
+  int64_t EndPullEach();
   void CountUnique();
 
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
@@ -128,6 +150,9 @@ class BatchPlan {
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;
   bool is_sorted_ = false;
+  bool was_pulled_each_ = false;
+  int64_t num_pulled_each_ = 0;
+  int pulls_to_wait_ = 0;  // before a pull may go without deduplicating again
 };
 
 }  // namespace hps

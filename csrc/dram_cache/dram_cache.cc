@@ -113,14 +113,26 @@ void DramCache::SweepBuckets() {
 
 void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
   Abandon(plan);
-  plan->Build(keys, count, shape().num_parts, 0, *loops_, pool_, [](WorkerBatch*) {});
+  plan->MissPulledEach();
+  plan->Build(keys, count, shape().num_parts, 0, pool_,
+              [&](WorkerBatch* worker) { return loops_->deduplicate(worker, keys, count); });
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
   Abandon(plan);
-  plan->Build(keys, count, shape().num_parts, view_.dim, *loops_, pool_, [&](WorkerBatch* worker) {
+  if (plan->IsPulledEach(keys, count)) {
+    const auto pull = [&](WorkerBatch* worker) {
+      loops_->pull_each(view_, worker, keys, count, out);
+    };
+    if (plan->PullEach(keys, count, shape().num_parts, pool_, pull) == 0) {
+      counters_.hits += count;
+      AdvanceClock(count);
+      return 0;
+    }
+  }
+  plan->Build(keys, count, shape().num_parts, view_.dim, pool_, [&](WorkerBatch* worker) {
     // Another worker may miss keys; what this one writes then is written again.
-    loops_->find_and_expand(view_, worker, out);
+    return loops_->pull(view_, worker, keys, count, out);
   });
   return CountFound(plan);
 }
@@ -338,11 +350,13 @@ void DramCache::Gather(BatchPlan* plan, float* out) {
 }
 
 void DramCache::Expand(BatchPlan* plan, float* out) {
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->expand(*worker, view_.dim, out); });
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    loops_->expand(*worker, view_.dim, plan->num_occurrences(), out);
+  });
 }
 
 int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
-  plan->PrepareValues(view_.dim);
+  plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     worker->result = loops_->sum_gradients(view_, worker, gradients);
   });

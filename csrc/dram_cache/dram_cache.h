@@ -45,7 +45,8 @@ class DramCache {
 
   void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
   // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
-  // the number of missing keys.
+  // the number of missing keys. Keys that hardly repeat are looked up without deduplicating them;
+  // if none is missing the plan is empty afterwards.
   int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out);
   // Looks up unique keys [first, first + count), the plan's window from now on. Returns the
   // missing.

@@ -79,5 +79,28 @@ inline void AddColumns(float* sum, const float* values, int dim) {
   for (; d < columns; ++d) sum[d] += values[d];
 }
 
+// sum = values if they are a key's first, else sum + values; both from +0, so that -0 alone is +0.
+// Without a branch: whether a key is new cannot be predicted.
+template <int kDim>
+inline void AddToSum(bool is_first, float* sum, const float* values, int dim) {
+  const int columns = kDim > 0 ? kDim : dim;
+  int d = 0;
+#if defined(__AVX512F__)
+  const auto kept = static_cast<__mmask16>(is_first ? 0 : 0xffff);
+  for (; d + 16 <= columns; d += 16) {
+    const __m512 before = _mm512_maskz_loadu_ps(kept, sum + d);
+    _mm512_storeu_ps(sum + d, _mm512_add_ps(before, _mm512_loadu_ps(values + d)));
+  }
+#else
+  using Mask16 = int __attribute__((vector_size(64)));
+  const Mask16 kept = Mask16{} - (is_first ? 0 : 1);
+  for (; d + 16 <= columns; d += 16) {
+    const auto before = reinterpret_cast<Mask16>(Float16(Sixteen(sum + d))) & kept;
+    Sixteen(sum + d) = reinterpret_cast<Float16>(before) + Sixteen(values + d);
+  }
+#endif
+  for (; d < columns; ++d) sum[d] = (is_first ? 0.0f : sum[d]) + values[d];
+}
+
 }  // namespace HPS_BUILD
 }  // namespace hps

@@ -43,6 +43,10 @@ class TwinPlan:
         return len(self.keys)
 
     @property
+    def num_looked_up(self) -> int:
+        return self.num_unique
+
+    @property
     def num_unique(self) -> int:
         return len(self.unique_keys)
 

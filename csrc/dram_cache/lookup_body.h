@@ -1,0 +1,281 @@
+// Look-ups and the way of embeddings to the output, compiled once an instruction set.
+//
+// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h.
+#pragma once
+
+#include "dram_cache/batch_loops.h"
+#include "dram_cache/row_copy.h"
+#include "optimizer/lanes.h"
+#include "table/host_group.h"
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+inline constexpr int kGroup = 32;
+inline constexpr int64_t kStreamedFloats = 1 << 20;  // an output this large goes past the caches
+
+// Calls body with the widths that are worth compiling for as constants, any other as 0.
+template <class Body>
+inline auto WithDim(int dim, Body body) {
+  switch (dim) {
+    case 8:
+      return body(HostLanes<8>{dim});
+    case 16:
+      return body(HostLanes<16>{dim});
+    case 32:
+      return body(HostLanes<32>{dim});
+    case 64:
+      return body(HostLanes<64>{dim});
+    case 128:
+      return body(HostLanes<128>{dim});
+    default:
+      return body(HostLanes<0>{dim});
+  }
+}
+
+// What becomes of a row that was found.
+enum class Taking {
+  kSlot,    // only its slot is wanted
+  kValue,   // its embedding goes to the worker's values
+  kOutput,  // its embedding goes to the key's one position in the output
+};
+
+// A group of keys on its way through a look-up.
+struct LookupStage {
+  uint64_t first[kGroup];
+  uint64_t second[kGroup];
+  uint64_t digests[kGroup];
+  uint64_t candidates[kGroup];  // slots of the first bucket that have the digest
+};
+
+inline void AskForBuckets(const TableView& table, const uint64_t* keys, int count,
+                          LookupStage* stage) {
+  const TableShape shape = table.shape;
+  // Whole groups, so that the arithmetic is done in wide registers; keys are padded for it.
+  for (int i = 0; i < kGroup; ++i) {
+    const uint64_t hash = MixKey(keys[i]);
+    stage->first[i] = FirstBucket(shape, hash);
+    stage->second[i] = SecondBucket(shape, hash);
+    stage->digests[i] = DigestOf(hash);
+  }
+  for (int i = 0; i < count; ++i) {
+    __builtin_prefetch(table.digests + stage->first[i] * kBucketSlots);
+    __builtin_prefetch(table.spilled + stage->first[i]);
+  }
+}
+
+// Asks for the first `bytes` of a row; rows are aligned to 16, so its last 16 share a line.
+template <bool kWrite = false>
+inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
+  for (int64_t line = 0; line < bytes - 16; line += 64) __builtin_prefetch(row + line, kWrite);
+  __builtin_prefetch(row + bytes - 1, kWrite);
+}
+
+// Compares digests, then asks for the rows: in a loop of its own and short, because a prefetch
+// retires only once its page is known, and how many such waits go on at once is up to how many
+// prefetches the processor has in view.
+template <int kDim, Taking kTaking>
+inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
+  const int64_t dim = kDim > 0 ? kDim : cache.dim;
+  const int64_t useful_bytes = kRowHeaderBytes + (kTaking == Taking::kSlot ? 0 : 4 * dim);
+  const TableView& table = cache.table;
+  const HostGroup group;
+  int64_t slots[2 * kGroup];
+  int num_slots = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto bucket = static_cast<int64_t>(stage->first[i]);
+    const auto digest = static_cast<uint8_t>(stage->digests[i]);
+    const uint64_t mask = group.match(table.digests + bucket * kBucketSlots, digest);
+    stage->candidates[i] = mask;
+    // In one bucket of five some other key has the same digest, so a second candidate counts too.
+    const uint64_t others = mask & (mask - 1);
+    slots[num_slots] = bucket * kBucketSlots + (mask == 0 ? 0 : LowestBit(mask));
+    num_slots += mask != 0;
+    slots[num_slots] = bucket * kBucketSlots + (others == 0 ? 0 : LowestBit(others));
+    num_slots += others != 0;
+    if (mask == 0 && table.spilled[bucket] != 0) {
+      __builtin_prefetch(table.digests + stage->second[i] * kBucketSlots);
+    }
+  }
+  for (int i = 0; i < num_slots; ++i) PrefetchRow(RowAt(table, slots[i]), useful_bytes);
+  if (!cache.keeps_stamps) return;
+  for (int i = 0; i < num_slots; ++i) __builtin_prefetch(table.marks + slots[i], 1);
+}
+
+inline int64_t SlotOf(const TableView& table, const LookupStage& stage, int i, uint64_t key) {
+  const auto bucket = static_cast<int64_t>(stage.first[i]);
+  for (uint64_t left = stage.candidates[i]; left != 0; left &= left - 1) {
+    const int64_t slot = bucket * kBucketSlots + LowestBit(left);
+    if (KeyAt(table, slot) == key) return slot;
+  }
+  if (table.spilled[bucket] == 0) return kNoSlot;
+  const auto digest = static_cast<uint8_t>(stage.digests[i]);
+  return FindInBucket(HostGroup{}, table, static_cast<int64_t>(stage.second[i]), digest, key);
+}
+
+inline const float* WeightsAt(const TableView& table, int64_t slot) {
+  return reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
+}
+
+template <int kDim, bool kStream>
+inline void WriteRow(const float* src, int dim, float* dst) {
+  if constexpr (kStream) {
+    StreamColumns<kDim>(src, dst);
+  } else {
+    CopyColumns<kDim>(src, dim, dst);
+  }
+}
+
+template <int kDim, bool kStream, Taking kTaking>
+inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
+                      const LookupStage& stage, float* out) {
+  const TableView& table = cache.table;
+  const int64_t dim = kDim > 0 ? kDim : cache.dim;
+  for (int i = 0; i < count; ++i) {
+    const int64_t id = first + i;
+    const int64_t slot = SlotOf(table, stage, i, worker->keys[id]);
+    worker->slots[id] = slot;
+    if (slot == kNoSlot) {
+      worker->missing[worker->num_missing++] = static_cast<uint32_t>(id);
+      continue;
+    }
+    if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
+    const float* weights = WeightsAt(table, slot);
+    if (kTaking == Taking::kValue) {
+      CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
+    }
+    if (kTaking == Taking::kOutput) {
+      WriteRow<kDim, kStream>(weights, cache.dim, out + worker->scan_positions[id] * dim);
+    }
+  }
+}
+
+// Look-ups on their way: each group of keys a few groups behind the next, hash and ask for the
+// bucket's lines; compare digests and ask for the row; check the key and use the row. Memory
+// latency is all there is to hide.
+template <int kDim, bool kStream, Taking kTaking>
+class Lookup {
+ public:
+  // Looks up the worker's keys from its window's begin on; `out` is for Taking::kOutput.
+  Lookup(const CacheView& cache, WorkerBatch* worker, float* out)
+      : cache_(cache), worker_(worker), out_(out), begin_(worker->window_begin) {
+    worker->num_missing = 0;
+  }
+
+  // Goes on as far as whole groups of the first `available` keys allow.
+  void UpTo(int64_t available) {
+    while ((num_asked_ + 1) * kGroup <= available) {
+      Ask(kGroup);
+      if (num_asked_ > kRowsBehind) AskRows(num_asked_ - kRowsBehind - 1, kGroup);
+      if (num_asked_ > kCheckBehind) Check(num_asked_ - kCheckBehind - 1, kGroup);
+    }
+  }
+
+  // Looks up all that is left of `total` keys.
+  void Finish(int64_t total) {
+    UpTo(total);
+    const auto rest = static_cast<int>(total - num_asked_ * kGroup);
+    if (rest > 0) Ask(rest);
+    const auto length = [&](int64_t group) {
+      return static_cast<int>(total - group * kGroup < kGroup ? total - group * kGroup : kGroup);
+    };
+    const int64_t first_left = num_checked_ / kGroup;
+    const int64_t asked_rows = num_asked_rows_;
+    for (int64_t group = asked_rows; group < num_asked_; ++group) AskRows(group, length(group));
+    for (int64_t group = first_left; group < num_asked_; ++group) Check(group, length(group));
+  }
+
+  int64_t num_checked() const { return num_checked_; }
+
+ private:
+  static constexpr int64_t kRowsBehind = 1;
+  static constexpr int64_t kCheckBehind = 2;
+  static constexpr int64_t kRing = 4;
+
+  void Ask(int count) {
+    AskForBuckets(cache_.table, worker_->keys + begin_ + num_asked_ * kGroup, count,
+                  &stages_[num_asked_ % kRing]);
+    ++num_asked_;
+  }
+  void AskRows(int64_t group, int count) {
+    AskForRows<kDim, kTaking>(cache_, count, &stages_[group % kRing]);
+    num_asked_rows_ = group + 1;
+  }
+  void Check(int64_t group, int count) {
+    CheckKeys<kDim, kStream, kTaking>(cache_, worker_, begin_ + group * kGroup, count,
+                                      stages_[group % kRing], out_);
+    num_checked_ += count;
+  }
+
+  const CacheView& cache_;
+  WorkerBatch* const worker_;
+  float* const out_;
+  const int64_t begin_;
+  int64_t num_asked_ = 0;  // groups
+  int64_t num_asked_rows_ = 0;
+  int64_t num_checked_ = 0;  // keys
+  LookupStage stages_[kRing];
+};
+
+// Writes collected embeddings to all their positions. Rows lie scattered over the table, but
+// collected they are few and dense; so the large output is written front to back, from values in a
+// near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
+// collected, the batch can be expanded up to the first occurrence of the next one.
+template <int kDim, bool kStream>
+class Expander {
+ public:
+  Expander(const WorkerBatch& worker, int dim, float* out)
+      : worker_(worker), any_dim_(dim), out_(out) {}
+
+  // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
+  void UpTo(int64_t num_collected, int64_t most) {
+    constexpr int64_t kAhead = 16;
+    const int64_t dim = kDim > 0 ? kDim : any_dim_;
+    float* values = worker_.values;
+    const uint32_t* ids = worker_.ids;
+    int64_t i = next_;
+    const int64_t left = worker_.num_occurrences - i;
+    const int64_t end = i + (left < most ? left : most);
+    for (; i < end; ++i) {
+      const int64_t id = ids[i] & ~kFirstOfKey;
+      if (id >= num_collected) break;
+      // What stands behind the last occurrence is some id of an earlier batch, and harmless.
+      const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
+      for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+      WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + worker_.scan_positions[i] * dim);
+    }
+    next_ = i;
+  }
+
+  void Finish() {
+    UpTo(worker_.num_unique, worker_.num_occurrences);
+    if constexpr (kStream) EndStream();
+  }
+
+ private:
+  const WorkerBatch& worker_;
+  const int any_dim_;
+  float* const out_;
+  int64_t next_ = 0;
+};
+
+template <bool kStream>
+struct Streaming {
+  static constexpr bool value = kStream;
+};
+
+// Calls body(lanes, streaming) as suits an output for `count` keys.
+template <class Body>
+inline auto WithOutput(int32_t dim, int64_t count, const float* out, Body body) {
+  const bool is_large = count * dim >= kStreamedFloats;
+  return WithDim(dim, [&](auto lanes) {
+    constexpr int kWidth = decltype(lanes)::kWidth;
+    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
+      if (is_large && CanStream<kWidth>(out)) return body(lanes, Streaming<true>{});
+    }
+    return body(lanes, Streaming<false>{});
+  });
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps
