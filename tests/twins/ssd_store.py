@@ -136,6 +136,10 @@ class TwinSsdStore:
         self.disk.checkpoints = [cut for cut in kept if cut.id not in old]
         return self.checkpoints()[-1]
 
+    def compact(self, table: str | None = None) -> None:
+        assert not self.read_only
+        assert table is None or table in self.tables
+
     def restore(self, tag: str | int | None) -> None:
         self._load(tag)
         self.num_loads += 1
