@@ -471,9 +471,11 @@ class ParameterServer:
             self._check_writable("compact")
             if table is not None:
                 self._stack(table)
-            before = int(self._store.stats()["files_bytes"])
-            self._store.compact(table)
-            return {"bytes_before": before, "bytes_after": int(self._store.stats()["files_bytes"])}
+            store = self._store
+        # Without the lock: pulls and pushes go on.
+        before = int(store.stats()["files_bytes"])
+        store.compact(table)
+        return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
 
     # Lifetime.
 
