@@ -161,7 +161,8 @@ class TwinSsdStore:
         return dict(self._find(tag).extras) if self.disk.checkpoints else {}
 
     def stats(self) -> dict[str, Any]:
-        return {"index_bytes": sum(16 * len(rows) for rows in self.tables.values())}
+        num_rows = sum(map(len, self.tables.values()))
+        return {"index_bytes": 16 * num_rows, "files_bytes": 32 * num_rows}
 
     def verify(self) -> list[tuple[str, str]]:
         return [("segment-1", "damaged")] if self.disk.damaged_keys else []
