@@ -1,4 +1,4 @@
-"""hps stats, verify, checkpoints, compact, export, import, and how the command line ends in errors."""
+"""The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
 import json
 import re

@@ -1,10 +1,12 @@
-// Compaction, one thread: crashes at every call, what is stored while rows are copied, the bound on
-// space, tombstones, full disks, damage. Each ends with a store that opens at a whole checkpoint.
+// Compaction, step by step: crashes at every call, what is stored while rows are copied, the bound
+// on space, tombstones, full disks, damage. Each ends with a store that opens at a whole
+// checkpoint.
 //
 // Above it: ctest. Below it: compaction_lab.h, fault_file_system.h, csrc/ssd_store.
 #include <cerrno>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "compaction_lab.h"
 #include "fault_file_system.h"
@@ -136,7 +138,7 @@ bool MeddleAt(const CompactionLab& lab, int64_t read, Meddling meddling) {
   files.on_read = [&](const std::string&) {
     if (has_meddled || num_reads++ != read) return;
     has_meddled = true;
-    Meddle(store.get(), meddling, saved, &state);
+    std::thread([&] { Meddle(store.get(), meddling, saved, &state); }).join();
   };
   HPS_CHECK(store->Compact(0, 1).ok());
   files.on_read = nullptr;
@@ -173,7 +175,9 @@ void TestCheckpointInTheMiddleOfAnInstall(const CompactionLab& lab) {
   int num_reads = 0;  // since the output stands among the segments
   files.on_read = [&](const std::string&) {
     if (store->table(0).Figures().num_segments < 3 || ++num_reads != 2) return;
-    HPS_CHECK(Drop(store.get(), Range(0, kMany, 10), &state).ok() && Save(store.get()).ok());
+    std::thread([&] {
+      HPS_CHECK(Drop(store.get(), Range(0, kMany, 10), &state).ok() && Save(store.get()).ok());
+    }).join();
     most_segments = store->Checkpoints().back().num_segments;
   };
   HPS_CHECK(store->Compact(0, 1).ok());

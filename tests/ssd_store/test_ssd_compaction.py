@@ -211,9 +211,9 @@ def test_a_lower_threshold_keeps_less_dead_bytes(tmp_path: Path) -> None:
     kept = {}
     for threshold in (0.2, 0.8):
         path = tmp_path / str(threshold)
-        with open_store(path, compaction_threshold=threshold) as store:
+        with open_store(path, compaction_threshold=threshold, segment_bytes=2**13) as store:
             random = np.random.default_rng(3)
-            for value in range(150):
+            for value in range(50):
                 store.append("ads", make_rows(random.permutation(KEYS)[:500], value))
             assert store.stats()["append_waits"] > 0
             kept[threshold] = store.stats()["tables"]["ads"]["segment_bytes"]
