@@ -6,12 +6,15 @@
 
 #include <stdlib.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/check.h"
@@ -132,10 +135,13 @@ inline bool IsWhole(const CompactionLab& lab) {
   return status.ok() && damages.empty();
 }
 
-// The operating system's files, but every read of a segment calls `on_read` first.
+// The operating system's files, but every read of a segment calls `on_read` first, and while
+// `is_full` the disk has no space for a new file of any thread but `favoured`.
 class ReadHooks final : public FileSystem {
  public:
   std::function<void(const std::string& path)> on_read;
+  std::atomic<bool> is_full{false};
+  const std::thread::id favoured = std::this_thread::get_id();
 
   Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override;
   Status Rename(const std::string& source, const std::string& target) override {

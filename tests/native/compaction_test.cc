@@ -94,10 +94,35 @@ void TestForgottenSyncsAreNoticed(const CompactionLab& lab) {
   HPS_CHECK(violations > 0);
 }
 
-// What somebody else does in the middle of a compaction.
-enum class Meddling { kChanges, kErasesAll, kCheckpoints, kRestores, kLast };
+State StartState() {
+  State state;
+  for (const uint64_t key : Range(0, kKeys)) state[key] = 1;
+  return state;
+}
 
-void Meddle(SsdStore* store, Meddling meddling, const State& saved, State* state) {
+// What somebody else does in the middle of a compaction.
+enum class Meddling {
+  kChanges,
+  kErasesAll,
+  kCheckpoints,
+  kRestores,
+  kErasesLate,
+  kOverwritesLate,
+  kLast
+};
+
+// `visit` counts the reads since the first that was meddled with.
+void Meddle(SsdStore* store, Meddling meddling, int visit, State* state) {
+  const auto turn = static_cast<uint64_t>(visit);
+  const bool is_late = meddling == Meddling::kErasesLate || meddling == Meddling::kOverwritesLate;
+  if (is_late && visit == 0) {  // opens a segment that has a smaller number than the next output
+    HPS_CHECK(Put(store, {0}, 5, state).ok());
+  } else if (meddling == Meddling::kErasesLate) {
+    HPS_CHECK(Drop(store, Range((turn - 1) % 17, kKeys, 17), state).ok());
+  } else if (meddling == Meddling::kOverwritesLate) {
+    HPS_CHECK(Put(store, Range(turn % 17, kKeys, 17), 100 + turn, state).ok());
+  }
+  if (is_late || visit > 0) return;
   switch (meddling) {
     case Meddling::kChanges:
       HPS_CHECK(Put(store, Range(0, kKeys, 5), 7, state).ok());
@@ -116,7 +141,7 @@ void Meddle(SsdStore* store, Meddling meddling, const State& saved, State* state
       break;
     default:
       HPS_CHECK(store->Restore({"start", 0}).ok());
-      *state = saved;
+      *state = StartState();
       HPS_CHECK(Put(store, Range(0, kKeys, 9), 6, state).ok());
   }
 }
@@ -129,26 +154,29 @@ bool MeddleAt(const CompactionLab& lab, int64_t read, Meddling meddling) {
   HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
   State state;
   HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get(), "start").ok());
-  const State saved = state;
   HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok());
   HPS_CHECK(Drop(store.get(), Range(0, kKeys, 7), &state).ok() && Save(store.get()).ok());
   HPS_CHECK(Put(store.get(), Range(4, kKeys, 7), 3, &state).ok() && Save(store.get()).ok());
   int64_t num_reads = 0;
-  bool has_meddled = false;
+  int num_visits = 0;
+  bool is_meddling = false;
   files.on_read = [&](const std::string&) {
-    if (has_meddled || num_reads++ != read) return;
-    has_meddled = true;
-    std::thread([&] { Meddle(store.get(), meddling, saved, &state); }).join();
+    if (is_meddling || num_reads++ < read) return;
+    is_meddling = true;
+    std::thread([&] { Meddle(store.get(), meddling, num_visits++, &state); }).join();
+    is_meddling = false;
   };
   HPS_CHECK(store->Compact(0, 1).ok());
   files.on_read = nullptr;
-  HPS_CHECK(Holds(*store, kKeys, state));
-  HPS_CHECK(Save(store.get()).ok() && store->Compact(0, 1).ok() && Holds(*store, kKeys, state));
+  HPS_CHECK(Holds(*store, kKeys, state) && Save(store.get()).ok());
+  store.reset();
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok() && Holds(*store, kKeys, state));
+  HPS_CHECK(store->Compact(0, 1).ok() && Holds(*store, kKeys, state));
   store.reset();
   HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
   HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
   HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
-  return has_meddled;
+  return num_visits > 0;
 }
 
 void TestWhatIsStoredMeanwhileWins(const CompactionLab& lab) {

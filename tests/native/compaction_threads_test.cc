@@ -129,6 +129,33 @@ void TestTheThreadGivesSpaceBackByItself(const CompactionLab& lab) {
   HPS_CHECK(lab.BytesOnDisk() < before / 4 && Holds(*store, 40000, state));
 }
 
+// A segment that is mostly dead is rewritten alone; its tombstones still hide rows of an older one.
+void TestTombstonesOutliveTheirSegment(const CompactionLab& lab) {
+  lab.Reset();
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), ThreadedOptions(lab), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, 1000), 1, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Drop(store.get(), Range(0, 1000, 10), &state).ok());
+  HPS_CHECK(Put(store.get(), Range(2000, 2600), 1, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(2000, 2500), 2, &state).ok() && Save(store.get()).ok());
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (store->Figures().compactions == 0 && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  HPS_CHECK(Save(store.get()).ok());
+  const TableFigures figures = store->table(0).Figures();
+  HPS_CHECK(store->Figures().compactions == 1 && figures.num_segments == 3);
+  HPS_CHECK(figures.segment_bytes > figures.live_bytes + 100 * store->table(0).RowSpace());
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, 3000, state));
+  HPS_CHECK(store->Compact(0, 1).ok() && Holds(*store, 3000, state));
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, 3000, state));
+}
+
 // A pace that would take a day makes an append wait for the thread, which has to hurry.
 void TestAnAppendThatWaitsIsServedFlatOut(const CompactionLab& lab) {
   lab.Reset();
@@ -147,9 +174,42 @@ void TestAnAppendThatWaitsIsServedFlatOut(const CompactionLab& lab) {
   HPS_CHECK(store->Figures().append_waits > 0);
   HPS_CHECK(Clock::now() - start < std::chrono::seconds(60));
   HPS_CHECK(Holds(*store, kKeys, state));
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (!store->table(0).IsCompacting() && Clock::now() < end) std::this_thread::yield();
+  HPS_CHECK(store->table(0).IsCompacting());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto before_close = Clock::now();
   store.reset();  // in the middle of a compaction that pauses for hours
   HPS_CHECK(Clock::now() - before_close < std::chrono::seconds(10));
+}
+
+// The bound gives way when compaction cannot work: what the disk takes is neither refused nor late.
+void TestAppendsGoOnWhenCompactionFails(const CompactionLab& lab) {
+  lab.Reset();
+  ReadHooks files;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, ThreadedOptions(lab), &store).ok());
+  State state;
+  files.is_full = true;
+  const auto start = Clock::now();
+  std::mt19937_64 random(4);
+  for (uint64_t value = 1; value < 80; ++value) {
+    std::vector<uint64_t> keys = Range(0, kKeys);
+    std::erase_if(keys, [&](uint64_t) { return random() % 3 != 0; });
+    HPS_CHECK(Put(store.get(), keys, value, &state).ok());
+  }
+  const auto is_within = [&] {
+    const TableFigures figures = store->table(0).Figures();
+    return figures.segment_bytes <= 2 * figures.live_bytes + 4 * store->table(0).FullSegmentBytes();
+  };
+  HPS_CHECK(!is_within() && store->Figures().compaction_failures > 0);
+  HPS_CHECK(Clock::now() - start < std::chrono::seconds(20));
+  files.is_full = false;
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (!is_within() && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  HPS_CHECK(is_within() && Holds(*store, kKeys, state));
 }
 
 // Appends from one thread, close from another: each append ends, well or as refused.
@@ -179,7 +239,9 @@ int main() {
   const hps::CompactionLab lab;
   hps::TestReadersSeeTheNewestRows(lab);
   hps::TestTheThreadGivesSpaceBackByItself(lab);
+  hps::TestTombstonesOutliveTheirSegment(lab);
   hps::TestAnAppendThatWaitsIsServedFlatOut(lab);
+  hps::TestAppendsGoOnWhenCompactionFails(lab);
   hps::TestCloseEndsAnAppendThatWaits(lab);
   std::printf("ok\n");
   return 0;
