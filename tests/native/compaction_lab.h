@@ -183,6 +183,9 @@ class HookedFile final : public File {
 };
 
 inline Status ReadHooks::Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) {
+  if (is_full && mode == OpenMode::kCreateNew && std::this_thread::get_id() != favoured) {
+    return SystemError("(fault) make", path, ENOSPC);
+  }
   std::unique_ptr<File> opened;
   HPS_RETURN_IF_ERROR(files_->Open(path, mode, &opened));
   *file = std::make_unique<HookedFile>(this, std::move(opened));

@@ -118,7 +118,9 @@ void Meddle(SsdStore* store, Meddling meddling, int visit, State* state) {
   if (is_late && visit == 0) {  // opens a segment that has a smaller number than the next output
     HPS_CHECK(Put(store, {0}, 5, state).ok());
   } else if (meddling == Meddling::kErasesLate) {
-    HPS_CHECK(Drop(store, Range((turn - 1) % 17, kKeys, 17), state).ok());
+    // Even keys: the second output holds them, and the first has nothing dead.
+    HPS_CHECK(Drop(store, {0}, state).ok());
+    HPS_CHECK(Drop(store, Range(turn * 2 % 34, kKeys, 34), state).ok());
   } else if (meddling == Meddling::kOverwritesLate) {
     HPS_CHECK(Put(store, Range(turn % 17, kKeys, 17), 100 + turn, state).ok());
   }
