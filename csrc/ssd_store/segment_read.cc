@@ -42,7 +42,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
   HPS_RETURN_IF_ERROR(CheckLength(file, segment));
   uint64_t offset = info.RecordOffset(info.num_records, segment.row_bytes);
   uint32_t checksum = 0;
-  std::vector<uint64_t> words(kPieceBytes / 8);
+  std::vector<uint64_t> words(std::min(kPieceBytes / 8, info.num_records));
   for (uint64_t first = 0; first < info.num_records;) {
     const uint64_t count = std::min<uint64_t>(words.size(), info.num_records - first);
     HPS_RETURN_IF_ERROR(file->Read(offset, count * 8, words.data()));
@@ -51,7 +51,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
     first += count;
     offset += count * 8;
   }
-  std::vector<Tombstone> tombstones(kPieceBytes / kTombstoneBytes);
+  std::vector<Tombstone> tombstones(std::min(kPieceBytes / kTombstoneBytes, info.num_tombstones));
   static_assert(sizeof(Tombstone) == kTombstoneBytes);
   for (uint64_t first = 0; first < info.num_tombstones;) {
     const uint64_t count = std::min<uint64_t>(tombstones.size(), info.num_tombstones - first);

@@ -75,6 +75,16 @@ const TableSchema* FindSchema(const std::vector<TableSchema>& schemas, const std
   return nullptr;
 }
 
+void TakeWritten(const Checkpoint& cut, StoreContext* context) {
+  for (const Extra& extra : cut.extras) {
+    if (extra.name != kWrittenName) continue;
+    Decoder in(extra.bytes);
+    context->bytes_appended += in.Get<uint64_t>();
+    context->bytes_compacted += in.Get<uint64_t>();
+    context->bytes_overhead += in.Get<uint64_t>();
+  }
+}
+
 }  // namespace
 
 Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
@@ -173,6 +183,7 @@ Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
+  StartCompactor();
   return Status::Ok();
 }
 
@@ -208,6 +219,7 @@ Status SsdStore::MakeTables(const Checkpoint* cut) {
   for (const TableSchema& stored : open.tables) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
+  if (cut != nullptr) TakeWritten(*cut, &context_);
   return options_.has_rows ? LoadCut(cut) : Status::Ok();
 }
 

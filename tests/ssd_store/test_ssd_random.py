@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ TABLES = [schema("ads", 4), schema("users", 2, "adam")]
 POOL = np.array(EDGE_KEYS + [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3, 400)], np.uint64)
 
 
-def open_store(path: Path, **options: int) -> SsdStore:
+def open_store(path: Path, **options: Any) -> SsdStore:
     return SsdStore.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5, **options)
 
 
@@ -31,15 +32,21 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
     print(f"seed {seed}")
     chance = random.Random(seed)
     twin = StoreTwin([table.name for table in TABLES])
-    has_snapshots = seed % 2 == 1
-    options = {"snapshot_rows": 0 if has_snapshots else 2**40}
+    in_background = seed % 2 == 1  # else every step happens in the same order again
+    has_snapshots = seed % 3 == 1
+    options = {
+        "compact_in_background": in_background,
+        "snapshot_rows": 0 if has_snapshots else 2**40,
+    }
     store = open_store(tmp_path, **options)
     num_from_snapshot = 0
-    counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
+    verbs = ["append", "erase", "checkpoint", "restore", "delete", "crash", "compact"]
+    counts = dict.fromkeys(verbs, 0)
+    num_compactions = num_renewed = 0
     for step in range(220):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
-        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5])[0]
+        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5, 10])[0]
         counts[action] += 1
         if action == "append":
             rows = make_rows(keys, step, table.row_bytes)
@@ -61,6 +68,7 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
             store.delete_checkpoint(number)
             twin.delete(number)
         elif action == "crash":
+            num_compactions += store.stats()["compactions"]
             if has_snapshots and step % 4:
                 store.checkpoint()
                 twin.checkpoint(None)
@@ -68,9 +76,17 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
             store = open_store(tmp_path, **options)
             twin.restore(None)
             num_from_snapshot += store.stats()["snapshot_bytes"] > 0
+        elif action == "compact":
+            before = twin.current_id
+            store.compact(chance.choice([None, table.name]))
+            twin.compact([info["id"] for info in store.checkpoints()])
+            num_renewed += twin.current_id != before
         if step % 10 == 0 or action in ("restore", "crash"):
             compare(store, twin)
-    assert min(counts.values()) > 0 and (num_from_snapshot > 0) == has_snapshots
+    assert min(counts.values()) > 0
+    assert num_compactions > 3
+    assert num_renewed > 0
+    assert (num_from_snapshot > 0) == has_snapshots
     compare(store, twin)
     assert store.verify() == []
     for number, (_, state) in twin.cuts.items():

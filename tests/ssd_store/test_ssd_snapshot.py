@@ -19,7 +19,12 @@ KEYS = keys_of(range(0, 40_000, 7)) * np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_store(path: Path, **options: object) -> SsdStore:
-    settings = {"segment_bytes": 2**15, "snapshot_rows": 0, **options}
+    settings = {
+        "segment_bytes": 2**15,
+        "snapshot_rows": 0,
+        "compact_in_background": False,
+        **options,
+    }
     return SsdStore.open(path, [] if options.get("read_only") else TABLES, **settings)
 
 
