@@ -218,6 +218,22 @@ def test_one_of_another_cut_or_store_is_not_used(closed: Path, tmp_path: Path) -
         assert snapshots(closed) == []
 
 
+def test_one_of_a_copy_that_went_another_way_is_not_used(closed: Path, tmp_path: Path) -> None:
+    """Equal in every number: store, checkpoint, segments, rows. Only the digest tells."""
+    copy = tmp_path / "copy"
+    shutil.copytree(closed, copy)
+    for path, first in ((closed, 10**6), (copy, 2 * 10**6)):
+        with open_store(path) as store:
+            store.append("ads", make_rows(keys_of(range(first, first + 500)), 1))
+            store.checkpoint("next")
+    (ours,), (theirs,) = snapshots(closed), snapshots(copy)
+    assert ours.name == theirs.name and ours.read_bytes() != theirs.read_bytes()
+    shutil.copy(theirs, ours)
+    with open_store(closed, read_only=True) as reader:
+        assert loaded_bytes(reader) == 0
+        assert len(fetch(reader, "ads", keys_of(range(10**6, 10**6 + 500)))) == 500
+
+
 def test_a_segment_that_is_missing_or_cut_off_is_noticed_beside_a_snapshot(closed: Path) -> None:
     for segment in sorted(closed.glob("segment-*"))[:3]:
         whole = segment.read_bytes()
