@@ -22,7 +22,11 @@ def fill(path: Path, num_keys: int, segment_bytes: int) -> dict[int, bytes]:
     """Overwrites, erasures and erasures undone over many segments; what "ads" then holds."""
     chance = np.random.default_rng(3)
     keys = keys_of(range(num_keys)) * FACTOR
-    options = {"segment_bytes": segment_bytes, "snapshot_rows": 2**40}
+    options = {
+        "segment_bytes": segment_bytes,
+        "snapshot_rows": 2**40,
+        "compact_in_background": False,
+    }
     with SsdStore.open(path, TABLES, **options) as store:
         for value in range(4):
             store.append("ads", make_rows(chance.choice(keys, num_keys // 2), value))
