@@ -61,11 +61,17 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
   options.keep_last = nb::cast<uint32_t>(settings["keep_last"]);
+  options.num_threads = nb::cast<int>(settings["threads"]);
+  options.snapshot_rows = nb::cast<uint64_t>(settings["snapshot_rows"]);
   options.has_seed = !nb::object(settings["seed"]).is_none();
   if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
   options.read_only = nb::cast<bool>(settings["read_only"]);
+  options.has_rows = nb::cast<bool>(settings["rows"]);
   options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
   options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
+  options.compaction_threshold = nb::cast<double>(settings["compaction_threshold"]);
+  options.compaction_bytes_per_second = nb::cast<uint64_t>(settings["compaction_bytes_per_second"]);
+  options.compacts_in_background = nb::cast<bool>(settings["compact_in_background"]);
   std::unique_ptr<SsdStore> store;
   const nb::gil_scoped_release release;
   ThrowIfError(SsdStore::Open(PosixFileSystem(), options, &store));
@@ -120,6 +126,11 @@ void Erase(SsdStore& store, size_t table, ConstKeys keys, Flags found) {
   ThrowIfError(store.Erase(table, keys.data(), keys.shape(0), found.data()));
 }
 
+void Compact(SsdStore& store, size_t first, size_t end) {
+  Require(first <= end && end <= store.num_tables(), "there are no such tables");
+  ThrowIfError(store.Compact(first, end));
+}
+
 nb::dict DictFrom(const CheckpointSummary& summary) {
   nb::dict result;
   result["id"] = summary.id;
@@ -170,6 +181,19 @@ nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id) {
   return result;
 }
 
+nb::dict Clone(const SsdStore& store, const std::string& target, bool may_link) {
+  CloneSummary summary;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.Clone(target, may_link, &summary));
+  }
+  nb::dict result = DictFrom(summary.checkpoint);
+  result["files_linked"] = summary.files_linked;
+  result["files_copied"] = summary.files_copied;
+  result["bytes_copied"] = summary.bytes_copied;
+  return result;
+}
+
 std::vector<std::string> DeleteCheckpoint(SsdStore& store, const std::string& tag, uint64_t id) {
   std::vector<std::string> holders;
   ThrowIfError(store.DeleteCheckpoint({tag, id}, &holders));
@@ -190,14 +214,21 @@ std::map<std::string, uint64_t> StoreStats(const SsdStore& store) {
   return {{"bytes_read", figures.bytes_read},
           {"bytes_written", figures.bytes_written},
           {"files_bytes", figures.files_bytes},
-          {"checkpoint_only_bytes", figures.checkpoint_only_bytes}};
+          {"checkpoint_only_bytes", figures.checkpoint_only_bytes},
+          {"snapshot_bytes", figures.snapshot_bytes},
+          {"bytes_appended", figures.bytes_appended},
+          {"bytes_compacted", figures.bytes_compacted},
+          {"bytes_overhead", figures.bytes_overhead},
+          {"compactions", figures.compactions},
+          {"compaction_failures", figures.compaction_failures},
+          {"append_waits", figures.append_waits}};
 }
 
 std::vector<std::pair<std::string, std::string>> Verify(const std::string& path) {
   std::vector<Damage> damages;
   ThrowIfError(VerifyStore(PosixFileSystem(), path, &damages));
   std::vector<std::pair<std::string, std::string>> result;
-  for (const Damage& damage : damages) result.emplace_back(damage.file, damage.message);
+  for (const Damage& damage : damages) result.emplace_back(damage.file, damage.status.message());
   return result;
 }
 
@@ -249,6 +280,7 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
+      .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
       .def(
           "restore",
@@ -259,6 +291,7 @@ void BindSsdStore(nb::module_& module) {
       .def("delete_checkpoint", &DeleteCheckpoint, nb::arg("tag"), nb::arg("id"), Release())
       .def("checkpoints", &Checkpoints)
       .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
+      .def("clone", &Clone, nb::arg("target"), nb::arg("may_link"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
       .def("stats", &StoreStats, Release())
       .def("close", &SsdStore::Close, Release());

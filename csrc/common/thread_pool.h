@@ -47,4 +47,13 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
+// Calls task(number, worker) for every number under `count`, each by the next thread that is free.
+template <typename Task>
+void DealOut(ThreadPool* pool, size_t count, Task task) {
+  std::atomic<size_t> next{0};
+  pool->Run([&](int worker) {
+    for (size_t number = next++; number < count; number = next++) task(number, worker);
+  });
+}
+
 }  // namespace hps

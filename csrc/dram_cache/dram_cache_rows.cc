@@ -1,4 +1,5 @@
 // The verbs of DramCache that set, drop or walk over rows: assign, create, contains, erase, scan.
+#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"
@@ -22,6 +23,25 @@ void SetState(const RowLayout& layout, const float* state, float* row) {
   const auto state_bytes = static_cast<size_t>(layout.dim * layout.state_vectors()) * sizeof(float);
   std::memcpy(row + kFirstScalar, state, static_cast<size_t>(scalars) * sizeof(float));
   std::memcpy(row + kRowHeaderFloats + layout.dim, state + scalars, state_bytes);
+}
+
+// The first bucket of [bucket, end) that may hold a dirty row, or `end`. Most hold none, and all
+// marks of one are asked at once, so that a checkpoint does not pay for each slot of the table.
+int64_t NextDirtyBucket(const TableView& table, int64_t bucket, int64_t end) {
+  for (; bucket < end; ++bucket) {
+    const SlotMark* marks = table.marks + bucket * kBucketSlots;
+    uint64_t flags = 0;
+    for (int64_t i = 0; i < kBucketSlots; i += 4) {
+      uint64_t four = 0;
+      std::memcpy(&four, marks + i, sizeof(four));
+      flags |= four;
+    }
+    static_assert(sizeof(SlotMark) == 2);
+    uint8_t bytes[sizeof(flags)];
+    std::memcpy(bytes, &flags, sizeof(flags));
+    if ((bytes[1] | bytes[3] | bytes[5] | bytes[7]) & kDirty) break;
+  }
+  return bucket;
 }
 
 }  // namespace
@@ -123,14 +143,28 @@ int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t*
   const TableView& table = view_.table;
   const int64_t num_slots = table.shape.num_slots();
   const int64_t row_bytes = table.shape.row_bytes;
+  constexpr int64_t kAhead = 64;  // rows asked for before the first of them is copied
+  int64_t found[kAhead];
   int64_t count = 0;
   int64_t slot = *cursor;
-  for (; slot < num_slots && count < most; ++slot) {
-    const uint8_t flags = table.marks[slot].flags;
-    if (table.digests[slot] == 0 || (flags & (kFresh | kPending))) continue;
-    if (dirty_only && !(flags & kDirty)) continue;
-    std::memcpy(rows + count * row_bytes, RowAt(table, slot), static_cast<size_t>(row_bytes));
-    ++count;
+  while (slot < num_slots && count < most) {
+    int64_t num_found = 0;
+    for (; slot < num_slots && num_found < std::min(kAhead, most - count); ++slot) {
+      if (dirty_only && slot % kBucketSlots == 0) {
+        const int64_t bucket = slot / kBucketSlots;
+        slot = NextDirtyBucket(table, bucket, table.shape.num_buckets()) * kBucketSlots;
+        if (slot == num_slots) break;
+      }
+      const uint8_t flags = table.marks[slot].flags;
+      if (table.digests[slot] == 0 || (flags & (kFresh | kPending))) continue;
+      if (dirty_only && !(flags & kDirty)) continue;
+      __builtin_prefetch(RowAt(table, slot));
+      __builtin_prefetch(RowAt(table, slot) + row_bytes - 1);
+      found[num_found++] = slot;
+    }
+    for (int64_t i = 0; i < num_found; ++i, ++count) {
+      std::memcpy(rows + count * row_bytes, RowAt(table, found[i]), static_cast<size_t>(row_bytes));
+    }
   }
   *cursor = slot < num_slots ? slot : -1;
   return count;
@@ -139,7 +173,12 @@ int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t*
 void DramCache::MarkClean(int64_t first, int64_t last) {
   const int64_t end = last < 0 ? shape().num_slots() : last;
   HPS_CHECK(first >= 0 && end <= shape().num_slots());
-  for (int64_t slot = first; slot < end; ++slot) {
+  const int64_t end_bucket = (end + kBucketSlots - 1) / kBucketSlots;
+  for (int64_t slot = first; slot < end && num_dirty_ > 0; ++slot) {
+    if (slot % kBucketSlots == 0) {
+      slot = NextDirtyBucket(view_.table, slot / kBucketSlots, end_bucket) * kBucketSlots;
+      if (slot >= end) break;
+    }
     uint8_t& flags = view_.table.marks[slot].flags;
     num_dirty_ -= (flags & kDirty) != 0;
     flags = static_cast<uint8_t>(flags & ~kDirty);

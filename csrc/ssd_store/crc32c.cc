@@ -56,6 +56,16 @@ LaneTables MakeLaneTables() {
   return tables;
 }
 
+// The product of two polynomials modulo the checksum's; bit 31 is the coefficient of 1.
+uint32_t Multiply(uint32_t left, uint32_t right) {
+  uint32_t product = 0;
+  for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
+    if (left & bit) product ^= right;
+    right = (right >> 1) ^ ((right & 1) ? kPolynomial : 0);
+  }
+  return product;
+}
+
 }  // namespace
 
 uint32_t ShiftLane(uint32_t value) {
@@ -90,6 +100,16 @@ uint32_t Crc32c(uint32_t seed, const void* bytes, size_t size) {
   if (has_hardware) return crc32c::ExtendHardware(seed, bytes, size);
 #endif
   return crc32c::ExtendPortable(seed, bytes, size);
+}
+
+// Bytes that follow multiply what came before by x^8 each.
+uint32_t Crc32cJoined(uint32_t first, uint32_t second, uint64_t second_size) {
+  uint32_t power = uint32_t{1} << 23;  // x^8, x^16, x^32, ...
+  for (; second_size > 0; second_size >>= 1) {
+    if (second_size & 1) first = crc32c::Multiply(power, first);
+    power = crc32c::Multiply(power, power);
+  }
+  return first ^ second;
 }
 
 void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,

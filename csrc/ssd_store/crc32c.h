@@ -13,6 +13,9 @@ namespace hps {
 // The CRC32C of `seed`'s message followed by `bytes`; seed 0 is the empty message.
 uint32_t Crc32c(uint32_t seed, const void* bytes, size_t size);
 
+// The CRC32C of two messages one after the other, from that of each (seed 0) and the second's size.
+uint32_t Crc32cJoined(uint32_t first, uint32_t second, uint64_t second_size);
+
 // One checksum for each of `count` pieces of `size` bytes that start `stride` bytes apart; piece i
 // is seeded with seeds[i]. Several pieces run at once, which hides the instruction's latency.
 void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,

@@ -60,6 +60,9 @@ class FileSystem {
   // Makes the names in a folder (creations, renames, removals) durable.
   virtual Status SyncFolder(const std::string& path) = 0;
   virtual Status Unlink(const std::string& path) = 0;
+  // Makes `target`, which must not exist, another name of the file `source`. kStore with EOPNOTSUPP
+  // or EXDEV where that cannot be.
+  virtual Status Link(const std::string& source, const std::string& target);
   virtual Status List(const std::string& path, std::vector<std::string>* names) = 0;
   virtual Status CreateFolder(const std::string& path) = 0;  // parents too; no error if it exists
   virtual bool Exists(const std::string& path) = 0;

@@ -24,6 +24,7 @@ inline constexpr std::string_view kSegmentMagic = "HPSSEGM1";
 inline constexpr std::string_view kFooterMagic = "HPSFOOT1";
 inline constexpr std::string_view kManifestMagic = "HPSMANI1";
 inline constexpr std::string_view kCurrentMagic = "HPSCURR1";
+inline constexpr std::string_view kIndexMagic = "HPSINDX1";
 
 inline constexpr uint64_t kSegmentHeaderBytes = 64;
 inline constexpr uint64_t kFooterTrailerBytes = 48;
@@ -34,9 +35,11 @@ inline constexpr uint64_t kMostRecords = uint64_t{1} << 28;  // of one segment
 inline constexpr char kLockName[] = "LOCK";
 inline constexpr char kCurrentName[] = "CURRENT";
 inline constexpr char kPinFolder[] = "pins";
+inline constexpr char kWrittenName[] = ".written";  // the extra that holds the store's own figures
 inline constexpr std::string_view kManifestPrefix = "MANIFEST-";
 inline constexpr std::string_view kSegmentPrefix = "segment-";
 inline constexpr std::string_view kExtraPrefix = "extra-";
+inline constexpr std::string_view kIndexPrefix = "index-";
 
 // "segment-000000000042" and so on: a prefix and the file's number, never used twice in a store.
 std::string FileName(std::string_view prefix, uint64_t number);

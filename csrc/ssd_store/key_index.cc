@@ -19,6 +19,8 @@ constexpr uint64_t kSmallestBytes = 192;
 
 bool IsFull(uint64_t count, uint64_t slots) { return count * 100 > slots * 86; }
 
+uint64_t RoundToPages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
 // Memory of `bytes`, keeping the first min(old, new) bytes of the old block; nullptr if refused.
 unsigned char* Reallocate(unsigned char* old, uint64_t old_bytes, uint64_t bytes) {
   const bool was_mapped = old_bytes >= kPage;
@@ -89,7 +91,6 @@ bool KeyIndex::Resize(Shard* shard, uint64_t bytes) {
   }
   shard->entries = entries;
   shard->bytes = bytes;
-  allocated_bytes_ += bytes - old_bytes;
   return bytes < old_bytes || Spread(shard, slots) || Grow(shard);
 }
 
@@ -106,20 +107,58 @@ bool KeyIndex::Grow(Shard* shard) {
   return Resize(shard, kPage * std::max(pages + 1, pages * 11 / 10));
 }
 
-bool KeyIndex::Reserve(uint64_t count) {
-  HPS_CHECK(size_ == 0);
-  const uint64_t bytes = count / shards_.size() * kEntryBytes * 100 / 82;
+uint64_t KeyIndex::size() const {
+  uint64_t count = 0;
+  for (const Shard& shard : shards_) count += shard.count;
+  return count;
+}
+
+uint64_t KeyIndex::memory_bytes() const {
+  uint64_t bytes = sizeof(*this);
+  for (const Shard& shard : shards_) bytes += shard.bytes;
+  return bytes;
+}
+
+bool KeyIndex::Reserve(int shard, uint64_t count) {
+  Shard& reserved = shards_[shard];
+  HPS_CHECK(reserved.count == 0);
+  const uint64_t bytes = count / kNumShards * kEntryBytes * 100 / 82;
   if (bytes < kPage) return true;
-  for (Shard& shard : shards_) {
-    const uint64_t wanted = (bytes + kPage - 1) / kPage * kPage;
-    if (shard.bytes < wanted && !Resize(&shard, wanted)) return false;
-  }
-  return true;
+  const uint64_t wanted = RoundToPages(bytes);
+  return reserved.bytes >= wanted || Resize(&reserved, wanted);
+}
+
+ShardImage KeyIndex::Image(int shard) const {
+  const Shard& source = shards_[shard];
+  return {source.slots, source.count, source.overflow, source.entries};
+}
+
+unsigned char* KeyIndex::Adopt(int shard, const ShardImage& image) {
+  Shard& adopted = shards_[shard];
+  HPS_CHECK(adopted.bytes == 0);
+  const bool is_possible = image.slots > 0 && image.slots <= kNone && image.count < image.slots &&
+                           image.overflow >= kSomeOverflow;
+  if (!is_possible) return nullptr;
+  const uint64_t bytes = image.slots * kEntryBytes;
+  const uint64_t wanted = bytes > kPage - kEntryBytes ? RoundToPages(bytes) : bytes;
+  adopted.entries = Reallocate(nullptr, 0, wanted);
+  if (adopted.entries == nullptr) return nullptr;
+  adopted.bytes = wanted;
+  adopted.slots = image.slots;
+  adopted.homes = image.slots - std::min(image.overflow, image.slots / 4);
+  adopted.count = image.count;
+  adopted.overflow = image.overflow;
+  return adopted.entries;
+}
+
+bool KeyIndex::EndsEmpty(int shard) const {
+  const Shard& adopted = shards_[shard];
+  return adopted.slots == 0 || Load(adopted, adopted.slots - 1).is_empty();
 }
 
 bool KeyIndex::Put(uint64_t hash, uint64_t location, uint64_t* previous) {
   HPS_CHECK(location < kNone);
-  Shard& shard = shards_[hash >> 56];
+  Shard& shard = shards_[ShardOf(hash)];
   const uint64_t remainder = Remainder(hash);
   const Entry fresh{remainder << 8 | location >> 32, static_cast<uint32_t>(location)};
   *previous = kNone;
@@ -139,7 +178,6 @@ bool KeyIndex::Put(uint64_t hash, uint64_t location, uint64_t* previous) {
         std::memmove(place + kEntryBytes, place, (end - slot) * kEntryBytes);
         Store(shard, slot, fresh);
         ++shard.count;
-        ++size_;
         return true;
       }
     }
@@ -148,7 +186,7 @@ bool KeyIndex::Put(uint64_t hash, uint64_t location, uint64_t* previous) {
 }
 
 uint64_t KeyIndex::Erase(uint64_t hash) {
-  Shard& shard = shards_[hash >> 56];
+  Shard& shard = shards_[ShardOf(hash)];
   if (shard.count == 0) return kNone;
   const uint64_t remainder = Remainder(hash);
   const uint64_t slot = Seek(shard, remainder);
@@ -161,7 +199,6 @@ uint64_t KeyIndex::Erase(uint64_t hash) {
   std::memmove(place, place + kEntryBytes, (end - slot - 1) * kEntryBytes);
   Store(shard, end - 1, Entry{~uint64_t{0}, ~uint32_t{0}});
   --shard.count;
-  --size_;
   if (shard.bytes > kPage && shard.count * 2 < shard.slots) {
     const uint64_t wanted = (shard.count * kEntryBytes * 4 / 3 + kPage) / kPage * kPage;
     if (wanted < shard.bytes) Resize(&shard, wanted);  // where that fails the shard stays large
@@ -178,8 +215,6 @@ void KeyIndex::Clear() {
     }
     shard = Shard();
   }
-  size_ = 0;
-  allocated_bytes_ = 0;
 }
 
 }  // namespace hps

@@ -7,7 +7,8 @@
 // kept sorted by hash: an absent key is known as soon as a larger hash is met, and the table may be
 // 0.86 full. A shard grows alone, in place, by a tenth in whole pages, so that the load never falls
 // under 0.78 and no moment holds two copies: at most 15.4 bytes a key from a million keys on.
-// Thread-safety: const calls together; anything else alone.
+// Thread-safety: const calls together; anything else alone, except that Put, Erase, Reserve and
+// Adopt may run at once for hashes of different shards.
 #pragma once
 
 #include <array>
@@ -18,18 +19,39 @@
 
 namespace hps {
 
+// Locations are dealt out to segments in chunks: the chunk's number is above, the record in it
+// below.
+inline constexpr int kChunkBits = 12;
+inline constexpr uint64_t kChunkRecords = uint64_t{1} << kChunkBits;
+
+struct ChunkPlace {
+  uint32_t segment = 0;  // ordinal within its table
+  uint32_t idx = 0;      // of the chunk within its segment
+};
+
+// One shard as it lies in memory: `slots` entries of 12 bytes. For index_snapshot.
+struct ShardImage {
+  uint64_t slots = 0;
+  uint64_t count = 0;
+  uint64_t overflow = 0;
+  const unsigned char* entries = nullptr;
+};
+
 class KeyIndex {
  public:
   static constexpr uint64_t kNone =
       (uint64_t{1} << 40) - 1;  // no location; all others are below it
+  static constexpr int kNumShards = 256;
+  static constexpr uint64_t kEntryBytes = 12;
 
   KeyIndex() = default;
   ~KeyIndex() { Clear(); }
   KeyIndex(const KeyIndex&) = delete;
   KeyIndex& operator=(const KeyIndex&) = delete;
 
-  uint64_t size() const { return size_; }
-  uint64_t memory_bytes() const { return allocated_bytes_ + sizeof(*this); }
+  uint64_t size() const;
+  uint64_t memory_bytes() const;
+  static int ShardOf(uint64_t hash) { return static_cast<int>(hash >> 56); }
 
   // All take MixKey(key). Prefetch ahead of the other three hides the one cache miss of a look-up.
   void Prefetch(uint64_t hash) const;
@@ -37,20 +59,26 @@ class KeyIndex {
   // Sets the location; *previous is the old one or kNone. False when the system has no memory left.
   bool Put(uint64_t hash, uint64_t location, uint64_t* previous);
   uint64_t Erase(uint64_t hash);
-  // Makes an empty index large enough for `count` keys at once. False as in Put.
-  bool Reserve(uint64_t count);
+  // Makes an empty shard large enough for its part of `count` keys at once. False as in Put.
+  bool Reserve(int shard, uint64_t count);
   void Clear();
+
+  ShardImage Image(int shard) const;
+  // Gives an empty shard the image's shape; its entries are then to be filled with image.slots *
+  // kEntryBytes bytes. nullptr (empty again) if no such shard can be, or there is no memory.
+  unsigned char* Adopt(int shard, const ShardImage& image);
+  // Whether an adopted shard ends as every shard does, in an empty entry.
+  bool EndsEmpty(int shard) const;
 
   // Calls visit(location) for every key.
   template <typename Visit>
   void ForEachLocation(Visit visit) const;
 
  private:
-  static constexpr int kShardBits = 8;
-  static constexpr uint64_t kEntryBytes = 12;
   static constexpr uint64_t kSomeOverflow = 48;
 
-  struct Shard {
+  // Aligned, so that threads at work on neighbours do not share a cache line.
+  struct alignas(64) Shard {
     unsigned char* entries = nullptr;  // `bytes` of memory; the last slot is always empty
     uint64_t bytes = 0;
     uint64_t slots = 0;
@@ -91,13 +119,11 @@ class KeyIndex {
   // end.
   static bool Spread(Shard* shard, uint64_t slots);
 
-  std::array<Shard, 1 << kShardBits> shards_;
-  uint64_t size_ = 0;
-  uint64_t allocated_bytes_ = 0;
+  std::array<Shard, kNumShards> shards_;
 };
 
 inline void KeyIndex::Prefetch(uint64_t hash) const {
-  const Shard& shard = shards_[hash >> 56];
+  const Shard& shard = shards_[ShardOf(hash)];
   if (shard.entries == nullptr) return;
   const unsigned char* entry = shard.entries + Home(shard, Remainder(hash)) * kEntryBytes;
   __builtin_prefetch(entry);
@@ -111,7 +137,7 @@ inline uint64_t KeyIndex::Seek(const Shard& shard, uint64_t remainder) {
 }
 
 inline uint64_t KeyIndex::Find(uint64_t hash) const {
-  const Shard& shard = shards_[hash >> 56];
+  const Shard& shard = shards_[ShardOf(hash)];
   if (shard.count == 0) return kNone;
   const uint64_t remainder = Remainder(hash);
   const Entry entry = Load(shard, Seek(shard, remainder));

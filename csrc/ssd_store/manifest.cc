@@ -80,7 +80,9 @@ Status Manifest::Load(bool is_writer) {
     // What was taken from beyond CURRENT becomes as durable as the rest before anything builds on
     // it.
     HPS_RETURN_IF_ERROR(file_->SyncData());
-    HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_));
+    std::unique_ptr<File> current;
+    HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_, &current));
+    HPS_RETURN_IF_ERROR(current->SyncData());
     HPS_RETURN_IF_ERROR(ReplaceCurrent());
   }
   return Status::Ok();
@@ -132,7 +134,9 @@ std::string Manifest::Frame(RecordKind kind, const std::string& payload) const {
   return std::move(out.bytes());
 }
 
-Status Manifest::WriteCurrentBeside(uint64_t number, const std::string& log) {
+// Not synced yet.
+Status Manifest::WriteCurrentBeside(uint64_t number, const std::string& log,
+                                    std::unique_ptr<File>* file) {
   Encoder out;
   out.PutRaw(kCurrentMagic);
   out.Put(number);
@@ -142,7 +146,9 @@ Status Manifest::WriteCurrentBeside(uint64_t number, const std::string& log) {
   out.Put(Crc32c(0, out.bytes().data(), out.bytes().size()));
   const std::string path = folder_ + "/" + kCurrentName + ".new";
   if (files_->Exists(path)) HPS_RETURN_IF_ERROR(files_->Unlink(path));
-  return WriteNewFile(files_, path, out.bytes());
+  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreateNew, file));
+  HPS_RETURN_IF_ERROR((*file)->Allocate(0, out.bytes().size()));
+  return (*file)->Write(0, out.bytes().data(), out.bytes().size());
 }
 
 Status Manifest::ReplaceCurrent() {
@@ -181,7 +187,9 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
   if (files_->Exists(fresh.path())) HPS_RETURN_IF_ERROR(files_->Unlink(fresh.path()));
   HPS_RETURN_IF_ERROR(WriteNewFile(files_, fresh.path(), fresh.log_));
   HPS_RETURN_IF_ERROR(files_->Open(fresh.path(), OpenMode::kReadWrite, &fresh.file_));
-  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number, fresh.log_));
+  std::unique_ptr<File> current;
+  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number, fresh.log_, &current));
+  HPS_RETURN_IF_ERROR(current->SyncData());
   *is_begun = true;
   HPS_RETURN_IF_ERROR(files_->SyncFolder(folder_));
   HPS_RETURN_IF_ERROR(ReplaceCurrent());
@@ -194,13 +202,24 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
   return Status::Ok();
 }
 
-Status Manifest::Commit(RecordKind kind, const std::string& payload, bool* is_begun) {
+Status Manifest::StartWith(uint64_t number, const OpenRecord& open, const Checkpoint& checkpoint) {
+  state_.checkpoints[checkpoint.id] = checkpoint;
+  state_.checkpoints[checkpoint.id].is_deleted = false;
+  state_.current = checkpoint.id;
+  bool is_begun = false;
+  return Start(number, open, &is_begun);
+}
+
+Status Manifest::Commit(RecordKind kind, const std::string& payload, const SyncBefore& sync,
+                        bool* is_begun) {
   *is_begun = false;
   ManifestState next = state_;
   HPS_CHECK(next.Apply(kind, payload));
   const std::string frame = Frame(kind, payload);
   HPS_RETURN_IF_ERROR(file_->Allocate(log_.size(), frame.size()));
-  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_ + frame));
+  std::unique_ptr<File> current;
+  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_ + frame, &current));
+  HPS_RETURN_IF_ERROR(sync(current.get()));
   *is_begun = true;
   HPS_RETURN_IF_ERROR(file_->Write(log_.size(), frame.data(), frame.size()));
   HPS_RETURN_IF_ERROR(file_->SyncData());

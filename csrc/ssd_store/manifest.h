@@ -9,6 +9,7 @@
 // serialises.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,8 +29,13 @@ class Manifest {
   // Starts the manifest of a new store, or rewrites a loaded one, as file `number`.
   // *is_begun tells, on error, whether the disk may hold the new state.
   Status Start(uint64_t number, const OpenRecord& open, bool* is_begun);
-  // Appends one record and makes it count.
-  Status Commit(RecordKind kind, const std::string& payload, bool* is_begun);
+  // Starts the manifest of a store that holds one checkpoint of another.
+  Status StartWith(uint64_t number, const OpenRecord& open, const Checkpoint& checkpoint);
+  // Appends one record and makes it count. What the record stands on must be on disk before it:
+  // `sync` makes it so, together with the new CURRENT, the file that it is given.
+  using SyncBefore = std::function<Status(File* current)>;
+  Status Commit(RecordKind kind, const std::string& payload, const SyncBefore& sync,
+                bool* is_begun);
 
   const ManifestState& state() const { return state_; }
   uint64_t number() const { return number_; }
@@ -45,7 +51,7 @@ class Manifest {
   // What Start would write: the records still wanted, as a log of their own.
   Manifest Rewritten(uint64_t number, const OpenRecord& open) const;
   std::string Frame(RecordKind kind, const std::string& payload) const;
-  Status WriteCurrentBeside(uint64_t number, const std::string& log);
+  Status WriteCurrentBeside(uint64_t number, const std::string& log, std::unique_ptr<File>* file);
   Status ReplaceCurrent();
 
   FileSystem* files_;

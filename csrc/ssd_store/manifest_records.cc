@@ -63,6 +63,13 @@ std::vector<uint64_t> Checkpoint::FileNumbers() const {
   return numbers;
 }
 
+const TableCut* Checkpoint::Find(uint32_t table) const {
+  for (const TableCut& cut : tables) {
+    if (cut.schema.id == table) return &cut;
+  }
+  return nullptr;
+}
+
 std::string EncodeOpen(const OpenRecord& record) {
   Encoder out;
   out.Put(kFormatVersion);

@@ -71,6 +71,7 @@ struct Checkpoint {
   bool is_deleted = false;        // in memory: only kept because it is the current cut
 
   std::vector<uint64_t> FileNumbers() const;
+  const TableCut* Find(uint32_t table) const;  // by its schema's id; nullptr if it is not in here
 };
 
 // Numbers on disk: never renumber.

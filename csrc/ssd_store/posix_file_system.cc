@@ -138,6 +138,11 @@ class PosixFiles final : public FileSystem {
     return Status::Ok();
   }
 
+  Status Link(const std::string& source, const std::string& target) override {
+    if (link(source.c_str(), target.c_str()) != 0) return SystemError("link to", target, errno);
+    return Status::Ok();
+  }
+
   Status List(const std::string& path, std::vector<std::string>* names) override {
     names->clear();
     DIR* folder = opendir(path.c_str());
@@ -170,6 +175,10 @@ class PosixFiles final : public FileSystem {
 };
 
 }  // namespace
+
+Status FileSystem::Link(const std::string&, const std::string& target) {
+  return SystemError("link to", target, EOPNOTSUPP);
+}
 
 FileSystem* PosixFileSystem() {
   static PosixFiles files;

@@ -43,6 +43,10 @@ struct FooterVisitor {
 // Checks the header against what the manifest says of the segment.
 Status CheckSegmentHeader(File* file, const Segment& segment, const TableSchema& schema,
                           uint64_t store_id);
+// Checks the file's length against what the manifest says of the segment.
+Status CheckLength(File* file, const Segment& segment);
+// Checks the trailer and, with `checksum` of the footer before it, the whole footer.
+Status CheckFooterChecksum(File* file, const Segment& segment, uint32_t checksum);
 // Checks length, footer and the footer's checksum (not the header), calling the visitor on the way;
 // kCorruption by name. What the visitor was given counts only if the result is ok.
 Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);

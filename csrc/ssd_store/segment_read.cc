@@ -13,19 +13,36 @@ constexpr uint64_t kCheckedAtOnce = 256;
 
 }  // namespace
 
-Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor) {
-  const SegmentInfo& info = segment.info;
-  uint64_t offset = info.RecordOffset(info.num_records, segment.row_bytes);
-  const uint64_t footer_start = offset;
+Status CheckLength(File* file, const Segment& segment) {
+  const uint64_t expected = segment.info.FileBytes(segment.row_bytes);
   uint64_t size = 0;
   HPS_RETURN_IF_ERROR(file->Size(&size));
-  if (size != info.FileBytes(segment.row_bytes)) {
-    return Corruption(file->path(), size,
-                      "the file ends here; its manifest names a length of " +
-                          std::to_string(info.FileBytes(segment.row_bytes)));
-  }
+  if (size == expected) return Status::Ok();
+  return Corruption(
+      file->path(), size,
+      "the file ends here; its manifest names a length of " + std::to_string(expected));
+}
+
+Status CheckFooterChecksum(File* file, const Segment& segment, uint32_t checksum) {
+  const SegmentInfo& info = segment.info;
+  const uint64_t end = info.FileBytes(segment.row_bytes);
+  char trailer[kFooterTrailerBytes];
+  HPS_RETURN_IF_ERROR(file->Read(end - sizeof(trailer), sizeof(trailer), trailer));
+  checksum = Crc32c(checksum, trailer, sizeof(trailer) - 4);
+  uint32_t stored = 0;
+  std::memcpy(&stored, trailer + sizeof(trailer) - 4, 4);
+  if (checksum == stored && checksum == info.footer_checksum) return Status::Ok();
+  return Corruption(file->path(), end - info.FooterBytes(),
+                    "the checksum of the footer is " + std::to_string(checksum) + ", " +
+                        std::to_string(info.footer_checksum) + " expected");
+}
+
+Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor) {
+  const SegmentInfo& info = segment.info;
+  HPS_RETURN_IF_ERROR(CheckLength(file, segment));
+  uint64_t offset = info.RecordOffset(info.num_records, segment.row_bytes);
   uint32_t checksum = 0;
-  std::vector<uint64_t> words(kPieceBytes / 8);
+  std::vector<uint64_t> words(std::min(kPieceBytes / 8, info.num_records));
   for (uint64_t first = 0; first < info.num_records;) {
     const uint64_t count = std::min<uint64_t>(words.size(), info.num_records - first);
     HPS_RETURN_IF_ERROR(file->Read(offset, count * 8, words.data()));
@@ -34,7 +51,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
     first += count;
     offset += count * 8;
   }
-  std::vector<Tombstone> tombstones(kPieceBytes / kTombstoneBytes);
+  std::vector<Tombstone> tombstones(std::min(kPieceBytes / kTombstoneBytes, info.num_tombstones));
   static_assert(sizeof(Tombstone) == kTombstoneBytes);
   for (uint64_t first = 0; first < info.num_tombstones;) {
     const uint64_t count = std::min<uint64_t>(tombstones.size(), info.num_tombstones - first);
@@ -44,17 +61,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
     first += count;
     offset += count * kTombstoneBytes;
   }
-  char trailer[kFooterTrailerBytes];
-  HPS_RETURN_IF_ERROR(file->Read(offset, sizeof(trailer), trailer));
-  checksum = Crc32c(checksum, trailer, sizeof(trailer) - 4);
-  uint32_t stored = 0;
-  std::memcpy(&stored, trailer + sizeof(trailer) - 4, 4);
-  if (checksum != stored || checksum != info.footer_checksum) {
-    return Corruption(file->path(), footer_start,
-                      "the checksum of the footer is " + std::to_string(checksum) + ", " +
-                          std::to_string(info.footer_checksum) + " expected");
-  }
-  return Status::Ok();
+  return CheckFooterChecksum(file, segment, checksum);
 }
 
 Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes) {

@@ -1,6 +1,7 @@
 // SsdStore's verbs: append, erase, checkpoint, restore, and the removal of files nobody needs.
 //
-// Above it: store.h. Below it: table_store, manifest. Opening is store_open.cc's.
+// Above it: store.h. Below it: table_store, manifest. Opening is store_open.cc's, compaction
+// store_compact.cc's.
 #include "ssd_store/store.h"
 
 #include <algorithm>
@@ -13,15 +14,35 @@ namespace {
 
 constexpr uint64_t kMostInlineBytes = 4096;
 constexpr size_t kMostUnsynced = 16;
+constexpr size_t kMostSyncs = 4;       // at once
+constexpr uint64_t kCommitBytes = 52;  // what a record in the manifest and CURRENT take besides
 
 std::string ExtraPath(const std::string& folder, uint64_t number) {
   return folder + "/" + FileName(kExtraPrefix, number);
 }
 
+// What has been written since the store was made; a checkpoint carries it.
+Extra WrittenExtra(const StoreContext& context) {
+  Encoder out;
+  out.Put(context.bytes_appended.load());
+  out.Put(context.bytes_compacted.load());
+  out.Put(context.bytes_overhead.load());
+  Extra extra;
+  extra.name = kWrittenName;
+  extra.bytes = out.bytes();
+  extra.length = extra.bytes.size();
+  extra.digest = Xxh64(extra.bytes.data(), extra.bytes.size(), 0);
+  return extra;
+}
+
 }  // namespace
 
 SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
-    : files_(files), options_(options), cache_(files, 256), manifest_(files, options.path) {
+    : files_(files),
+      options_(options),
+      cache_(files, 256),
+      manifest_(files, options.path),
+      pace_(options.compaction_bytes_per_second) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
@@ -33,11 +54,14 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
   };
 }
 
-SsdStore::~SsdStore() = default;
+SsdStore::~SsdStore() { Close(); }
 
 Status SsdStore::CheckReadable() const {
   if (is_closed_) {
     return Status(StatusCode::kStore, options_.path + ": the store has been closed", EBADF);
+  }
+  if (!options_.has_rows) {
+    return Status(StatusCode::kStore, options_.path + ": the store was opened without its rows");
   }
   if (is_half_loaded_) {
     return Status(StatusCode::kStore,
@@ -47,12 +71,23 @@ Status SsdStore::CheckReadable() const {
   return Status::Ok();
 }
 
-void SsdStore::Close() {
+uint64_t SsdStore::Close() {
+  {
+    const std::lock_guard<std::mutex> lock(writer_);
+    is_closed_ = true;
+    progress_.notify_all();
+  }
+  pace_.Stop();
+  // Whatever still runs ends by itself now; the lock of the folder goes only when nobody writes.
+  const std::lock_guard<std::mutex> turn(mutations_);
+  if (compactor_.joinable()) compactor_.join();
+  const std::lock_guard<std::mutex> last(compaction_);
   const std::lock_guard<std::mutex> lock(writer_);
-  is_closed_ = true;
+  const uint64_t snapshot_bytes = SaveSnapshot();
   unsynced_.clear();
   lock_.reset();
   pin_.reset();
+  return snapshot_bytes;
 }
 
 Status SsdStore::CheckWritable() const {
@@ -85,10 +120,33 @@ Status SsdStore::SyncPending() {
   return Status::Ok();
 }
 
+// Everything that a checkpoint's record stands on, at once: a system's syncs share most of their
+// work. Only the new CURRENT may fail without harm, as it is thrown away then.
+Status SsdStore::SyncBefore(File* current) {
+  const size_t num_files = unsynced_.size();
+  std::vector<Status> done(num_files + 2);
+  const auto sync = [&](size_t number) {
+    if (number < num_files) return unsynced_[number]->SyncData();
+    return number == num_files ? files_->SyncFolder(options_.path) : current->SyncData();
+  };
+  ThreadPool pool(options_.num_threads == 1 ? 1
+                                            : static_cast<int>(std::min(done.size(), kMostSyncs)));
+  DealOut(&pool, done.size(), [&](size_t number, int) { done[number] = sync(number); });
+  for (size_t number = 0; number <= num_files; ++number) {
+    if (!done[number].ok()) return Settle(done[number]);
+  }
+  unsynced_.clear();
+  return done.back();
+}
+
 Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
   bool is_begun = false;
-  const Status status = manifest_.Commit(kind, payload, &is_begun);
+  const auto sync = [&](File* current) {
+    return kind == RecordKind::kCheckpoint ? SyncBefore(current) : current->SyncData();
+  };
+  const Status status = manifest_.Commit(kind, payload, sync, &is_begun);
   if (!status.ok()) return is_begun ? Settle(status) : status;
+  context_.CountOverhead(payload.size() + kCommitBytes);
   if (!manifest_.is_bloated()) return Status::Ok();
   uint64_t number = 0;
   // The record is durable already: without a number the log stays long until the next one.
@@ -98,20 +156,38 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
 }
 
 Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
-  const std::lock_guard<std::mutex> lock(writer_);
+  const std::lock_guard<std::mutex> turn(mutations_);
+  std::unique_lock<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
-  const Status status = tables_[table]->Append(rows, count);
-  return status.os_error() == ENOMEM ? Settle(status) : status;
+  TableStore& target = *tables_[table];
+  for (uint64_t first = 0; first < count;) {
+    const uint64_t size = std::min(count - first, target.SegmentCapacity());
+    WaitForSpace(table, size * target.RowSpace(), &lock);
+    HPS_RETURN_IF_ERROR(CheckWritable());
+    is_changed_ = true;
+    const Status status = target.Append(rows + first * target.schema().row_bytes, size);
+    if (!status.ok()) return status.os_error() == ENOMEM ? Settle(status) : status;
+    NoteChange(size * target.RowSpace());
+    first += size;
+  }
+  return Status::Ok();
 }
 
 Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
+  is_changed_ = true;
+  NoteChange(count * tables_[table]->RowSpace());
   return tables_[table]->Erase(keys, count, found);
 }
 
 Status SsdStore::WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras) {
   for (const NamedBlob& blob : blobs) {
+    if (blob.name == kWrittenName) {
+      return Status(StatusCode::kConfig, "the store keeps its own figures as '" + blob.name +
+                                             "'; give the blob another name");
+    }
     Extra extra;
     extra.name = blob.name;
     extra.length = blob.bytes.size();
@@ -152,6 +228,7 @@ std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                                 CheckpointSummary* summary) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   Checkpoint checkpoint;
@@ -172,22 +249,28 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
     return committed;
   }
   *summary = Summarize(checkpoint);
+  is_changed_ = false;
+  WakeCompactor();
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();  // what stays is removed next time
   return Status::Ok();
 }
 
-// All of a checkpoint that comes before its record: files written, and what they hold on disk.
+// All of a checkpoint that comes before its record: files written, to be synced with it.
 Status SsdStore::PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint) {
   HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint->extras));
+  return SyncCut(checkpoint);
+}
+
+// Seals the tables, notes what they hold now, and makes all of it durable but the record itself.
+Status SsdStore::SyncCut(Checkpoint* checkpoint) {
   for (const std::unique_ptr<TableStore>& table : tables_) {
     HPS_RETURN_IF_ERROR(table->Seal());
     table->DropDead(&retired_);
     checkpoint->tables.push_back(table->Cut());
   }
-  HPS_RETURN_IF_ERROR(SyncPending());
-  const Status synced = files_->SyncFolder(options_.path);
-  return synced.ok() ? synced : Settle(synced);
+  checkpoint->extras.push_back(WrittenExtra(context_));
+  return Status::Ok();
 }
 
 void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
@@ -199,13 +282,13 @@ void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
 
 Status SsdStore::LoadCut(const Checkpoint* cut) {
   ++num_loads_;
+  ThreadPool pool(NumLoadThreads(cut));
   is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
-  for (const std::unique_ptr<TableStore>& table : tables_) {
-    const TableCut* found = nullptr;
-    for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
-      if (cut->tables[i].schema.id == table->schema().id) found = &cut->tables[i];
+  if (cut == nullptr || !LoadSnapshot(*cut, &pool)) {
+    for (const std::unique_ptr<TableStore>& table : tables_) {
+      const TableCut* found = cut == nullptr ? nullptr : cut->Find(table->schema().id);
+      HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
     }
-    HPS_RETURN_IF_ERROR(table->Load(found, &retired_));
   }
   is_half_loaded_ = false;
   return Status::Ok();
@@ -229,6 +312,7 @@ Status SsdStore::CheckCut(const Checkpoint& cut) {
 }
 
 Status SsdStore::Restore(const CheckpointName& name) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;
@@ -240,12 +324,15 @@ Status SsdStore::Restore(const CheckpointName& name) {
   unsynced_.clear();
   const Status loaded = LoadCut(manifest_.state().Current());
   if (!loaded.ok()) return Settle(loaded);
+  is_changed_ = false;
+  WakeCompactor();
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
   return Status::Ok();
 }
 
 Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;
@@ -268,6 +355,8 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   if (pinned.everything) return Status::Ok();
   std::set<uint64_t> needed = pinned.numbers;
   needed.insert(manifest_.number());
+  if (snapshot_cut_ == manifest_.state().current) needed.insert(snapshot_number_);
+  needed.insert(output_number_);
   for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
     for (const uint64_t number : checkpoint.FileNumbers()) needed.insert(number);
   }
@@ -285,6 +374,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
     uint64_t number = 0;
     const bool is_ours = ParseFileName(name, kSegmentPrefix, &number) ||
                          ParseFileName(name, kExtraPrefix, &number) ||
+                         ParseFileName(name, kIndexPrefix, &number) ||
                          ParseFileName(name, kManifestPrefix, &number);
     if (!is_ours || needed.count(number) > 0) continue;
     cache_.Forget(number);

@@ -3,17 +3,21 @@
 // Above it: the Python wrapper (hps/ssd_store/store.py). Below it: table_store, manifest,
 // reader_pin. One process writes, by a lock that names it; readers stand beside it, each at one
 // checkpoint. Thread-safety: every method may be called from any thread. Mutations run one after
-// the other; Fetch and Contains do not wait for their I/O. After a failed sync nobody knows what is
+// the other; Fetch and Contains do not wait for their I/O, nor for a compaction, which a thread of
+// the store runs beside all of them (store_compact.cc). After a failed sync nobody knows what is
 // on disk, so the store refuses every later mutation and says why; what was acknowledged before
 // stays.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "ssd_store/compaction.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/table_store.h"
@@ -31,10 +35,16 @@ struct StoreOptions {
   std::vector<TableSchema> tables;  // ids are ignored
   uint64_t segment_bytes = uint64_t{256} << 20;
   uint32_t keep_last = 2;
+  int num_threads = 1;               // that load a cut and sync a checkpoint; 0: one a core
+  uint64_t snapshot_rows = 1 << 16;  // fewer are read from footers as fast as from a snapshot
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
+  bool has_rows = true;       // read-only: false loads no cut, for its tables and extras alone
   CheckpointName checkpoint;  // read-only: the cut to open
+  double compaction_threshold = 0.5;  // dead part of a segment from which it is rewritten
+  uint64_t compaction_bytes_per_second = uint64_t{64} << 20;  // read and written, unless one waits
+  bool compacts_in_background = false;  // else only in Compact, and in an Append that lacks space
 };
 
 struct NamedBlob {
@@ -57,6 +67,20 @@ struct StoreFigures {
   uint64_t bytes_written = 0;
   uint64_t files_bytes = 0;            // segments and extras that anything still needs
   uint64_t checkpoint_only_bytes = 0;  // segments that only kept checkpoints need
+  uint64_t snapshot_bytes = 0;         // of the index snapshot that the store was opened from
+  uint64_t bytes_appended = 0;         // these three since the store was made
+  uint64_t bytes_compacted = 0;
+  uint64_t bytes_overhead = 0;
+  uint64_t compactions = 0;  // these three since it was opened
+  uint64_t compaction_failures = 0;
+  uint64_t append_waits = 0;  // appends that had to wait for compaction
+};
+
+struct CloneSummary {
+  CheckpointSummary checkpoint;
+  uint64_t files_linked = 0;
+  uint64_t files_copied = 0;
+  uint64_t bytes_copied = 0;
 };
 
 class SsdStore {
@@ -75,6 +99,10 @@ class SsdStore {
 
   Status Append(size_t table, const char* rows, uint64_t count);
   Status Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found);
+  // Rewrites whatever has anything dead in it, of tables [first, end). If nothing was stored since
+  // the current checkpoint, that one is renewed, so that the space is free at once: a new id, all
+  // else the same. Damage ends it with kCorruption once the rest is done.
+  Status Compact(size_t first, size_t end);
 
   Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                         CheckpointSummary* summary);
@@ -85,19 +113,26 @@ class SsdStore {
   std::vector<CheckpointSummary> Checkpoints() const;
   Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const;
   StoreFigures Figures() const;
+  // Makes a store of its own at `target`, a folder that is empty or not there, which holds the
+  // current cut (of a reader: the one it opened) and nothing else. Its files are links to those
+  // here, which neither store ever changes; copies where the system has no links, or `may_link` is
+  // false. All are checked before CURRENT makes them a store. After an error the folder is empty.
+  Status Clone(const std::string& target, bool may_link, CloneSummary* summary) const;
   FileCache* cache() { return &cache_; }
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
   // half loaded by a failed restore.
   Status CheckReadable() const;
   // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
-  // later call is refused.
-  void Close();
+  // later call is refused. A writer that stands at its current cut leaves a snapshot of the index,
+  // if that pays and the disk allows; the result is its size, else 0.
+  uint64_t Close();
 
  private:
   SsdStore(FileSystem* files, const StoreOptions& options);
 
   // store_open.cc
-  Status TakeLock();
+  static Status LockFolder(FileSystem* files, const std::string& folder,
+                           std::unique_ptr<File>* lock);
   Status OpenWriter();
   Status OpenReader();
   Status CreateManifest();
@@ -106,10 +141,24 @@ class SsdStore {
   Status MakeTables(const Checkpoint* cut);
   Status TakeNumber(uint64_t* number);
 
+  // store_compact.cc
+  void StartCompactor();
+  void RunCompactor();
+  void NoteChange(uint64_t bytes);
+  void WakeCompactor();
+  uint64_t SpaceBound(size_t table, uint64_t live_bytes, uint64_t num_spare) const;
+  void WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock);
+  enum class Runner { kThread, kAppend, kCompact };
+  Status CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained);
+  Status EndCompaction(size_t table, std::unique_ptr<Compaction> compaction, Status status);
+  Status RenewCheckpoint();
+  Status SyncCut(Checkpoint* checkpoint);
+
   Status CheckWritable() const;
   Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
+  Status SyncBefore(File* current);
   Status PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
   void RemoveExtras(const Checkpoint& checkpoint);
   Status CheckCut(const Checkpoint& cut);
@@ -117,6 +166,11 @@ class SsdStore {
   std::vector<uint64_t> Superseded(const std::string& tag) const;
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   Status LoadCut(const Checkpoint* cut);
+  int NumLoadThreads(const Checkpoint* cut) const;
+
+  // store_snapshot.cc
+  bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);
+  uint64_t SaveSnapshot();
   Status RemoveUnneeded(std::vector<std::string>* holders);
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
@@ -130,14 +184,32 @@ class SsdStore {
   uint64_t reader_cut_ = 0;
   std::vector<std::unique_ptr<TableStore>> tables_;
 
-  mutable std::mutex writer_;  // guards what follows and all mutations
+  std::mutex mutations_;       // one mutation at a time; held also while it waits for space
+  std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
+  mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;
   std::atomic<uint64_t> num_loads_{0};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> is_half_loaded_{false};
   uint64_t next_number_ = 1;
+  uint64_t snapshot_number_ = 0;  // the file on disk that holds the index of snapshot_cut_
+  uint64_t snapshot_cut_ = 0;     // a checkpoint's id
+  uint64_t snapshot_bytes_ = 0;
   std::vector<std::shared_ptr<File>> unsynced_;
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
+  bool is_changed_ = false;                      // something was stored since the current cut
+
+  CompactionPace pace_;
+  std::thread compactor_;
+  std::condition_variable progress_;  // with writer_: work is due, or a compaction has ended
+  bool is_due_ = false;
+  bool is_failing_ = false;     // the last compaction failed; nobody waits for the next
+  uint64_t due_bytes_ = 0;      // stored since work was last due
+  size_t waiting_table_ = 0;    // of the append that waits, or waited last
+  uint64_t output_number_ = 0;  // a file that the running compaction writes; 0: none
+  uint64_t num_compactions_ = 0;
+  uint64_t num_compaction_failures_ = 0;
+  uint64_t num_append_waits_ = 0;
 };
 
 }  // namespace hps

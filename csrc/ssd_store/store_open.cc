@@ -3,9 +3,11 @@
 // Above it: store.h. Below it: manifest, reader_pin, table_store.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "ssd_store/store.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr uint64_t kReservedNumbers = uint64_t{1} << 20;  // file numbers taken at each open
 constexpr int kMostReaderAttempts = 50;
+constexpr uint64_t kRowsOfOneThread = 1 << 16;  // where threads cost more than they save
 
 std::string Describe(double first, double second) {
   std::ostringstream out;
@@ -72,6 +75,16 @@ const TableSchema* FindSchema(const std::vector<TableSchema>& schemas, const std
   return nullptr;
 }
 
+void TakeWritten(const Checkpoint& cut, StoreContext* context) {
+  for (const Extra& extra : cut.extras) {
+    if (extra.name != kWrittenName) continue;
+    Decoder in(extra.bytes);
+    context->bytes_appended += in.Get<uint64_t>();
+    context->bytes_compacted += in.Get<uint64_t>();
+    context->bytes_overhead += in.Get<uint64_t>();
+  }
+}
+
 }  // namespace
 
 Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
@@ -82,22 +95,23 @@ Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
   return Status::Ok();
 }
 
-Status SsdStore::TakeLock() {
-  const std::string path = options_.path + "/" + kLockName;
-  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreate, &lock_));
+Status SsdStore::LockFolder(FileSystem* files, const std::string& folder,
+                            std::unique_ptr<File>* lock) {
+  const std::string path = folder + "/" + kLockName;
+  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kCreate, lock));
   bool taken = false;
-  HPS_RETURN_IF_ERROR(lock_->TryLock(true, &taken));
+  HPS_RETURN_IF_ERROR((*lock)->TryLock(true, &taken));
   if (!taken) {
     std::string holder;
-    HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &holder));
+    HPS_RETURN_IF_ERROR(ReadWholeFile(files, path, &holder));
     return Status(StatusCode::kStore,
-                  options_.path + ": the store is open for writing by process " + holder +
+                  folder + ": the store is open for writing by process " + holder +
                       "; close it there, or open read-only",
                   EAGAIN);
   }
   const std::string pid = std::to_string(getpid());
-  HPS_RETURN_IF_ERROR(lock_->Truncate(0));
-  return lock_->Write(0, pid.data(), pid.size());
+  HPS_RETURN_IF_ERROR((*lock)->Truncate(0));
+  return (*lock)->Write(0, pid.data(), pid.size());
 }
 
 Status SsdStore::CreateManifest() {
@@ -154,7 +168,7 @@ Status SsdStore::CheckSchemas() const {
 
 Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(files_->CreateFolder(options_.path + "/" + kPinFolder));
-  HPS_RETURN_IF_ERROR(TakeLock());
+  HPS_RETURN_IF_ERROR(LockFolder(files_, options_.path, &lock_));
   if (!files_->Exists(options_.path + "/" + kCurrentName)) {
     HPS_RETURN_IF_ERROR(CreateManifest());
   } else {
@@ -169,6 +183,7 @@ Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
+  StartCompactor();
   return Status::Ok();
 }
 
@@ -204,7 +219,18 @@ Status SsdStore::MakeTables(const Checkpoint* cut) {
   for (const TableSchema& stored : open.tables) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
-  return LoadCut(cut);
+  if (cut != nullptr) TakeWritten(*cut, &context_);
+  return options_.has_rows ? LoadCut(cut) : Status::Ok();
+}
+
+int SsdStore::NumLoadThreads(const Checkpoint* cut) const {
+  uint64_t num_rows = 0;
+  for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
+    num_rows += cut->tables[i].num_rows;
+  }
+  if (num_rows < kRowsOfOneThread) return 1;
+  if (options_.num_threads > 0) return options_.num_threads;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Status SsdStore::TakeNumber(uint64_t* number) {
@@ -212,7 +238,8 @@ Status SsdStore::TakeNumber(uint64_t* number) {
     OpenRecord open = manifest_.state().open;
     open.reserved_end += kReservedNumbers;
     bool is_begun = false;
-    const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), &is_begun);
+    const auto sync = [](File* current) { return current->SyncData(); };
+    const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), sync, &is_begun);
     if (!status.ok()) return is_begun ? Settle(status) : status;
   }
   *number = next_number_++;

@@ -1,17 +1,22 @@
-// TableStore's other half: rebuilding a table from the footers of a cut, and forgetting dead
-// segments.
+// TableStore's other half: rebuilding a table from the footers of a cut.
 //
-// Above it: table_store.h. Below it: segment, key_index. Only footers are read, never rows.
-#include <algorithm>
+// Above it: table_store.h. Below it: index_build, segment, key_index. Only footers are read, never
+// rows.
+#include <cerrno>
+#include <map>
 #include <mutex>
+#include <set>
 
+#include "ssd_store/index_build.h"
 #include "ssd_store/table_store.h"
 
 namespace hps {
 
-Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>* retired) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
+void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   writer_.reset();
+  ++num_loads_;
+  busy_.clear();
+  set_aside_.clear();
   index_.Clear();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) retired->push_back(segment);
@@ -19,9 +24,22 @@ Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>
   segments_.clear();
   chunks_.clear();
   free_chunks_.clear();
+}
+
+Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
+                        std::vector<std::weak_ptr<Segment>>* retired) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  Reset(retired);
   if (cut == nullptr) return Status::Ok();
-  if (!index_.Reserve(cut->num_rows)) return OutOfMemory();
-  for (const SegmentInfo& info : cut->segments) HPS_RETURN_IF_ERROR(LoadSegment(info));
+  for (const SegmentInfo& info : cut->segments) {
+    segments_.push_back(SealedSegment(info));
+    const auto ordinal = static_cast<uint32_t>(segments_.size() - 1);
+    if (!AddChunks(ordinal, info.num_records)) return OutOfMemory();
+  }
+  IndexSources sources{context_, &schema_, segments_, &chunks_, cut->num_rows};
+  const Status built = BuildIndex(sources, pool, &index_);
+  if (built.os_error() == ENOMEM) return OutOfMemory();
+  HPS_RETURN_IF_ERROR(built);
   if (index_.size() != cut->num_rows) {
     return Status(StatusCode::kCorruption, context_->folder + ": table '" + schema_.name +
                                                "' has " + std::to_string(index_.size()) +
@@ -31,71 +49,107 @@ Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>
   return Status::Ok();
 }
 
-Status TableStore::LoadSegment(const SegmentInfo& info) {
+Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot,
+                                ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  Reset(retired);
+  const TableImage* image = snapshot.Find(schema_.id);
+  if (image == nullptr || image->num_rows != cut.num_rows || !AdoptParts(cut, *image)) {
+    return Status(StatusCode::kCorruption, "the snapshot has another table '" + schema_.name + "'");
+  }
+  HPS_RETURN_IF_ERROR(CheckSegments(pool));
+  return snapshot.LoadIndex(*image, pool, &index_);
+}
+
+// Segments and chunks as the snapshot has them; false if they are not those of the cut.
+bool TableStore::AdoptParts(const TableCut& cut, const TableImage& image) {
+  std::map<uint64_t, const SegmentInfo*> infos;
+  for (const SegmentInfo& info : cut.segments) infos[info.number] = &info;
+  for (const TableImage::Part& part : image.parts) {
+    segments_.emplace_back();
+    if (part.number == 0) continue;
+    const auto found = infos.find(part.number);
+    if (found == infos.end()) return false;
+    segments_.back() = SealedSegment(*found->second);
+    segments_.back()->live = part.live;
+    const uint64_t num_chunks = (found->second->num_records + kChunkRecords - 1) >> kChunkBits;
+    segments_.back()->chunks.assign(num_chunks, TableImage::kFreeChunk);
+    infos.erase(found);
+  }
+  uint64_t num_wanted = 0;
+  for (const auto& segment : segments_) num_wanted += segment ? segment->chunks.size() : 0;
+  chunks_ = image.chunks;
+  for (uint32_t number = 0; number < chunks_.size(); ++number) {
+    const ChunkPlace place = chunks_[number];
+    if (place.segment == TableImage::kFreeChunk) {
+      chunks_[number] = ChunkPlace();
+      free_chunks_.push_back(number);
+      continue;
+    }
+    if (place.segment >= segments_.size() || segments_[place.segment] == nullptr) return false;
+    std::vector<uint32_t>& chunks = segments_[place.segment]->chunks;
+    if (place.idx >= chunks.size() || chunks[place.idx] != TableImage::kFreeChunk) return false;
+    chunks[place.idx] = number;
+    --num_wanted;
+  }
+  return infos.empty() && num_wanted == 0;
+}
+
+// What reading the footers would find on the way: headers and lengths.
+Status TableStore::CheckSegments(ThreadPool* pool) const {
+  std::vector<Status> found(segments_.size());
+  DealOut(pool, segments_.size(), [&](size_t ordinal, int) {
+    const Segment* segment = segments_[ordinal].get();
+    if (segment == nullptr) return;
+    std::shared_ptr<File> file;
+    Status status = context_->cache->Open(segment->info.number, segment->path, &file);
+    if (status.ok()) {
+      status = CheckSegmentHeader(file.get(), *segment, schema_, context_->store_id);
+    }
+    found[ordinal] = status.ok() ? CheckLength(file.get(), *segment) : status;
+  });
+  for (const Status& status : found) HPS_RETURN_IF_ERROR(status);
+  return Status::Ok();
+}
+
+TableImage TableStore::Image() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  TableImage image;
+  image.table = schema_.id;
+  image.num_rows = index_.size();
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    TableImage::Part part;
+    if (segment != nullptr) part = {segment->info.number, segment->live};
+    image.parts.push_back(part);
+  }
+  image.chunks = chunks_;
+  for (const uint32_t number : free_chunks_) image.chunks[number].segment = TableImage::kFreeChunk;
+  image.index = &index_;
+  return image;
+}
+
+// Segments are immutable and their contents decide the index, so the same segments are the same
+// rows.
+bool TableStore::IsAt(const TableCut* cut) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (writer_ != nullptr) return false;
+  std::set<uint64_t> numbers;
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment != nullptr) numbers.insert(segment->info.number);
+  }
+  if (cut == nullptr) return numbers.empty();
+  bool is_same = numbers.size() == cut->segments.size() && index_.size() == cut->num_rows;
+  for (const SegmentInfo& info : cut->segments) is_same = is_same && numbers.count(info.number) > 0;
+  return is_same;
+}
+
+std::shared_ptr<Segment> TableStore::SealedSegment(const SegmentInfo& info) const {
   auto segment = std::make_shared<Segment>();
   segment->path = context_->folder + "/" + FileName(kSegmentPrefix, info.number);
   segment->row_bytes = schema_.row_bytes;
   segment->info = info;
   segment->is_sealed = true;
-  std::shared_ptr<File> file;
-  HPS_RETURN_IF_ERROR(context_->cache->Open(info.number, segment->path, &file));
-  HPS_RETURN_IF_ERROR(CheckSegmentHeader(file.get(), *segment, schema_, context_->store_id));
-  const uint32_t ordinal = AddSegment(segment);
-  bool has_memory = true;
-  FooterVisitor visitor;
-  visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
-    has_memory =
-        has_memory && PutKeys(ordinal, first, reinterpret_cast<const char*>(keys), 8, count);
-  };
-  visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
-    if (has_memory) ApplyTombstones(ordinal, tombstones, count);
-  };
-  HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
-  if (!has_memory) return OutOfMemory();
-  return Status::Ok();
-}
-
-// All records of the segment stand in the index already; a tombstone takes what is older than
-// itself.
-void TableStore::ApplyTombstones(uint32_t ordinal, const Tombstone* tombstones, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t hash = MixKey(tombstones[i].key);
-    const uint64_t location = index_.Find(hash);
-    if (location == KeyIndex::kNone) continue;
-    const WantedRecord place = Decode(location);
-    if (place.segment == ordinal && place.record >= tombstones[i].position) continue;
-    index_.Erase(hash);
-    --segments_[place.segment]->live;
-  }
-}
-
-void TableStore::RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired) {
-  std::shared_ptr<Segment>& segment = segments_[ordinal];
-  free_chunks_.insert(free_chunks_.end(), segment->chunks.begin(), segment->chunks.end());
-  retired->push_back(segment);
-  segment.reset();
-}
-
-void TableStore::DropDead(std::vector<std::weak_ptr<Segment>>* retired) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
-  std::vector<uint32_t> by_age;
-  for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
-    if (segments_[ordinal] != nullptr) by_age.push_back(ordinal);
-  }
-  std::sort(by_age.begin(), by_age.end(), [&](uint32_t left, uint32_t right) {
-    const SegmentInfo& first = segments_[left]->info;
-    const SegmentInfo& second = segments_[right]->info;
-    return first.sequence != second.sequence ? first.sequence < second.sequence
-                                             : first.generation < second.generation;
-  });
-  bool is_oldest = true;  // no older segment is left, whose records a tombstone could still hide
-  for (const uint32_t ordinal : by_age) {
-    const Segment& segment = *segments_[ordinal];
-    const bool is_dead =
-        segment.is_sealed && segment.live == 0 && (is_oldest || segment.info.num_tombstones == 0);
-    if (is_dead) RemoveSegment(ordinal, retired);
-    is_oldest = is_oldest && is_dead;
-  }
+  return segment;
 }
 
 std::vector<std::shared_ptr<const Segment>> TableStore::Segments() const {

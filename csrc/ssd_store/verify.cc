@@ -1,11 +1,12 @@
 // VerifyStore: see verify.h.
 //
-// Above it: verify.h. Below it: manifest, segment.
+// Above it: verify.h. Below it: manifest, segment, index_snapshot.
 #include "ssd_store/verify.h"
 
 #include <cerrno>
 #include <set>
 
+#include "ssd_store/index_snapshot.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/segment.h"
@@ -51,6 +52,45 @@ Status VerifyExtra(FileSystem* files, const std::string& path, const Extra& extr
                         " bytes) does not match");
 }
 
+struct Place {
+  FileSystem* files;
+  const std::string& folder;
+  uint64_t store_id;
+};
+
+// Checks the files of a checkpoint that have not been `seen`.
+void VerifyFiles(const Place& place, const Checkpoint& checkpoint, std::set<uint64_t>* seen,
+                 std::vector<Damage>* damages) {
+  const auto note = [damages](const std::string& file, const Status& status) {
+    if (!status.ok()) damages->push_back({file, status});
+  };
+  for (const TableCut& table : checkpoint.tables) {
+    for (const SegmentInfo& info : table.segments) {
+      if (!seen->insert(info.number).second) continue;
+      Segment segment;
+      segment.path = place.folder + "/" + FileName(kSegmentPrefix, info.number);
+      segment.row_bytes = table.schema.row_bytes;
+      segment.info = info;
+      note(segment.path, VerifySegment(place.files, segment, table.schema, place.store_id));
+    }
+  }
+  for (const Extra& extra : checkpoint.extras) {
+    if (extra.file_number == 0 || !seen->insert(extra.file_number).second) continue;
+    const std::string file = place.folder + "/" + FileName(kExtraPrefix, extra.file_number);
+    note(file, VerifyExtra(place.files, file, extra));
+  }
+}
+
+// Only a file that says it is whole can be damaged: a part, left by a killed process, is used by
+// none.
+Status VerifySnapshot(FileSystem* files, const std::string& path) {
+  std::unique_ptr<IndexSnapshot> snapshot;
+  const Status opened = IndexSnapshot::Open(files, path, &snapshot);
+  if (opened.os_error() == ENOENT) return Status::Ok();  // a writer has just removed it
+  HPS_RETURN_IF_ERROR(opened);
+  return snapshot->is_finished() ? snapshot->Check() : Status::Ok();
+}
+
 }  // namespace
 
 Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damage>* damages) {
@@ -64,32 +104,31 @@ Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damag
   if (!loaded.ok()) {
     const std::string current = path + "/" + kCurrentName;
     const bool is_current = loaded.message().find(current) != std::string::npos;
-    damages->push_back({is_current ? current : manifest.path(), loaded.message()});
+    damages->push_back({is_current ? current : manifest.path(), loaded});
     return Status::Ok();
   }
-  const auto note = [damages](const std::string& file, const Status& status) {
-    if (!status.ok()) damages->push_back({file, status.message()});
-  };
+  const uint64_t store_id = manifest.state().open.store_id;
   std::set<uint64_t> seen;
   for (const auto& [id, checkpoint] : manifest.state().checkpoints) {
-    for (const TableCut& table : checkpoint.tables) {
-      for (const SegmentInfo& info : table.segments) {
-        if (!seen.insert(info.number).second) continue;
-        Segment segment;
-        segment.path = path + "/" + FileName(kSegmentPrefix, info.number);
-        segment.row_bytes = table.schema.row_bytes;
-        segment.info = info;
-        note(segment.path,
-             VerifySegment(files, segment, table.schema, manifest.state().open.store_id));
-      }
-    }
-    for (const Extra& extra : checkpoint.extras) {
-      if (extra.file_number == 0 || !seen.insert(extra.file_number).second) continue;
-      const std::string file = path + "/" + FileName(kExtraPrefix, extra.file_number);
-      note(file, VerifyExtra(files, file, extra));
-    }
+    VerifyFiles({files, path, store_id}, checkpoint, &seen, damages);
+  }
+  std::vector<std::string> names;
+  HPS_RETURN_IF_ERROR(files->List(path, &names));
+  for (const std::string& name : names) {
+    uint64_t number = 0;
+    if (!ParseFileName(name, kIndexPrefix, &number)) continue;
+    const Status status = VerifySnapshot(files, path + "/" + name);
+    if (!status.ok()) damages->push_back({path + "/" + name, status});
   }
   return Status::Ok();
+}
+
+Status VerifyCheckpoint(FileSystem* files, const std::string& folder, const Checkpoint& checkpoint,
+                        uint64_t store_id) {
+  std::set<uint64_t> seen;
+  std::vector<Damage> damages;
+  VerifyFiles({files, folder, store_id}, checkpoint, &seen, &damages);
+  return damages.empty() ? Status::Ok() : damages.front().status;
 }
 
 }  // namespace hps

@@ -20,6 +20,8 @@ from hps.ssd_store.schema import TableSchema
 from hps.tier import Flags, Keys, Rows
 
 DEFAULT_SEGMENT_BYTES = 256 * 2**20
+DEFAULT_COMPACTION_THRESHOLD = 0.5
+DEFAULT_COMPACTION_BYTES_PER_SECOND = 64 * 2**20
 
 
 class OpenOptions(TypedDict, total=False):
@@ -27,16 +29,28 @@ class OpenOptions(TypedDict, total=False):
 
     segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
+    threads: that load a cut; 0 is one a core. Changes no bit.
+    snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.
     read_only: beside a writer or without one; needs a store.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
+    rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
+    compaction_threshold: dead part of a segment from which it is rewritten, above 0, below 1; 0.5.
+    compaction_bytes_per_second: read and written by compaction while nobody waits; 64 MiB.
+    compact_in_background: False: only by compact() and in an append that lacks space; True.
     """
 
     segment_bytes: int
     keep_last: int
+    threads: int
+    snapshot_rows: int
     read_only: bool
     checkpoint: str | int | None
+    rows: bool
     seed: int | None
+    compaction_threshold: float
+    compaction_bytes_per_second: int
+    compact_in_background: bool
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -67,11 +81,26 @@ def _name(checkpoint: str | int | None) -> tuple[str, int]:
     return checkpoint or "", 0
 
 
+def _compaction_settings(options: OpenOptions) -> dict[str, float | int | bool]:
+    threshold = options.get("compaction_threshold", DEFAULT_COMPACTION_THRESHOLD)
+    if not 0 < threshold < 1:
+        raise ConfigError(f"compaction_threshold={threshold} must be above 0 and below 1")
+    pace = options.get("compaction_bytes_per_second", DEFAULT_COMPACTION_BYTES_PER_SECOND)
+    if pace < 1:
+        raise ConfigError(f"compaction_bytes_per_second={pace} must be at least 1")
+    return {
+        "compaction_threshold": float(threshold),
+        "compaction_bytes_per_second": pace,
+        "compact_in_background": options.get("compact_in_background", True),
+    }
+
+
 class SsdStore:
     """A directory of rows; see `hps.tier.RowTier` for the verbs.
 
     Every method may be called from any thread. Mutations run one after the other; fetch, contains
-    and scan run beside them.
+    and scan run beside them, and so does compaction, which rewrites segments that are mostly dead:
+    each table's segments stay below live rows' bytes / (1 - compaction_threshold) + 4 segments.
 
     >>> import tempfile
     >>> schema = TableSchema(name="ads", dim=4, optimizer="sgd", initializer="constant",
@@ -93,6 +122,7 @@ class SsdStore:
         self.schemas: dict[str, TableSchema] = {schema.name: schema for schema in schemas}
         self._numbers = {schema.name: number for number, schema in enumerate(schemas)}
         self.seed: int = native.seed
+        self.closing_bytes = 0
 
     @classmethod
     def open(
@@ -114,22 +144,30 @@ class SsdStore:
             StoreError: another process writes there (its pid is named), or the system refused.
             CorruptionError: damaged files, by name and offset.
 
-        Cost: reads manifest and footers, about 8 bytes a record, never rows.
+        Cost: reads the manifest and the index: after a clean close as a snapshot, about 15 bytes a
+            row, else from the footers, 8 bytes a record; never rows.
         """
         read_only = options.get("read_only", False)
         checkpoint = options.get("checkpoint")
         check_engine(path, SEGMENTS)
         if checkpoint is not None and not read_only:
             raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
+        rows = options.get("rows", True)
+        if not (rows or read_only):
+            raise ConfigError("rows=False is for read_only=True")
         path = Path(path)
         tag, number = _name(checkpoint)
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
+            "threads": options.get("threads", 0),
+            "snapshot_rows": options.get("snapshot_rows", 2**16),
             "seed": options.get("seed"),
             "read_only": read_only,
+            "rows": rows,
             "tag": tag,
             "id": number,
+            **_compaction_settings(options),
         }
         native = _C.SsdStore.open(os.fspath(path), [t.to_native() for t in tables], settings)
         return cls(path, native)
@@ -170,6 +208,8 @@ class SsdStore:
                 be stored already), or the store has failed.
 
         Cost: one write for each 8 MiB, into the page cache; durable from the next checkpoint on.
+        Waits for compaction when the table's segments would else outgrow their bound, unless
+        compaction has just failed.
         """
         self._open_native().append(self._number(table), rows)
 
@@ -262,6 +302,27 @@ class SsdStore:
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
         return self._open_native().checkpoint(tag or "", dict(extras or {}))
 
+    def compact(self, table: str | None = None) -> None:
+        """Rewrites every segment that has anything dead in it, and makes small ones one.
+
+        Fetches and appends go on meanwhile. If nothing was stored since the current checkpoint,
+        that one is renewed: a new id, all else the same, and the space is free when this returns.
+        Else what the last checkpoint holds is free after the next one. Other kept checkpoints and
+        open readers keep their files in any case.
+
+        Args:
+            table: its name; None is all.
+
+        Raises:
+            CorruptionError: a record that is still needed is damaged; the rest has been compacted.
+            StoreError: the disk is full, or the store has failed; every row is still there.
+
+        Cost: reads every segment with something dead, writes its live rows once.
+        """
+        first = 0 if table is None else self._number(table)
+        end = len(self._numbers) if table is None else first + 1
+        self._open_native().compact(first, end)
+
     @property
     def num_loads(self) -> int:
         """Grows when a restore has replaced what is stored, whatever it raised afterwards."""
@@ -308,10 +369,26 @@ class SsdStore:
         return self._open_native().extras(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows, bytes by table."""
+        """Counts and bytes; of each table too.
+
+        Since the store was opened: bytes_read, bytes_written, compactions, compaction_failures,
+        append_waits. Since it was made, as of its checkpoint: bytes_appended (records, by append),
+        bytes_compacted (records, by compaction), bytes_overhead (footers, manifest), and
+        write_amplification, their sum over the first. Now: files_bytes, and checkpoint_only_bytes,
+        which kept checkpoints alone hold. snapshot_bytes: of the index snapshot that the store was
+        opened with; 0: from footers.
+        """
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
-        return {**native.stats(), "tables": tables}
+        whole: dict[str, Any] = native.stats()
+        parts = ("bytes_appended", "bytes_compacted", "bytes_overhead")
+        written = sum(whole[name] for name in parts)
+        whole["write_amplification"] = written / max(1, whole["bytes_appended"])
+        return {**whole, "tables": tables}
+
+    def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> dict[str, Any]:
+        """As `hps.ssd_store.clone`, of the cut that this store is at."""
+        return self._open_native().clone(os.fspath(target), may_link)
 
     def verify(self) -> list[tuple[str, str]]:
         """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""
@@ -320,9 +397,13 @@ class SsdStore:
     def close(self) -> None:
         """Lets go of the lock at once and of the files when no scan uses them; may be repeated.
 
-        What no checkpoint holds is lost.
+        What no checkpoint holds is lost. A writer that has changed nothing since the newest cut
+        leaves a snapshot of the index, with which the next opening need not read the footers.
+
+        Cost: writes the snapshot, about 15 bytes a row, into the page cache; `closing_bytes` says
+        how many: 0 if it was there already, or does not pay, or the disk was full.
         """
         with self._lock:
             native, self._native = self._native, None
             if native is not None:
-                native.close()
+                self.closing_bytes = native.close()

@@ -14,8 +14,8 @@ TABLES = [schema("ads", 4), schema("users", 2, "adam")]
 POOL = np.array(EDGE_KEYS + [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3, 400)], np.uint64)
 
 
-def open_store(store_class: Any, path: Path) -> Any:
-    return store_class.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5)
+def open_store(store_class: Any, path: Path, **options: Any) -> Any:
+    return store_class.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5, **options)
 
 
 def compare(store: SsdStore, twin: StoreTwin) -> None:
@@ -27,17 +27,26 @@ def compare(store: SsdStore, twin: StoreTwin) -> None:
     assert listed == {number: tag for number, (tag, _) in twin.cuts.items()}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     twin = StoreTwin([table.name for table in TABLES])
-    store = open_store(store_class, tmp_path)
-    counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
+    in_background = seed % 2 == 1  # else every step happens in the same order again
+    has_snapshots = seed % 3 == 1
+    options: dict[str, Any] = {}
+    if store_class is SsdStore:
+        options["compact_in_background"] = in_background
+        options["snapshot_rows"] = 0 if has_snapshots else 2**40
+    store = open_store(store_class, tmp_path, **options)
+    num_from_snapshot = 0
+    verbs = ["append", "erase", "checkpoint", "restore", "delete", "crash", "compact"]
+    counts = dict.fromkeys(verbs, 0)
+    num_compactions = num_renewed = 0
     for step in range(220 if store_class is SsdStore else 120):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
-        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5])[0]
+        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5, 10])[0]
         counts[action] += 1
         if action == "append":
             rows = make_rows(keys, step, table.row_bytes)
@@ -59,12 +68,26 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
             store.delete_checkpoint(number)
             twin.delete(number)
         elif action == "crash":
-            store.close()  # closing writes nothing: as a kill, it returns to the current cut
-            store = open_store(store_class, tmp_path)
+            num_compactions += store.stats().get("compactions", 0)
+            if has_snapshots and step % 4:
+                store.checkpoint()
+                twin.checkpoint(None)
+            store.close()  # as a kill it returns to the current cut
+            store = open_store(store_class, tmp_path, **options)
             twin.restore(None)
+            num_from_snapshot += store.stats().get("snapshot_bytes", 0) > 0
+        elif action == "compact":
+            before = twin.current_id
+            store.compact(chance.choice([None, table.name]))
+            twin.compact([info["id"] for info in store.checkpoints()])
+            num_renewed += twin.current_id != before
         if step % 10 == 0 or action in ("restore", "crash"):
             compare(store, twin)
     assert min(counts.values()) > 0
+    assert num_renewed > 0
+    if store_class is SsdStore:
+        assert num_compactions > 3
+        assert (num_from_snapshot > 0) == has_snapshots
     compare(store, twin)
     assert store.verify() == []
     for number, (_, state) in twin.cuts.items():

@@ -1,0 +1,130 @@
+// SsdStore's clone: one checkpoint as a store of its own, in another folder.
+//
+// Above it: store.h. Below it: manifest, verify. The files of a checkpoint are never written again,
+// so a link is as good as a copy. Their headers carry the store's id, which the clone keeps, and
+// its file numbers go on behind all of this store's. CURRENT comes last: a clone that was
+// interrupted is no store, and neither is the folder empty, so it is refused until someone removes
+// it.
+#include <algorithm>
+#include <cerrno>
+
+#include "ssd_store/store.h"
+#include "ssd_store/verify.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+
+Status CopyFile(FileSystem* files, const std::string& source, const std::string& target,
+                uint64_t* num_bytes) {
+  std::unique_ptr<File> from;
+  std::unique_ptr<File> to;
+  HPS_RETURN_IF_ERROR(files->Open(source, OpenMode::kRead, &from));
+  HPS_RETURN_IF_ERROR(files->Open(target, OpenMode::kCreateNew, &to));
+  uint64_t size = 0;
+  HPS_RETURN_IF_ERROR(from->Size(&size));
+  if (size > 0) HPS_RETURN_IF_ERROR(to->Allocate(0, size));
+  const std::unique_ptr<char[]> bytes(new char[std::min(size, kPieceBytes)]);
+  for (uint64_t offset = 0; offset < size; offset += kPieceBytes) {
+    const uint64_t count = std::min(kPieceBytes, size - offset);
+    HPS_RETURN_IF_ERROR(from->Read(offset, count, bytes.get()));
+    HPS_RETURN_IF_ERROR(to->Write(offset, bytes.get(), count));
+  }
+  *num_bytes += size;
+  return to->SyncData();
+}
+
+// Only these say that the file system cannot link here; any other error would meet a copy too.
+bool CannotLink(const Status& status) {
+  const int error = status.os_error();
+  return error == EXDEV || error == EOPNOTSUPP || error == EPERM || error == EMLINK ||
+         error == ENOSYS;
+}
+
+std::vector<std::string> FileNames(const Checkpoint& checkpoint) {
+  std::vector<std::string> names;
+  for (const TableCut& table : checkpoint.tables) {
+    for (const SegmentInfo& info : table.segments) {
+      names.push_back(FileName(kSegmentPrefix, info.number));
+    }
+  }
+  for (const Extra& extra : checkpoint.extras) {
+    if (extra.file_number != 0) names.push_back(FileName(kExtraPrefix, extra.file_number));
+  }
+  return names;
+}
+
+// What every store's folder may have without holding anything.
+bool IsFurniture(const std::string& name) { return name == kLockName || name == kPinFolder; }
+
+Status CheckEmpty(FileSystem* files, const std::string& folder) {
+  std::vector<std::string> names;
+  HPS_RETURN_IF_ERROR(files->List(folder, &names));
+  for (const std::string& name : names) {
+    if (IsFurniture(name)) continue;
+    return Status(StatusCode::kConfig,
+                  folder + ": a clone needs a folder that is new or empty, and this one has '" +
+                      name +
+                      "'; choose another one, or remove it if a clone was interrupted there");
+  }
+  return Status::Ok();
+}
+
+Status WriteClone(FileSystem* files, const std::string& source, const std::string& target,
+                  bool may_link, CloneSummary* summary, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string from = source + "/" + name;
+    const std::string to = target + "/" + name;
+    const Status linked = may_link ? files->Link(from, to) : Status::Ok();
+    if (may_link && linked.ok()) {
+      ++summary->files_linked;
+      continue;
+    }
+    if (may_link && !CannotLink(linked)) return linked;
+    HPS_RETURN_IF_ERROR(CopyFile(files, from, to, &summary->bytes_copied));
+    ++summary->files_copied;
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status SsdStore::Clone(const std::string& target, bool may_link, CloneSummary* summary) const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  if (is_closed_) return CheckReadable();
+  const Checkpoint* cut = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(CheckpointName(), &cut));
+  if (cut == nullptr) {
+    return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint to clone");
+  }
+  HPS_RETURN_IF_ERROR(files_->CreateFolder(target));
+  HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));
+  std::unique_ptr<File> target_lock;
+  HPS_RETURN_IF_ERROR(LockFolder(files_, target, &target_lock));
+  HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));  // again, now that nobody else can begin
+  summary->checkpoint = Summarize(*cut);
+  OpenRecord open = manifest_.state().open;
+  const uint64_t number = open.reserved_end++;
+  open.next_checkpoint = cut->id + 1;
+  open.tables.clear();
+  for (const TableCut& table : cut->tables) open.tables.push_back(table.schema);
+  Status status = WriteClone(files_, options_.path, target, may_link, summary, FileNames(*cut));
+  if (status.ok()) status = VerifyCheckpoint(files_, target, *cut, open.store_id);
+  if (status.code() == StatusCode::kCorruption) {
+    // Most likely it is in the source; that name will still mean something when this call is over.
+    const Status source = VerifyCheckpoint(files_, options_.path, *cut, open.store_id);
+    if (!source.ok()) status = source;
+  }
+  if (status.ok()) status = files_->SyncFolder(target + "/..");
+  if (status.ok()) status = Manifest(files_, target).StartWith(number, open, *cut);
+  if (status.ok()) return status;
+  std::vector<std::string> names;
+  (void)files_->List(target, &names).ok();  // what cannot be removed makes the next clone refuse
+  for (const std::string& name : names) {
+    if (!IsFurniture(name)) (void)files_->Unlink(target + "/" + name).ok();
+  }
+  return status;
+}
+
+}  // namespace hps

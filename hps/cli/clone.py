@@ -1,0 +1,43 @@
+"""`hps clone`: copies one checkpoint of a store into a store of its own.
+
+Above it: hps.cli.main. Below it: hps.ssd_store.clone.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the command of this module."""
+    parser = subparsers.add_parser(
+        "clone",
+        help="copy one checkpoint into a store of its own",
+        description="Copies one checkpoint, with its tag and extras, into a new store; it may run "
+        "beside a trainer. Files are linked if the file system can, else copied; all are checked.",
+    )
+    parser.add_argument("store", type=Path, metavar="DIR")
+    parser.add_argument("target", type=Path, metavar="OUT", help="a folder that is new or empty")
+    parser.add_argument(
+        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id in digits; newest"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Clones and prints what was made of what."""
+    from hps.ssd_store import clone
+
+    check_json_path(options.json)
+    made = clone(options.store, options.target, options.checkpoint)
+    name = made["tag"] or f"checkpoint {made['id']}"
+    print(
+        f"{options.target}: {name} with {made['rows']:,} rows; files linked: "
+        f"{made['files_linked']}, copied: {made['files_copied']} ({made['bytes_copied']:,} bytes)",
+        file=stream_for_people(options.json),
+    )
+    write_json(options.json, made)
+    return 0
