@@ -152,7 +152,7 @@ def test_compact_changes_no_row_and_keeps_the_cuts_model(lab: Lab) -> None:
         server.restore("old")
         server.restore("new")
         assert server.digest("ads") == digest
-    with lab.open() as reader, pytest.raises(hps.ConfigError, match="compact.*read-only"):
+    with lab.open() as reader, pytest.raises(hps.ConfigError, match=r"compact.*read-only"):
         reader.compact()
 
 
