@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kMostInlineBytes = 4096;
 constexpr size_t kMostUnsynced = 16;
+constexpr size_t kMostOpenFiles = 256;
 
 std::string ExtraPath(const std::string& folder, uint64_t number) {
   return folder + "/" + FileName(kExtraPrefix, number);
@@ -21,7 +22,11 @@ std::string ExtraPath(const std::string& folder, uint64_t number) {
 }  // namespace
 
 SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
-    : files_(files), options_(options), cache_(files, 256), manifest_(files, options.path) {
+    : files_(files),
+      options_(options),
+      cache_(files, kMostOpenFiles,
+             options.direct_io ? OpenMode::kReadDirect : OpenMode::kReadScattered),
+      manifest_(files, options.path) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;

@@ -16,6 +16,7 @@
 #include "ssd_store/file_cache.h"
 #include "ssd_store/key_index.h"
 #include "ssd_store/manifest_records.h"
+#include "ssd_store/row_fetch.h"
 #include "ssd_store/segment.h"
 
 namespace hps {
@@ -33,18 +34,6 @@ struct StoreContext {
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<uint64_t> bytes_written{0};
 };
-
-// A record that a batch wants: where it lies, and which row of the caller's it is.
-struct WantedRecord {
-  uint64_t record = 0;
-  uint32_t segment = 0;  // ordinal within its table
-  uint32_t row = 0;
-};
-
-// Reads records of one segment, given in ascending order, into the caller's rows; each is checked
-// against its checksum and its key. kCorruption names file, offset and record.
-Status FetchRecords(StoreContext* context, const Segment& segment, const WantedRecord* wanted,
-                    uint64_t count, const uint64_t* keys, char* rows);
 
 // The live rows of a table at one moment, as bitmaps over its segments' records.
 struct TableSnapshot {
