@@ -91,6 +91,7 @@ class ParameterServer:
             segment_bytes=config.ssd.segment_bytes,
             keep_last=config.ssd.keep_last,
             read_only=self._is_read_only,
+            direct_io=config.ssd.direct_io,
             checkpoint=None if _view is None else _view.checkpoint,
             seed=config.seed,
         )

@@ -64,6 +64,7 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   options.has_seed = !nb::object(settings["seed"]).is_none();
   if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
   options.read_only = nb::cast<bool>(settings["read_only"]);
+  options.direct_io = nb::cast<bool>(settings["direct_io"]);
   options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
   options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
   std::unique_ptr<SsdStore> store;

@@ -34,7 +34,7 @@ struct StoreOptions {
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
-  bool direct_io = false;     // fetches and loads go past the page cache
+  bool direct_io = false;     // segments are read past the page cache; writes go through it
   CheckpointName checkpoint;  // read-only: the cut to open
 };
 
