@@ -15,7 +15,7 @@ namespace {
 // In memory a gap costs its copying, on disk it saves another read.
 constexpr uint64_t kMostCachedGap = 4096;
 constexpr uint64_t kMostCachedBytes = uint64_t{64} << 10;
-constexpr uint64_t kMostGap = uint64_t{24} << 10;
+constexpr uint64_t kMostGap = uint64_t{16} << 10;
 constexpr uint64_t kMostReadBytes = uint64_t{256} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
 constexpr uint64_t kCheckedAtOnce = 96;
