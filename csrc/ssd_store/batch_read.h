@@ -9,9 +9,10 @@
 
 namespace hps {
 
-inline constexpr uint32_t kRingDepth = 64;
+inline constexpr uint32_t kRingDepth = 256;
 
-// The files are PosixFiles. As FileSystem::ReadBatch; `ring` is one of kRingDepth, fresh.
+// The files are PosixFiles. As FileSystem::ReadBatch; `ring` is fresh, its depth the
+// smaller of `count` and kRingDepth.
 Status ReadByRing(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink);
 Status ReadByThreads(const BatchRead* reads, uint64_t count, const ReadSink& sink);
 

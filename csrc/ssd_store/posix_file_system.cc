@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "ssd_store/batch_read.h"
@@ -107,7 +108,8 @@ class PosixFiles final : public FileSystem {
   Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) override {
     if (count <= kFewReads) return FileSystem::ReadBatch(reads, count, sink);
     if (method_ == BatchMethod::kRing) {
-      const std::unique_ptr<ReadRing> ring = ReadRing::Create(kRingDepth);
+      const auto depth = static_cast<uint32_t>(std::min<uint64_t>(count, kRingDepth));
+      const std::unique_ptr<ReadRing> ring = ReadRing::Create(depth);
       if (ring != nullptr) return ReadByRing(ring.get(), reads, count, sink);
     }
     return ReadByThreads(reads, count, sink);

@@ -190,7 +190,7 @@ class SsdStore:
             CorruptionError: a record fails its checksum or has another key; names file and offset.
 
         Cost: what the page cache holds is copied from it, reads merged where records lie within
-            4 KiB. The rest is read from disk, merged within 16 KiB, 64 reads under way at once (16
+            4 KiB. The rest is read from disk, merged within 16 KiB, 256 reads under way at once (16
             by threads where the system has no io_uring). Each record's checksum is computed.
         """
         self._open_native().fetch(self._number(table), keys, rows, found)
