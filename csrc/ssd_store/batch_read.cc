@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
-
-#include "common/check.h"
 
 namespace hps {
 namespace {
@@ -38,8 +35,7 @@ class RingBatch {
     slot_bytes_ = RoundUp(largest, kDirectAlignment);
     const uint64_t depth = std::clamp<uint64_t>(kMostBufferBytes / slot_bytes_, 1,
                                                 std::min<uint64_t>(count, kRingDepth));
-    buffers_.reset(static_cast<char*>(std::aligned_alloc(kDirectAlignment, depth * slot_bytes_)));
-    HPS_CHECK(buffers_ != nullptr);
+    buffers_ = AllocateAligned(depth * slot_bytes_);
     slots_.resize(depth);
     for (uint32_t slot = 0; slot < depth; ++slot) free_.push_back(slot);
   }
@@ -119,16 +115,12 @@ class RingBatch {
     free_.push_back(slot);
   }
 
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-
   ReadRing* ring_;
   const BatchRead* reads_;
   uint64_t count_;
   const ReadSink& sink_;
   uint64_t slot_bytes_ = 0;
-  std::unique_ptr<char, Free> buffers_;
+  AlignedMemory buffers_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   uint64_t next_ = 0;
@@ -145,27 +137,31 @@ class ThreadedBatch {
   }
 
   Status Run() {
-    std::vector<std::thread> helpers;
     const uint64_t wanted = std::min(kMostThreads, count_ / kReadsOfThread + 1);
+    const std::unique_ptr<char[]> buffers(new char[wanted * largest_]);
+    std::vector<std::thread> helpers;
+    helpers.reserve(wanted);
     try {
-      while (helpers.size() + 1 < wanted) helpers.emplace_back([this] { Work(); });
+      while (helpers.size() + 1 < wanted) {
+        char* buffer = buffers.get() + (helpers.size() + 1) * largest_;
+        helpers.emplace_back([this, buffer] { Work(buffer); });
+      }
     } catch (const std::system_error&) {
       // The system grants no more threads: those that run do all the reads.
     }
-    Work();
+    Work(buffers.get());
     for (std::thread& helper : helpers) helper.join();
     return status_;
   }
 
  private:
-  void Work() {
-    const std::unique_ptr<char[]> buffer(new char[largest_]);
+  void Work(char* buffer) {
     while (!has_failed_) {
       const uint64_t read = next_++;
       if (read >= count_) return;
       const BatchRead& wanted = reads_[read];
-      Status status = wanted.file->Read(wanted.offset, wanted.size, buffer.get());
-      if (status.ok()) status = sink_(read, buffer.get());
+      Status status = wanted.file->Read(wanted.offset, wanted.size, buffer);
+      if (status.ok()) status = sink_(read, buffer);
       if (status.ok()) continue;
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!has_failed_.exchange(true)) status_ = std::move(status);

@@ -11,10 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-
-#include "common/check.h"
 
 namespace hps {
 namespace {
@@ -62,9 +59,7 @@ Status PosixFile::ReadDirect(uint64_t offset, uint64_t size, char* bytes) {
   const uint64_t end = offset + size;
   const uint64_t whole = (end - start + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
   const uint64_t capacity = std::min(whole, kDirectPiece);
-  void* memory = std::aligned_alloc(kDirectAlignment, std::max(capacity, kDirectAlignment));
-  HPS_CHECK(memory != nullptr);
-  const std::unique_ptr<char, decltype(&std::free)> buffer(static_cast<char*>(memory), &std::free);
+  const AlignedMemory buffer = AllocateAligned(capacity);
   while (offset < end) {
     const ssize_t count = pread(descriptor_, buffer.get(), capacity, static_cast<off_t>(start));
     if (count < 0 && errno == EINTR) continue;

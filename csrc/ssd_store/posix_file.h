@@ -4,12 +4,26 @@
 // short transfers. Thread-safety: as File.
 #pragma once
 
+#include <new>
+
 #include "ssd_store/file_system.h"
 
 namespace hps {
 
 // Offsets, sizes and memory of direct reads are multiples of this, which suits every block size.
 inline constexpr uint64_t kDirectAlignment = 4096;
+
+// Memory that direct reads may write to.
+struct FreeAligned {
+  void operator()(char* memory) const {
+    ::operator delete(memory, std::align_val_t{kDirectAlignment});
+  }
+};
+using AlignedMemory = std::unique_ptr<char, FreeAligned>;
+inline AlignedMemory AllocateAligned(uint64_t size) {
+  return AlignedMemory(
+      static_cast<char*>(::operator new(size, std::align_val_t{kDirectAlignment})));
+}
 
 // kCorruption: the file ends at `offset` though `missing` more bytes are expected.
 Status FileEndsEarly(const std::string& path, uint64_t offset, uint64_t missing);
