@@ -148,13 +148,15 @@ class SsdStoreConfig:
         keep_last: how many untagged checkpoints are kept.
         engine: "segments" (hps's own files) or "rocksdb" (RocksDB, by the package rocksdict of the
             extra `rocksdb`); fixed once the store exists.
-        direct_io: read and write past the page cache; only False until that is built.
+        direct_io: rows are read past the page cache (O_DIRECT), for hosts whose memory has better
+            uses; a row that was read or written lately then costs a disk read again. Writes still
+            go through it. Opening raises ConfigError where the file system has no direct I/O.
         compaction_threshold: part of a segment's bytes that is dead when the segment is rewritten,
             above 0 and below 1; live segments stay below live rows / (1 - it) + 4 segments a table.
         compaction_bytes_per_second: what compaction reads and writes while nobody waits for space.
 
     Raises:
-        ConfigError: a field outside its limits, or one that asks for what is not built yet.
+        ConfigError: a field outside its limits.
 
     >>> SsdStoreConfig(segment_bytes="64MiB").segment_bytes
     67108864
@@ -183,13 +185,6 @@ class SsdStoreConfig:
         pace = self.compaction_bytes_per_second
         pace = parse_bytes(pace, "SsdStoreConfig.compaction_bytes_per_second")
         object.__setattr__(self, "compaction_bytes_per_second", pace)
-        only_built = {"direct_io": False}
-        for name, built in only_built.items():
-            if getattr(self, name) != built:
-                raise ConfigError(
-                    f"SsdStoreConfig.{name}={getattr(self, name)!r}: only {built!r} is built so "
-                    "far (docs/roadmap.md)"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ class ParameterServer:
             compaction_threshold=config.ssd.compaction_threshold,
             compaction_bytes_per_second=config.ssd.compaction_bytes_per_second,
             read_only=self._is_read_only,
+            direct_io=config.ssd.direct_io,
             checkpoint=None if _view is None else _view.checkpoint,
             seed=config.seed,
             threads=config.num_threads(),

@@ -29,7 +29,6 @@ AD = hps.TableConfig(name="ads", dim=4)
         (hps.SsdStoreConfig, {"keep_last": "2"}, "keep_last"),
         (hps.SsdStoreConfig, {"segment_bytes": None}, "segment_bytes"),
         (hps.SsdStoreConfig, {"direct_io": 1}, "direct_io"),
-        (hps.SsdStoreConfig, {"direct_io": True}, "direct_io"),
         (hps.SsdStoreConfig, {"compaction_threshold": 0}, "compaction_threshold"),
         (hps.SsdStoreConfig, {"compaction_threshold": 1.0}, "compaction_threshold"),
         (hps.SsdStoreConfig, {"compaction_bytes_per_second": 0}, "compaction_bytes_per_second"),

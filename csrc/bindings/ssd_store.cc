@@ -67,6 +67,7 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   if (options.has_seed) options.seed = nb::cast<uint64_t>(settings["seed"]);
   options.read_only = nb::cast<bool>(settings["read_only"]);
   options.has_rows = nb::cast<bool>(settings["rows"]);
+  options.direct_io = nb::cast<bool>(settings["direct_io"]);
   options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
   options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
   options.compaction_threshold = nb::cast<double>(settings["compaction_threshold"]);

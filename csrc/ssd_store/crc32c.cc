@@ -127,4 +127,18 @@ void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, con
   }
 }
 
+void Crc32cMany(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
+                uint32_t* checksums) {
+#if defined(__x86_64__)
+  static const bool has_hardware = crc32c::HasHardware();
+  if (has_hardware) {
+    crc32c::ManyHardware(pieces, size, count, seeds, checksums);
+    return;
+  }
+#endif
+  for (size_t i = 0; i < count; ++i) {
+    checksums[i] = crc32c::ExtendPortable(seeds[i], pieces[i], size);
+  }
+}
+
 }  // namespace hps

@@ -21,6 +21,10 @@ uint32_t Crc32cJoined(uint32_t first, uint32_t second, uint64_t second_size);
 void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,
                 uint32_t* checksums);
 
+// The same for pieces that lie anywhere.
+void Crc32cMany(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
+                uint32_t* checksums);
+
 namespace crc32c {
 
 // The implementations, by name for tests and benchmarks.
@@ -29,6 +33,8 @@ bool HasHardware();
 uint32_t ExtendHardware(uint32_t seed, const void* bytes, size_t size);
 void ManyHardware(const void* bytes, size_t stride, size_t size, size_t count,
                   const uint32_t* seeds, uint32_t* checksums);
+void ManyHardware(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
+                  uint32_t* checksums);
 
 // The register after `register_value` has been fed 2048 zero bytes; joins interleaved streams.
 inline constexpr size_t kLaneBytes = 2048;

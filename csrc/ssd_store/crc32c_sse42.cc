@@ -24,6 +24,31 @@ uint64_t FeedTail(uint64_t value, const unsigned char* data, size_t size) {
   return value;
 }
 
+// Three pieces side by side; place(i) is where piece i starts.
+template <typename Place>
+void Many(Place place, size_t size, size_t count, const uint32_t* seeds, uint32_t* checksums) {
+  size_t i = 0;
+  for (; i + 3 <= count; i += 3) {
+    const unsigned char* data[3] = {place(i), place(i + 1), place(i + 2)};
+    uint64_t first = static_cast<uint32_t>(~seeds[i]);
+    uint64_t second = static_cast<uint32_t>(~seeds[i + 1]);
+    uint64_t third = static_cast<uint32_t>(~seeds[i + 2]);
+    size_t at = 0;
+    for (; at + 8 <= size; at += 8) {
+      first = _mm_crc32_u64(first, LoadWord(data[0] + at));
+      second = _mm_crc32_u64(second, LoadWord(data[1] + at));
+      third = _mm_crc32_u64(third, LoadWord(data[2] + at));
+    }
+    checksums[i] = ~static_cast<uint32_t>(FeedTail(first, data[0] + at, size - at));
+    checksums[i + 1] = ~static_cast<uint32_t>(FeedTail(second, data[1] + at, size - at));
+    checksums[i + 2] = ~static_cast<uint32_t>(FeedTail(third, data[2] + at, size - at));
+  }
+  for (; i < count; ++i) {
+    checksums[i] =
+        ~static_cast<uint32_t>(FeedTail(static_cast<uint32_t>(~seeds[i]), place(i), size));
+  }
+}
+
 }  // namespace
 
 bool HasHardware() { return __builtin_cpu_supports("sse4.2") != 0; }
@@ -48,24 +73,13 @@ uint32_t ExtendHardware(uint32_t seed, const void* bytes, size_t size) {
 void ManyHardware(const void* bytes, size_t stride, size_t size, size_t count,
                   const uint32_t* seeds, uint32_t* checksums) {
   const auto* data = static_cast<const unsigned char*>(bytes);
-  size_t i = 0;
-  for (; i + 3 <= count; i += 3, data += 3 * stride) {
-    uint64_t first = static_cast<uint32_t>(~seeds[i]);
-    uint64_t second = static_cast<uint32_t>(~seeds[i + 1]);
-    uint64_t third = static_cast<uint32_t>(~seeds[i + 2]);
-    size_t at = 0;
-    for (; at + 8 <= size; at += 8) {
-      first = _mm_crc32_u64(first, LoadWord(data + at));
-      second = _mm_crc32_u64(second, LoadWord(data + stride + at));
-      third = _mm_crc32_u64(third, LoadWord(data + 2 * stride + at));
-    }
-    checksums[i] = ~static_cast<uint32_t>(FeedTail(first, data + at, size - at));
-    checksums[i + 1] = ~static_cast<uint32_t>(FeedTail(second, data + stride + at, size - at));
-    checksums[i + 2] = ~static_cast<uint32_t>(FeedTail(third, data + 2 * stride + at, size - at));
-  }
-  for (; i < count; ++i, data += stride) {
-    checksums[i] = ~static_cast<uint32_t>(FeedTail(static_cast<uint32_t>(~seeds[i]), data, size));
-  }
+  Many([=](size_t piece) { return data + piece * stride; }, size, count, seeds, checksums);
+}
+
+void ManyHardware(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
+                  uint32_t* checksums) {
+  Many([=](size_t piece) { return reinterpret_cast<const unsigned char*>(pieces[piece]); }, size,
+       count, seeds, checksums);
 }
 
 }  // namespace hps::crc32c

@@ -16,7 +16,7 @@ Status FileCache::Open(uint64_t number, const std::string& path, std::shared_ptr
     return Status::Ok();
   }
   std::unique_ptr<File> opened;
-  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kRead, &opened));
+  HPS_RETURN_IF_ERROR(files_->Open(path, mode_, &opened));
   if (open_.size() >= capacity_) {
     const auto oldest = std::min_element(
         open_.begin(), open_.end(),

@@ -16,7 +16,9 @@ namespace hps {
 
 class FileCache {
  public:
-  FileCache(FileSystem* files, size_t capacity) : files_(files), capacity_(capacity) {}
+  // `mode` is how files are opened: kReadScattered or kReadDirect.
+  FileCache(FileSystem* files, size_t capacity, OpenMode mode)
+      : files_(files), capacity_(capacity), mode_(mode) {}
 
   Status Open(uint64_t number, const std::string& path, std::shared_ptr<File>* file);
   void Forget(uint64_t number);
@@ -29,6 +31,7 @@ class FileCache {
 
   FileSystem* files_;
   size_t capacity_;
+  OpenMode mode_;
   std::mutex mutex_;
   std::unordered_map<uint64_t, Entry> open_;
   uint64_t clock_ = 0;

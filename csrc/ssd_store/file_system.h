@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,10 +18,12 @@
 namespace hps {
 
 enum class OpenMode {
-  kRead,       // must exist
-  kReadWrite,  // must exist
-  kCreate,     // read and write, made if missing
-  kCreateNew,  // read and write, must not exist
+  kRead,           // must exist
+  kReadScattered,  // must exist; read in small pieces here and there, so nothing is read ahead
+  kReadDirect,     // must exist; read past the page cache. kConfig where the file system refuses
+  kReadWrite,      // must exist
+  kCreate,         // read and write, made if missing
+  kCreateNew,      // read and write, must not exist
 };
 
 class File {
@@ -31,6 +34,9 @@ class File {
 
   // Reads exactly `size` bytes; a file that ends before is kCorruption (naming path and offset).
   virtual Status Read(uint64_t offset, uint64_t size, void* bytes) = 0;
+  // Reads them only if the system has them in memory; false (bytes undefined) where it would have
+  // to wait, or for any error, which Read will then name.
+  virtual bool ReadCached(uint64_t offset, uint64_t size, void* bytes);
   // Writes all of `size` bytes. After an error the range holds old, new or torn bytes.
   virtual Status Write(uint64_t offset, const void* bytes, uint64_t size) = 0;
   // Reserves the disk space of a range; the file's size stays. kStore with ENOSPC when the disk is
@@ -38,6 +44,8 @@ class File {
   virtual Status Allocate(uint64_t offset, uint64_t size) = 0;
   virtual Status Truncate(uint64_t size) = 0;
   virtual Status SyncData() = 0;
+  // Lets the system begin to write a range to disk, so that SyncData has less to wait for.
+  virtual void StartWriteback(uint64_t offset, uint64_t size);
   virtual Status Size(uint64_t* size) = 0;
   // Takes an advisory lock on the whole file without waiting; *taken tells whether it was free.
   virtual Status TryLock(bool exclusive, bool* taken) = 0;
@@ -50,6 +58,16 @@ class File {
  private:
   std::string path_;
 };
+
+// One read of a batch; the file is one that the same FileSystem opened.
+struct BatchRead {
+  File* file = nullptr;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+// Takes the bytes of read number `read`; they are gone when it returns. Several threads may call it
+// at once, each for other reads.
+using ReadSink = std::function<Status(uint64_t read, const char* bytes)>;
 
 class FileSystem {
  public:
@@ -66,10 +84,23 @@ class FileSystem {
   virtual Status List(const std::string& path, std::vector<std::string>* names) = 0;
   virtual Status CreateFolder(const std::string& path) = 0;  // parents too; no error if it exists
   virtual bool Exists(const std::string& path) = 0;
+
+  // Reads all, in any order, many of them under way at once, through a bounded number of buffers.
+  // After an error, of a read or of the sink, no further read is begun; some may have been sunk.
+  // Here: one after the other.
+  virtual Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink);
 };
 
-// The operating system's files. Lives as long as the process.
+// How POSIX files answer ReadBatch.
+enum class BatchMethod {
+  kRing,     // io_uring, which not every host grants
+  kThreads,  // blocking reads by threads
+};
+
+// The operating system's files, with the best method that it grants. Lives as long as the process.
 FileSystem* PosixFileSystem();
+// The same with a chosen method; the ring still gives way to threads where it is refused.
+std::unique_ptr<FileSystem> MakePosixFileSystem(BatchMethod method);
 
 // kStore: what was tried, on which path, and the system's own words for `error` (an errno value).
 Status SystemError(const std::string& action, const std::string& path, int error);

@@ -1,120 +1,57 @@
-// The production FileSystem: plain POSIX calls, retried on EINTR and on short transfers.
+// The production FileSystem: files and folders by plain POSIX calls, batches by a ring or threads.
 //
-// Above it: file_system.h. Below it: the kernel.
+// Above it: file_system.h. Below it: posix_file, batch_read, the kernel.
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
-#include "ssd_store/file_system.h"
+#include "ssd_store/batch_read.h"
 
 namespace hps {
 namespace {
 
-constexpr uint64_t kLargestTransfer = uint64_t{1}
-                                      << 30;  // the kernel moves just under 2 GiB a call
+constexpr uint64_t kFewReads = 3;  // not worth a ring
 
-class PosixFile final : public File {
- public:
-  PosixFile(std::string path, int descriptor) : File(std::move(path)), descriptor_(descriptor) {}
-  ~PosixFile() override { close(descriptor_); }
-
-  Status Read(uint64_t offset, uint64_t size, void* bytes) override {
-    char* target = static_cast<char*>(bytes);
-    while (size > 0) {
-      const ssize_t count =
-          pread(descriptor_, target, std::min(size, kLargestTransfer), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return SystemError("read", path(), errno);
-      if (count == 0) {
-        return Status(StatusCode::kCorruption, path() + ": offset " + std::to_string(offset) +
-                                                   ": the file ends here, " + std::to_string(size) +
-                                                   " more bytes expected");
-      }
-      target += count;
-      offset += static_cast<uint64_t>(count);
-      size -= static_cast<uint64_t>(count);
-    }
-    return Status::Ok();
+int FlagsOf(OpenMode mode) {
+  switch (mode) {
+    case OpenMode::kRead:
+    case OpenMode::kReadScattered:
+      return O_RDONLY;
+    case OpenMode::kReadDirect:
+      return O_RDONLY | O_DIRECT;
+    case OpenMode::kReadWrite:
+      return O_RDWR;
+    case OpenMode::kCreate:
+      return O_RDWR | O_CREAT;
+    case OpenMode::kCreateNew:
+      return O_RDWR | O_CREAT | O_EXCL;
   }
-
-  Status Write(uint64_t offset, const void* bytes, uint64_t size) override {
-    const char* source = static_cast<const char*>(bytes);
-    while (size > 0) {
-      const ssize_t count =
-          pwrite(descriptor_, source, std::min(size, kLargestTransfer), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return SystemError("write", path(), count < 0 ? errno : EIO);
-      source += count;
-      offset += static_cast<uint64_t>(count);
-      size -= static_cast<uint64_t>(count);
-    }
-    return Status::Ok();
-  }
-
-  Status Allocate(uint64_t offset, uint64_t size) override {
-    int result = 0;
-    do {
-      result = fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                         static_cast<off_t>(size));
-    } while (result != 0 && errno == EINTR);
-    // A file system without reservation reports a full disk at the write instead.
-    if (result != 0 && errno != EOPNOTSUPP) return SystemError("reserve space in", path(), errno);
-    return Status::Ok();
-  }
-
-  Status Truncate(uint64_t size) override {
-    if (ftruncate(descriptor_, static_cast<off_t>(size)) != 0) {
-      return SystemError("truncate", path(), errno);
-    }
-    return Status::Ok();
-  }
-
-  Status SyncData() override {
-    if (fdatasync(descriptor_) != 0) return SystemError("fdatasync", path(), errno);
-    return Status::Ok();
-  }
-
-  Status Size(uint64_t* size) override {
-    struct stat facts;
-    if (fstat(descriptor_, &facts) != 0) return SystemError("stat", path(), errno);
-    *size = static_cast<uint64_t>(facts.st_size);
-    return Status::Ok();
-  }
-
-  Status TryLock(bool exclusive, bool* taken) override {
-    *taken = flock(descriptor_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0;
-    if (!*taken && errno != EWOULDBLOCK) return SystemError("lock", path(), errno);
-    return Status::Ok();
-  }
-
-  Status IsLinked(bool* linked) override {
-    struct stat facts;
-    if (fstat(descriptor_, &facts) != 0) return SystemError("stat", path(), errno);
-    *linked = facts.st_nlink > 0;
-    return Status::Ok();
-  }
-
- private:
-  int descriptor_;
-};
+  return O_RDONLY;
+}
 
 class PosixFiles final : public FileSystem {
  public:
+  explicit PosixFiles(BatchMethod method) : method_(method) {}
+
   Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override {
-    int flags = O_CLOEXEC | (mode == OpenMode::kRead ? O_RDONLY : O_RDWR);
-    if (mode == OpenMode::kCreate) flags |= O_CREAT;
-    if (mode == OpenMode::kCreateNew) flags |= O_CREAT | O_EXCL;
     int descriptor = -1;
     do {
-      descriptor = open(path.c_str(), flags, 0644);
+      descriptor = open(path.c_str(), FlagsOf(mode) | O_CLOEXEC, 0644);
     } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0 && errno == EINVAL && mode == OpenMode::kReadDirect) {
+      return Status(StatusCode::kConfig,
+                    path +
+                        ": the file system has no direct I/O; use "
+                        "direct_io=False, or another file system",
+                    EINVAL);
+    }
     if (descriptor < 0) return SystemError("open", path, errno);
-    *file = std::make_unique<PosixFile>(path, descriptor);
+    if (mode == OpenMode::kReadScattered) posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
+    *file = std::make_unique<PosixFile>(path, descriptor, mode == OpenMode::kReadDirect);
     return Status::Ok();
   }
 
@@ -172,6 +109,19 @@ class PosixFiles final : public FileSystem {
   }
 
   bool Exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
+
+  Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) override {
+    if (count <= kFewReads) return FileSystem::ReadBatch(reads, count, sink);
+    if (method_ == BatchMethod::kRing) {
+      const auto depth = static_cast<uint32_t>(std::min<uint64_t>(count, kRingDepth));
+      const std::unique_ptr<ReadRing> ring = ReadRing::Create(depth);
+      if (ring != nullptr) return ReadByRing(ring.get(), reads, count, sink);
+    }
+    return ReadByThreads(reads, count, sink);
+  }
+
+ private:
+  BatchMethod method_;
 };
 
 }  // namespace
@@ -181,33 +131,13 @@ Status FileSystem::Link(const std::string&, const std::string& target) {
 }
 
 FileSystem* PosixFileSystem() {
-  static PosixFiles files;
+  static PosixFiles files(ReadRing::Create(kRingDepth) != nullptr ? BatchMethod::kRing
+                                                                  : BatchMethod::kThreads);
   return &files;
 }
 
-Status SystemError(const std::string& action, const std::string& path, int error) {
-  std::string message = "cannot " + action + " " + path + ": " + std::strerror(error);
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    message += "; nothing stored was lost: free space and repeat the call";
-  }
-  return Status(StatusCode::kStore, message, error);
-}
-
-Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes) {
-  std::unique_ptr<File> file;
-  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kRead, &file));
-  uint64_t size = 0;
-  HPS_RETURN_IF_ERROR(file->Size(&size));
-  bytes->resize(size);
-  return file->Read(0, size, bytes->data());
-}
-
-Status WriteNewFile(FileSystem* files, const std::string& path, const std::string& bytes) {
-  std::unique_ptr<File> file;
-  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kCreateNew, &file));
-  if (!bytes.empty()) HPS_RETURN_IF_ERROR(file->Allocate(0, bytes.size()));
-  HPS_RETURN_IF_ERROR(file->Write(0, bytes.data(), bytes.size()));
-  return file->SyncData();
+std::unique_ptr<FileSystem> MakePosixFileSystem(BatchMethod method) {
+  return std::make_unique<PosixFiles>(method);
 }
 
 }  // namespace hps

@@ -1,76 +1,227 @@
-// Scattered reads of one segment: close records share a read, each is checked and copied to its
-// row.
+// Scattered reads: what the page cache holds is taken at once, the rest is merged into longer reads
+// and all of it asked for before any is waited for.
 //
-// Above it: table_store. Below it: file_cache. Reads come from the page cache by pread, one after
-// the other; this file is the one place where they would be issued in parallel.
-#include <algorithm>
+// Above it: row_fetch.h. Below it: file_cache, file_system's batch reads, segment's format. The
+// figures behind the constants are in docs/decisions/0005-reading-from-ssd.md.
+#include "ssd_store/row_fetch.h"
 
-#include "ssd_store/table_store.h"
+#include <algorithm>
+#include <array>
+#include <atomic>
 
 namespace hps {
 namespace {
 
-constexpr uint64_t kMostGapBytes = 2048;  // reading this much over costs less than another call
-constexpr uint64_t kMostReadBytes = uint64_t{256} << 10;
+// In memory a gap costs its copying, on disk it saves another read.
+constexpr uint64_t kMostCachedGap = 4096;
+constexpr uint64_t kMostCachedBytes = uint64_t{64} << 10;
+constexpr uint64_t kMostGap = uint64_t{16} << 10;
+constexpr uint64_t kMostReadBytes = uint64_t{128} << 10;
+constexpr size_t kMostOpenFiles = 128;  // of one batch at once
+constexpr uint64_t kCheckedAtOnce = 96;
 
-Status CheckRecord(const Segment& segment, uint64_t segment_seed, uint64_t record, uint64_t key,
-                   const char* bytes) {
-  const uint32_t checksum = Crc32c(RecordSeed(segment_seed, record), bytes, segment.row_bytes);
-  uint32_t stored = 0;
-  std::memcpy(&stored, bytes + segment.row_bytes, sizeof(stored));
-  const uint64_t offset = segment.info.RecordOffset(record, segment.row_bytes);
-  if (stored != checksum) {
-    return Corruption(segment.path, offset,
-                      "the checksum of record " + std::to_string(record) + " is " +
-                          std::to_string(checksum) + ", stored is " + std::to_string(stored));
+// A run of wanted records close enough to share a read.
+uint64_t EndOfRun(const WantedRecord* wanted, uint64_t first, uint64_t end, uint64_t most_skipped,
+                  uint64_t most_records) {
+  uint64_t next = first + 1;
+  while (next < end && wanted[next].record - wanted[next - 1].record <= most_skipped &&
+         wanted[next].record - wanted[first].record < most_records) {
+    ++next;
   }
-  if (RowKey(bytes) != key) {
-    return Corruption(segment.path, offset,
-                      "record " + std::to_string(record) + " has key " +
-                          std::to_string(RowKey(bytes)) + ", key " + std::to_string(key) +
-                          " expected");
-  }
-  return Status::Ok();
+  return next;
 }
+
+// Decides whether asking the page cache is worth a call: after a few misses only one record in
+// kSkipped is tried, until one is there.
+class CacheGuess {
+ public:
+  bool IsWorthATry() const { return credit_ > 0; }
+  void Hit() { credit_ = std::min(credit_ + 4, 32); }
+  void Miss() { credit_ -= 4; }
+  // Records to pass over; then one more try.
+  uint64_t Skip() {
+    credit_ = 1;
+    return kSkipped;
+  }
+
+ private:
+  static constexpr uint64_t kSkipped = 128;
+  int credit_ = 16;
+};
+
+class RowFetch {
+ public:
+  RowFetch(const FetchSource& source, const uint64_t* keys, char* rows)
+      : source_(source), keys_(keys), rows_(rows), cached_(new char[kMostCachedBytes]) {}
+
+  // Records of at most kMostOpenFiles segments, sorted by place.
+  Status Fetch(const WantedRecord* wanted, uint64_t count) {
+    places_.clear();
+    rest_.clear();
+    reads_.clear();
+    runs_.clear();
+    for (uint64_t first = 0; first < count;) {
+      uint64_t end = first + 1;
+      while (end < count && wanted[end].segment == wanted[first].segment) ++end;
+      Place place;
+      place.segment = source_.segments[wanted[first].segment].get();
+      place.seed = SegmentSeed(place.segment->info.number);
+      HPS_RETURN_IF_ERROR(
+          source_.cache->Open(place.segment->info.number, place.segment->path, &place.file));
+      const uint64_t rest = rest_.size();
+      HPS_RETURN_IF_ERROR(TakeCached(place, wanted + first, end - first));
+      PlanReads(place, rest);
+      places_.push_back(std::move(place));
+      first = end;
+    }
+    return source_.files->ReadBatch(
+        reads_.data(), reads_.size(), [this](uint64_t read, const char* bytes) {
+          const Run& run = runs_[read];
+          return Deliver(places_[run.place], &rest_[run.first], run.count, bytes);
+        });
+  }
+
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct Place {
+    const Segment* segment = nullptr;
+    uint64_t seed = 0;
+    std::shared_ptr<File> file;
+  };
+  struct Run {
+    uint32_t place = 0;
+    uint32_t count = 0;
+    uint64_t first = 0;  // in rest_
+  };
+
+  static uint64_t OffsetOf(const Place& place, uint64_t record) {
+    return place.segment->info.RecordOffset(record, place.segment->row_bytes);
+  }
+
+  // Delivers what the page cache holds; the others go to rest_.
+  Status TakeCached(const Place& place, const WantedRecord* wanted, uint64_t count) {
+    const uint64_t stride = place.segment->stride();
+    const uint64_t most_skipped = kMostCachedGap / stride + 1;
+    const uint64_t most_records = kMostCachedBytes / stride;
+    for (uint64_t first = 0; first < count;) {
+      uint64_t end = std::min(count, first + 1);
+      bool is_cached = false;
+      if (most_records > 0 && guess_.IsWorthATry()) {
+        end = EndOfRun(wanted, first, count, most_skipped, most_records);
+        const uint64_t size = (wanted[end - 1].record - wanted[first].record + 1) * stride;
+        is_cached =
+            place.file->ReadCached(OffsetOf(place, wanted[first].record), size, cached_.get());
+        if (is_cached) {
+          guess_.Hit();
+          bytes_read_ += size;
+          HPS_RETURN_IF_ERROR(Deliver(place, wanted + first, end - first, cached_.get()));
+        } else {
+          guess_.Miss();
+        }
+      } else {
+        end = std::min(count, first + guess_.Skip());
+      }
+      if (!is_cached) rest_.insert(rest_.end(), wanted + first, wanted + end);
+      first = end;
+    }
+    return Status::Ok();
+  }
+
+  // Reads for rest_ from `first` on, all of which lie in `place`, the next of places_.
+  void PlanReads(const Place& place, uint64_t first) {
+    const uint64_t stride = place.segment->stride();
+    const uint64_t most_records = std::max<uint64_t>(1, kMostReadBytes / stride);
+    while (first < rest_.size()) {
+      const uint64_t end =
+          EndOfRun(rest_.data(), first, rest_.size(), kMostGap / stride + 1, most_records);
+      const uint64_t start = rest_[first].record;
+      const uint64_t size = (rest_[end - 1].record - start + 1) * stride;
+      reads_.push_back({place.file.get(), OffsetOf(place, start), size});
+      runs_.push_back(
+          {static_cast<uint32_t>(places_.size()), static_cast<uint32_t>(end - first), first});
+      bytes_read_ += size;
+      first = end;
+    }
+  }
+
+  // Checks records and copies them to their rows; `bytes` starts with the first of them.
+  Status Deliver(const Place& place, const WantedRecord* wanted, uint64_t count,
+                 const char* bytes) const {
+    const uint64_t row_bytes = place.segment->row_bytes;
+    const uint64_t stride = place.segment->stride();
+    std::array<const char*, kCheckedAtOnce> records;
+    std::array<uint32_t, kCheckedAtOnce> seeds;
+    std::array<uint32_t, kCheckedAtOnce> checksums;
+    const uint64_t start = wanted[0].record;
+    for (uint64_t first = 0; first < count; first += kCheckedAtOnce) {
+      const uint64_t size = std::min(kCheckedAtOnce, count - first);
+      for (uint64_t i = 0; i < size; ++i) {
+        const WantedRecord& next = wanted[first + i];
+        records[i] = bytes + (next.record - start) * stride;
+        seeds[i] = RecordSeed(place.seed, next.record);
+        __builtin_prefetch(rows_ + next.row * row_bytes, 1);
+      }
+      Crc32cMany(records.data(), row_bytes, size, seeds.data(), checksums.data());
+      for (uint64_t i = 0; i < size; ++i) {
+        const WantedRecord& next = wanted[first + i];
+        HPS_RETURN_IF_ERROR(Check(place, next, records[i], checksums[i]));
+        std::memcpy(rows_ + next.row * row_bytes, records[i], row_bytes);
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status Check(const Place& place, const WantedRecord& wanted, const char* record,
+               uint32_t checksum) const {
+    uint32_t stored = 0;
+    std::memcpy(&stored, record + place.segment->row_bytes, sizeof(stored));
+    if (stored != checksum) {
+      return Corruption(place.segment->path, OffsetOf(place, wanted.record),
+                        "the checksum of record " + std::to_string(wanted.record) + " is " +
+                            std::to_string(checksum) + ", stored is " + std::to_string(stored));
+    }
+    const uint64_t key = keys_[wanted.row];
+    if (RowKey(record) != key) {
+      return Corruption(place.segment->path, OffsetOf(place, wanted.record),
+                        "record " + std::to_string(wanted.record) + " has key " +
+                            std::to_string(RowKey(record)) + ", key " + std::to_string(key) +
+                            " expected");
+    }
+    return Status::Ok();
+  }
+
+  const FetchSource& source_;
+  const uint64_t* keys_;
+  char* rows_;
+  std::unique_ptr<char[]> cached_;
+  CacheGuess guess_;
+  std::vector<Place> places_;
+  std::vector<WantedRecord> rest_;  // not in the page cache, by place
+  std::vector<BatchRead> reads_;
+  std::vector<Run> runs_;  // what each read brings
+  uint64_t bytes_read_ = 0;
+};
 
 }  // namespace
 
-Status FetchRecords(StoreContext* context, const Segment& segment, const WantedRecord* wanted,
-                    uint64_t count, const uint64_t* keys, char* rows) {
-  std::shared_ptr<File> file;
-  HPS_RETURN_IF_ERROR(context->cache->Open(segment.info.number, segment.path, &file));
-  const uint64_t stride = segment.stride();
-  const uint64_t most_skipped = kMostGapBytes / stride + 1;
-  const uint64_t most_records = std::max<uint64_t>(1, kMostReadBytes / stride);
-  const std::unique_ptr<char[]> buffer(new char[most_records * stride]);
-  const uint64_t segment_seed = SegmentSeed(segment.info.number);
-  uint64_t bytes_read = 0;
-  for (uint64_t first = 0; first < count;) {
-    const uint64_t start = wanted[first].record;
+Status FetchRecords(const FetchSource& source, std::vector<WantedRecord> wanted,
+                    const uint64_t* keys, char* rows, uint64_t* bytes_read) {
+  SortByPlace(&wanted);
+  RowFetch fetch(source, keys, rows);
+  Status status;
+  for (uint64_t first = 0; status.ok() && first < wanted.size();) {
     uint64_t end = first + 1;
-    while (end < count && wanted[end].record - wanted[end - 1].record <= most_skipped &&
-           wanted[end].record - start < most_records) {
-      ++end;
+    size_t num_files = 1;
+    for (; end < wanted.size(); ++end) {
+      if (wanted[end].segment == wanted[end - 1].segment) continue;
+      if (++num_files > kMostOpenFiles) break;
     }
-    const uint64_t size = (wanted[end - 1].record - start + 1) * stride;
-    const uint64_t offset = segment.info.RecordOffset(start, segment.row_bytes);
-    const Status read = file->Read(offset, size, buffer.get());
-    if (read.code() == StatusCode::kCorruption) {
-      return Status(read.code(), read.message() + " (records " + std::to_string(start) + " to " +
-                                     std::to_string(wanted[end - 1].record) + ")");
-    }
-    HPS_RETURN_IF_ERROR(read);
-    bytes_read += size;
-    for (uint64_t i = first; i < end; ++i) {
-      const char* record = buffer.get() + (wanted[i].record - start) * stride;
-      const uint64_t row = wanted[i].row;
-      HPS_RETURN_IF_ERROR(CheckRecord(segment, segment_seed, wanted[i].record, keys[row], record));
-      std::memcpy(rows + row * segment.row_bytes, record, segment.row_bytes);
-    }
+    status = fetch.Fetch(&wanted[first], end - first);
     first = end;
   }
-  context->bytes_read += bytes_read;
-  return Status::Ok();
+  *bytes_read += fetch.bytes_read();
+  return status;
 }
 
 }  // namespace hps

@@ -8,7 +8,9 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kMostWriteBytes = uint64_t{8} << 20;
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;      // of a write, small enough for a cache
+constexpr uint64_t kWritebackBytes = uint64_t{1} << 20;  // and so much is handed to the disk early
+constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;  // space is reserved this far ahead
 
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
@@ -71,23 +73,32 @@ Status SegmentWriter::Append(const char* rows, uint64_t count) {
     if (!is_ample) HPS_RETURN_IF_ERROR(file_->Allocate(offset, end - offset));
     reserved_ = is_ample ? end + kReserveBytes : end;
   }
-  const uint64_t piece = std::clamp<uint64_t>(kMostWriteBytes / stride, 1, count);
-  const std::unique_ptr<char[]> records(new char[piece * stride]);
-  std::vector<uint32_t> seeds(piece);
-  std::vector<uint32_t> checksums(piece);
+  const uint64_t piece = std::clamp<uint64_t>(kPieceBytes / stride, 1, count);
+  pieces_.resize(piece * stride);
+  seeds_.resize(piece);
+  checksums_.resize(piece);
   const uint64_t segment_seed = SegmentSeed(segment_->info.number);
   for (uint64_t first = 0; first < count; first += piece) {
     const uint64_t size = std::min(piece, count - first);
-    for (uint64_t i = 0; i < size; ++i) seeds[i] = RecordSeed(segment_seed, record + first + i);
+    for (uint64_t i = 0; i < size; ++i) seeds_[i] = RecordSeed(segment_seed, record + first + i);
     const char* source = rows + first * row_bytes;
-    Crc32cMany(source, row_bytes, row_bytes, size, seeds.data(), checksums.data());
+    Crc32cMany(source, row_bytes, row_bytes, size, seeds_.data(), checksums_.data());
     for (uint64_t i = 0; i < size; ++i) {
-      std::memcpy(&records[i * stride], source + i * row_bytes, row_bytes);
-      std::memcpy(&records[i * stride + row_bytes], &checksums[i], kChecksumBytes);
+      std::memcpy(&pieces_[i * stride], source + i * row_bytes, row_bytes);
+      std::memcpy(&pieces_[i * stride + row_bytes], &checksums_[i], kChecksumBytes);
     }
-    HPS_RETURN_IF_ERROR(file_->Write(offset + first * stride, records.get(), size * stride));
+    HPS_RETURN_IF_ERROR(file_->Write(offset + first * stride, pieces_.data(), size * stride));
   }
+  StartWriteback(end);
   return Status::Ok();
+}
+
+// A page that is not full yet would be written twice.
+void SegmentWriter::StartWriteback(uint64_t end) {
+  const uint64_t whole = end / kPageBytes * kPageBytes;
+  if (whole < announced_ + kWritebackBytes) return;
+  file_->StartWriteback(announced_, whole - announced_);
+  announced_ = whole;
 }
 
 Status SegmentWriter::Seal() {

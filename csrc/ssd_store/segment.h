@@ -64,8 +64,9 @@ class SegmentWriter {
                        std::unique_ptr<SegmentWriter>* writer);
 
   // Writes `count` rows (row_bytes apart) as records behind the last: space reserved, then one
-  // write for each 8 MiB of records. The caller raises info.num_records when it installs them.
-  // After an error the next Append overwrites what was left.
+  // write for each MiB of records; the disk begins with them at once. The caller raises
+  // info.num_records when it installs them. After an error the next Append overwrites what was
+  // left.
   Status Append(const char* rows, uint64_t count);
   void AddTombstone(uint64_t key) { tombstones_.push_back({key, segment_->info.num_records}); }
   // Writes the footer, whose keys are read back from the records (and checked) rather than kept in
@@ -79,12 +80,18 @@ class SegmentWriter {
  private:
   SegmentWriter(std::shared_ptr<Segment> segment, std::shared_ptr<File> file)
       : segment_(std::move(segment)), file_(std::move(file)) {}
+  void StartWriteback(uint64_t end);
   Status WriteFooter(uint64_t* end);
 
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<File> file_;
   std::vector<Tombstone> tombstones_;
   uint64_t reserved_ = 0;
+  uint64_t announced_ = 0;  // the system has been told to write up to here
+  // Of Append: records to be written, kept for the next one.
+  std::vector<char> pieces_;
+  std::vector<uint32_t> seeds_;
+  std::vector<uint32_t> checksums_;
 };
 
 }  // namespace hps

@@ -16,6 +16,7 @@ constexpr uint64_t kMostInlineBytes = 4096;
 constexpr size_t kMostUnsynced = 16;
 constexpr size_t kMostSyncs = 4;       // at once
 constexpr uint64_t kCommitBytes = 52;  // what a record in the manifest and CURRENT take besides
+constexpr size_t kMostOpenFiles = 256;
 
 std::string ExtraPath(const std::string& folder, uint64_t number) {
   return folder + "/" + FileName(kExtraPrefix, number);
@@ -40,7 +41,8 @@ Extra WrittenExtra(const StoreContext& context) {
 SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
     : files_(files),
       options_(options),
-      cache_(files, 256),
+      cache_(files, kMostOpenFiles,
+             options.direct_io ? OpenMode::kReadDirect : OpenMode::kReadScattered),
       manifest_(files, options.path),
       pace_(options.compaction_bytes_per_second) {
   context_.files = files;

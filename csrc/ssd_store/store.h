@@ -42,6 +42,7 @@ struct StoreOptions {
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
   bool has_rows = true;       // read-only: false loads no cut, for its tables and extras alone
+  bool direct_io = false;     // segments are read past the page cache; writes go through it
   CheckpointName checkpoint;  // read-only: the cut to open
   double compaction_threshold = 0.5;  // dead part of a segment from which it is rewritten
   uint64_t compaction_bytes_per_second = uint64_t{64} << 20;  // read and written, unless one waits

@@ -91,6 +91,14 @@ Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
                       std::unique_ptr<SsdStore>* store) {
   std::unique_ptr<SsdStore> opened(new SsdStore(files, options));
   HPS_RETURN_IF_ERROR(options.read_only ? opened->OpenReader() : opened->OpenWriter());
+  if (options.direct_io) {
+    // Tried here, so that no fetch is the first to be refused.
+    std::unique_ptr<File> current;
+    char first = 0;
+    const std::string path = options.path + "/" + kCurrentName;
+    HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kReadDirect, &current));
+    HPS_RETURN_IF_ERROR(current->Read(0, 1, &first));
+  }
   *store = std::move(opened);
   return Status::Ok();
 }

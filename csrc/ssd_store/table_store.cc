@@ -158,9 +158,10 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
   HPS_CHECK(count <= UINT32_MAX);
   std::vector<WantedRecord> wanted;
   wanted.reserve(count);
-  std::vector<std::shared_ptr<const Segment>> used;  // one for each run of a segment in `wanted`
+  FetchSource source{context_->files, context_->cache, {}};
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
+    source.segments.resize(segments_.size());
     for (uint64_t i = 0; i < count; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
       const uint64_t location = index_.Find(MixKey(keys[i]));
@@ -169,25 +170,16 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
       wanted.push_back(Decode(location));
       wanted.back().row = static_cast<uint32_t>(i);
     }
-    std::sort(wanted.begin(), wanted.end(),
-              [](const WantedRecord& left, const WantedRecord& right) {
-                return left.segment != right.segment ? left.segment < right.segment
-                                                     : left.record < right.record;
-              });
-    for (uint64_t i = 0; i < wanted.size(); ++i) {
-      if (i == 0 || wanted[i].segment != wanted[i - 1].segment) {
-        used.push_back(segments_[wanted[i].segment]);
+    for (const WantedRecord& next : wanted) {
+      if (source.segments[next.segment] == nullptr) {
+        source.segments[next.segment] = segments_[next.segment];
       }
     }
   }
-  uint64_t first = 0;
-  for (const std::shared_ptr<const Segment>& segment : used) {
-    uint64_t end = first;
-    while (end < wanted.size() && wanted[end].segment == wanted[first].segment) ++end;
-    HPS_RETURN_IF_ERROR(FetchRecords(context_, *segment, &wanted[first], end - first, keys, rows));
-    first = end;
-  }
-  return Status::Ok();
+  uint64_t bytes_read = 0;
+  const Status fetched = FetchRecords(source, std::move(wanted), keys, rows, &bytes_read);
+  context_->bytes_read += bytes_read;
+  return fetched;
 }
 
 void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const {

@@ -20,6 +20,7 @@
 #include "ssd_store/index_snapshot.h"
 #include "ssd_store/key_index.h"
 #include "ssd_store/manifest_records.h"
+#include "ssd_store/row_fetch.h"
 #include "ssd_store/segment.h"
 
 namespace hps {
@@ -46,18 +47,6 @@ struct StoreContext {
     bytes_overhead += bytes;
   }
 };
-
-// A record that a batch wants: where it lies, and which row of the caller's it is.
-struct WantedRecord {
-  uint64_t record = 0;
-  uint32_t segment = 0;  // ordinal within its table
-  uint32_t row = 0;
-};
-
-// Reads records of one segment, given in ascending order, into the caller's rows; each is checked
-// against its checksum and its key. kCorruption names file, offset and record.
-Status FetchRecords(StoreContext* context, const Segment& segment, const WantedRecord* wanted,
-                    uint64_t count, const uint64_t* keys, char* rows);
 
 // The live rows of a table at one moment, as bitmaps over its segments' records.
 struct TableSnapshot {

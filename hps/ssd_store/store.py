@@ -32,6 +32,8 @@ class OpenOptions(TypedDict, total=False):
     threads: that load a cut; 0 is one a core. Changes no bit.
     snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.
     read_only: beside a writer or without one; needs a store.
+    direct_io: segments are read past the page cache (O_DIRECT), so that it stays free for others;
+        what is appended still goes through it. False.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
     rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
@@ -45,6 +47,7 @@ class OpenOptions(TypedDict, total=False):
     threads: int
     snapshot_rows: int
     read_only: bool
+    direct_io: bool
     checkpoint: str | int | None
     rows: bool
     seed: int | None
@@ -140,7 +143,8 @@ class SsdStore:
             options: see `OpenOptions`.
 
         Raises:
-            ConfigError: a table or the seed differs from what is stored; no such checkpoint.
+            ConfigError: a table or the seed differs from what is stored; no such checkpoint; the
+                file system has no direct I/O.
             StoreError: another process writes there (its pid is named), or the system refused.
             CorruptionError: damaged files, by name and offset.
 
@@ -165,6 +169,7 @@ class SsdStore:
             "seed": options.get("seed"),
             "read_only": read_only,
             "rows": rows,
+            "direct_io": options.get("direct_io", False),
             "tag": tag,
             "id": number,
             **_compaction_settings(options),
@@ -207,9 +212,9 @@ class SsdStore:
             StoreError: the disk is full (repeat the call when there is space; some of the rows may
                 be stored already), or the store has failed.
 
-        Cost: one write for each 8 MiB, into the page cache; durable from the next checkpoint on.
-        Waits for compaction when the table's segments would else outgrow their bound, unless
-        compaction has just failed.
+        Cost: one write for each MiB, into the page cache, which the disk begins to take over at
+            once; durable from the next checkpoint on. Waits for compaction when the table's
+            segments would else outgrow their bound, unless compaction has just failed.
         """
         self._open_native().append(self._number(table), rows)
 
@@ -225,7 +230,9 @@ class SsdStore:
         Raises:
             CorruptionError: a record fails its checksum or has another key; names file and offset.
 
-        Cost: reads merged where records lie within 2 KiB; each record's checksum is computed.
+        Cost: what the page cache holds is copied from it, reads merged where records lie within
+            4 KiB. The rest is read from disk, merged within 16 KiB, 256 reads under way at once (16
+            by threads where the system has no io_uring). Each record's checksum is computed.
         """
         self._open_native().fetch(self._number(table), keys, rows, found)
 

@@ -1,0 +1,52 @@
+// What every FileSystem shares: reads one after the other, whole files, the wording of errors.
+//
+// Above it: file_system.h. Below it: whichever FileSystem is given.
+#include "ssd_store/file_system.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace hps {
+
+bool File::ReadCached(uint64_t, uint64_t, void*) { return false; }
+
+void File::StartWriteback(uint64_t, uint64_t) {}
+
+Status FileSystem::ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) {
+  uint64_t largest = 0;
+  for (uint64_t i = 0; i < count; ++i) largest = std::max(largest, reads[i].size);
+  const std::unique_ptr<char[]> buffer(new char[largest]);
+  for (uint64_t i = 0; i < count; ++i) {
+    HPS_RETURN_IF_ERROR(reads[i].file->Read(reads[i].offset, reads[i].size, buffer.get()));
+    HPS_RETURN_IF_ERROR(sink(i, buffer.get()));
+  }
+  return Status::Ok();
+}
+
+Status SystemError(const std::string& action, const std::string& path, int error) {
+  std::string message = "cannot " + action + " " + path + ": " + std::strerror(error);
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    message += "; nothing stored was lost: free space and repeat the call";
+  }
+  return Status(StatusCode::kStore, message, error);
+}
+
+Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes) {
+  std::unique_ptr<File> file;
+  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kRead, &file));
+  uint64_t size = 0;
+  HPS_RETURN_IF_ERROR(file->Size(&size));
+  bytes->resize(size);
+  return file->Read(0, size, bytes->data());
+}
+
+Status WriteNewFile(FileSystem* files, const std::string& path, const std::string& bytes) {
+  std::unique_ptr<File> file;
+  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kCreateNew, &file));
+  if (!bytes.empty()) HPS_RETURN_IF_ERROR(file->Allocate(0, bytes.size()));
+  HPS_RETURN_IF_ERROR(file->Write(0, bytes.data(), bytes.size()));
+  return file->SyncData();
+}
+
+}  // namespace hps
