@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,14 +24,13 @@ import hps
 from hps.ssd_store import verify
 from tests.torture.ledger import Ledger, Phase
 from tests.torture.oracle import Oracle, OracleViolation
+from tests.torture.scratch import scratch_folder
 from tests.torture.worker import Order
 
 KILLS_PER_STORE = 50
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _LONGEST_LIFE = 0.05  # seconds after which a worker that was not met in its phase is killed anyway
 _LONGEST_DELAY = 0.0006  # seconds into a phase
-# In memory where that exists: a SIGKILL leaves the page cache alone, the syncs only take time.
-_SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 _AIMS = (None, None, None, Phase.OPENING, Phase.EVICTION, Phase.CHECKPOINT)
 
 
@@ -46,6 +44,15 @@ class KillReport:
     between: int = 0  # kills after which the store was at a cut whose call had not returned
     stores: int = 0
     violations: list[str] = field(default_factory=list)
+
+    def add(self, other: "KillReport") -> None:
+        """Takes another run's figures in."""
+        self.kills += other.kills
+        self.phases.update(other.phases)
+        self.tallies.update(other.tallies)
+        self.between += other.between
+        self.stores += other.stores
+        self.violations += other.violations
 
     def missing(self, restores: bool) -> list[str]:
         """What should have happened and has not: a run without it proves nothing."""
@@ -161,13 +168,13 @@ def run_kills(seed: int, kills: int, *, restores: bool = False, plant: str = "")
     with nursery() as process:
         killer = Killer(process, seed)
         while report.kills < kills and not (plant and report.violations):
-            with tempfile.TemporaryDirectory(prefix="hps-torture-", dir=_SCRATCH) as folder:
-                order = Order(folder, seed + report.stores, restores, plant)
+            with scratch_folder() as folder:
+                order = Order(str(folder), seed + report.stores, restores, plant)
                 report.stores += 1
                 for _ in range(min(KILLS_PER_STORE, kills - report.kills)):
                     if not _kill_and_look(killer, order, aims[report.kills % len(aims)], report):
                         break
-                report.tallies.update(Ledger(Path(folder) / "ledger").tallies())
+                report.tallies.update(Ledger(folder / "ledger").tallies())
     return report
 
 
