@@ -1,6 +1,6 @@
 """Folders for stores that are tortured: in memory where that exists.
 
-Above it: kills.py, damage tests, run.py. A SIGKILL leaves the page cache alone and damage is written
+Above it: kills.py, run.py and tests. A SIGKILL leaves the page cache alone and damage is written
 by the test itself, so the disk's syncs would only take time.
 """
 
