@@ -248,6 +248,7 @@ void RunP1(const Lab& lab, uint64_t num_seeds, Account* account) {
 }  // namespace hps
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
   const hps::Lab lab;
   hps::Account account;

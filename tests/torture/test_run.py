@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.planted import PLANTED
 from tests.torture.run import Result, native, parse_native, run
 
 
@@ -57,3 +58,8 @@ def test_a_native_program_that_dies_is_a_problem(tmp_path: Path) -> None:
     held, died = native(program)
     assert held.problems == []
     assert died.problems == ["exit code 3"]
+
+
+def test_the_page_lists_every_bug_that_is_planted_in_a_worker() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
+    assert [name for name in PLANTED if f"`{name}`" not in page] == []
