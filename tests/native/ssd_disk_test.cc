@@ -64,23 +64,9 @@ extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t size) {
 namespace hps {
 namespace {
 
-// A store with a checkpoint behind it and steps since.
-int64_t Start(const Lab& lab, uint64_t seed, Life* life) {
-  lab.Reset();
-  HPS_CHECK(life->Open(lab, seed, 0).ok());
-  for (int round = 0; round < 2; ++round) HPS_CHECK(life->Round(3).ok());
-  const int64_t acknowledged = life->cache->steps();
-  for (int step = 0; step < 2; ++step) HPS_CHECK(life->cache->TakeStep().ok());
-  HPS_CHECK(life->cache->num_evicted > 0 && life->cache->num_fetched > 0);
-  return acknowledged;
-}
-
-std::string CompareTiers(Life* life, uint64_t seed) {
-  Rows rows;
-  const Status read = life->cache->ReadAll(&rows);
-  if (!read.ok()) return "reads do not go on: " + read.message();
-  const bool is_right = rows == RowsAfter(seed, life->cache->steps());
-  return is_right ? "" : "a key is not read as its newest update left it";
+Status TwoRounds(Life* life) {
+  HPS_RETURN_IF_ERROR(life->Round(2));
+  return life->Round(2);
 }
 
 bool HasStopped(const Status& status) {
@@ -89,16 +75,14 @@ bool HasStopped(const Status& status) {
 }
 
 // What must hold right after the call that met a failed sync.
-std::string AfterFailedSync(Life* life, uint64_t seed, const Status& status,
-                            int64_t* acknowledged) {
+std::string AfterFailedSync(Life* life, uint64_t seed, const Status& status) {
   if (status.ok()) return "the failed sync was not reported";
   if (status.code() != StatusCode::kStore || status.os_error() != EIO) return status.message();
-  const std::string compared = CompareTiers(life, seed);
+  const std::string compared = life->CompareTiers(seed);
   if (!compared.empty()) return compared;
   const Status next = life->Round(1);
   // Only the sync of a file that is then made anew (CURRENT.new) may be survived.
   const bool is_survivable = status.message().find("CURRENT.new") != std::string::npos;
-  if (next.ok()) *acknowledged = life->cache->steps();
   if (is_survivable) return next.ok() ? "" : "it does not go on: " + next.message();
   return HasStopped(next) ? "" : "the store goes on after a failed sync";
 }
@@ -106,26 +90,21 @@ std::string AfterFailedSync(Life* life, uint64_t seed, const Status& status,
 // F1. The pages of the failed sync are lost with the power. False when the call was not reached.
 bool FailSync(const Lab& lab, uint64_t seed, int64_t call, Lie lie, Recipe* recipe) {
   Life life;
-  int64_t acknowledged = Start(lab, seed, &life);
+  life.Start(lab, seed);
   FaultFileSystem::Faults faults;
   faults.counted = Call::kSync;
   faults.fail_at_call = call;
   faults.lie = lie;
   life.Arm(faults);
-  Status status;
-  for (int round = 0; round < 2 && status.ok(); ++round) {
-    status = life.Round(2);
-    if (status.ok()) acknowledged = life.cache->steps();
-  }
+  const Status status = TwoRounds(&life);
   if (life.files.num_struck == 0) return false;
   ++recipe->runs;
-  const int64_t attempted = life.cache->steps();
   std::string wrong;
-  if (lie == Lie::kNone) wrong = AfterFailedSync(&life, seed, status, &acknowledged);
+  if (lie == Lie::kNone) wrong = AfterFailedSync(&life, seed, status);
   life.store.reset();
   std::mt19937_64 random(seed * 100 + static_cast<uint64_t>(call));
   life.files.LosePower(&random);
-  if (wrong.empty()) wrong = Reopen(lab, seed, acknowledged, std::max(acknowledged, attempted));
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
   recipe->Note(wrong, static_cast<int64_t>(seed), call);
   return true;
 }
@@ -134,33 +113,27 @@ bool FailSync(const Lab& lab, uint64_t seed, int64_t call, Lie lie, Recipe* reci
 bool FillDisk(const Lab& lab, uint64_t seed, int64_t space, Lie lie, bool reserves,
               Recipe* recipe) {
   Life life;
-  int64_t acknowledged = Start(lab, seed, &life);
+  life.Start(lab, seed);
   FaultFileSystem::Faults faults;
   faults.space_left = space;
   faults.reserves = reserves;
   faults.lie = lie;
   life.Arm(faults);
-  Status status;
-  for (int round = 0; round < 2 && status.ok(); ++round) {
-    status = life.Round(2);
-    if (status.ok()) acknowledged = life.cache->steps();
-  }
+  const Status status = TwoRounds(&life);
   if (status.ok() && lie == Lie::kNone) return false;
   ++recipe->runs;
-  int64_t attempted = life.cache->steps();
   std::string wrong;
   if (lie == Lie::kNone && status.os_error() != ENOSPC) wrong = "not ENOSPC: " + status.message();
-  if (wrong.empty()) wrong = CompareTiers(&life, seed);
+  if (wrong.empty()) wrong = life.CompareTiers(seed);
   life.Arm({});  // space returns
   if (wrong.empty()) {
-    status = life.Round(3);
-    if (status.ok()) acknowledged = attempted = life.cache->steps();
+    const Status went = life.Round(3);
     // Without reservation the manifest's own record may have met the full disk.
-    const bool may_stop = !reserves && HasStopped(status);
-    if (!status.ok() && !may_stop) wrong = "it does not go on: " + status.message();
+    const bool may_stop = !reserves && HasStopped(went);
+    if (!went.ok() && !may_stop) wrong = "it does not go on: " + went.message();
   }
   life.store.reset();
-  if (wrong.empty()) wrong = Reopen(lab, seed, acknowledged, attempted);
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
   recipe->Note(wrong, static_cast<int64_t>(seed), space);
   return true;
 }
@@ -169,13 +142,9 @@ bool FillDisk(const Lab& lab, uint64_t seed, int64_t space, Lie lie, bool reserv
 bool FailOneRead(const Lab& lab, uint64_t seed, const FaultFileSystem::Faults& faults,
                  Recipe* recipe) {
   Life life;
-  int64_t acknowledged = Start(lab, seed, &life);
+  life.Start(lab, seed);
   life.Arm(faults);
-  Status status;
-  for (int round = 0; round < 2 && status.ok(); ++round) {
-    status = life.Round(2);
-    if (status.ok()) acknowledged = life.cache->steps();
-  }
+  const Status status = TwoRounds(&life);
   if (life.files.num_struck == 0) return false;
   ++recipe->runs;
   std::string wrong;
@@ -183,15 +152,13 @@ bool FailOneRead(const Lab& lab, uint64_t seed, const FaultFileSystem::Faults& f
     wrong = "no clear error: " + status.message();
   }
   life.Arm({});
-  if (wrong.empty()) wrong = CompareTiers(&life, seed);
+  if (wrong.empty()) wrong = life.CompareTiers(seed);
   if (wrong.empty()) {
     const Status went = life.Round(2);
     if (!went.ok() && !HasStopped(went)) wrong = "it does not go on: " + went.message();
-    if (went.ok()) acknowledged = life.cache->steps();
   }
-  const int64_t attempted = life.cache->steps();
   life.store.reset();
-  if (wrong.empty()) wrong = Reopen(lab, seed, acknowledged, attempted);
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
   recipe->Note(wrong, static_cast<int64_t>(seed), faults.fail_at_call);
   return true;
 }
@@ -202,7 +169,8 @@ bool FailOneReadInOpening(const Lab& lab, uint64_t seed, const FaultFileSystem::
   int64_t acknowledged = 0;
   {
     Life life;
-    acknowledged = Start(lab, seed, &life);
+    life.Start(lab, seed);
+    acknowledged = life.acknowledged;
   }
   Life life;
   life.Arm(faults);
@@ -293,15 +261,14 @@ void RunF3(const Lab& lab, uint64_t num_seeds, Account* account) {
   Recipe planted;
   for (int64_t call = 0; call < 12; ++call) {
     Life life;
-    const int64_t before = Start(lab, 1, &life);
+    life.Start(lab, 1);
     FaultFileSystem::Faults faults;
     faults.lie = Lie::kHalvedWrite;
     faults.lie_at_call = call;
     life.Arm(faults);
-    const int64_t acknowledged = life.Round(2).ok() ? life.cache->steps() : before;
-    const int64_t attempted = life.cache->steps();
+    (void)life.Round(2).ok();
     life.store.reset();
-    planted.Note(Reopen(lab, 1, acknowledged, attempted), 1, call);
+    planted.Note(Reopen(lab, 1, life.acknowledged, life.attempted), 1, call);
   }
   account->AddPlanted("F3", planted, "a short write is taken for a whole one");
 }

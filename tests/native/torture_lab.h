@@ -71,16 +71,44 @@ struct Life {
   FaultFileSystem files;
   std::unique_ptr<SsdStore> store;
   std::unique_ptr<SmallCache> cache;
+  int64_t acknowledged = 0;  // the newest cut whose call has returned
+  int64_t attempted = 0;     // the newest whose call has begun
 
   Status Open(const Lab& lab, uint64_t seed, int64_t steps) {
     HPS_RETURN_IF_ERROR(SsdStore::Open(&files, lab.Options(), &store));
     cache = std::make_unique<SmallCache>(store.get(), seed, steps);
     return Status::Ok();
   }
+  Status TakeSteps(int count) {
+    for (int i = 0; i < count; ++i) HPS_RETURN_IF_ERROR(cache->TakeStep());
+    return Status::Ok();
+  }
+  Status Checkpoint() {
+    attempted = cache->steps();
+    HPS_RETURN_IF_ERROR(cache->Checkpoint());
+    acknowledged = attempted;
+    return Status::Ok();
+  }
   // `count` steps, then a checkpoint.
   Status Round(int count) {
-    for (int i = 0; i < count; ++i) HPS_RETURN_IF_ERROR(cache->TakeStep());
-    return cache->Checkpoint();
+    HPS_RETURN_IF_ERROR(TakeSteps(count));
+    return Checkpoint();
+  }
+  // A new store with some checkpoints behind it and steps since the last; nothing fails yet.
+  void Start(const Lab& lab, uint64_t seed) {
+    lab.Reset();
+    HPS_CHECK(Open(lab, seed, 0).ok());
+    for (int round = 0; round < 3; ++round) HPS_CHECK(Round(3).ok());
+    HPS_CHECK(TakeSteps(2).ok());
+    HPS_CHECK(cache->num_evicted > 0 && cache->num_fetched > 0);
+  }
+  // Whether the two tiers together have every key as the last step left it: what is wrong, or "".
+  std::string CompareTiers(uint64_t seed) {
+    Rows rows;
+    const Status read = cache->ReadAll(&rows);
+    if (!read.ok()) return "reads do not go on: " + read.message();
+    const bool is_right = rows == RowsAfter(seed, cache->steps());
+    return is_right ? "" : "a key is not read as its newest update left it";
   }
   // The faults count from here.
   void Arm(FaultFileSystem::Faults faults) {
