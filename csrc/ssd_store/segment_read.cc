@@ -25,7 +25,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
                           std::to_string(info.FileBytes(segment.row_bytes)));
   }
   uint32_t checksum = 0;
-  std::vector<uint64_t> words(kPieceBytes / 8);
+  std::vector<uint64_t> words(std::min(kPieceBytes / 8, info.num_records));
   for (uint64_t first = 0; first < info.num_records;) {
     const uint64_t count = std::min<uint64_t>(words.size(), info.num_records - first);
     HPS_RETURN_IF_ERROR(file->Read(offset, count * 8, words.data()));
@@ -34,7 +34,7 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
     first += count;
     offset += count * 8;
   }
-  std::vector<Tombstone> tombstones(kPieceBytes / kTombstoneBytes);
+  std::vector<Tombstone> tombstones(std::min(kPieceBytes / kTombstoneBytes, info.num_tombstones));
   static_assert(sizeof(Tombstone) == kTombstoneBytes);
   for (uint64_t first = 0; first < info.num_tombstones;) {
     const uint64_t count = std::min<uint64_t>(tombstones.size(), info.num_tombstones - first);
@@ -81,7 +81,8 @@ Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, cons
 
 Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
                    const std::function<void(uint64_t, uint64_t, const char*)>& visit) {
-  const uint64_t piece = std::max<uint64_t>(1, kPieceBytes / segment.stride());
+  const uint64_t most = std::max<uint64_t>(1, kPieceBytes / segment.stride());
+  const uint64_t piece = std::min(most, num_records);
   const std::unique_ptr<char[]> records(new char[piece * segment.stride()]);
   for (uint64_t first = 0; first < num_records; first += piece) {
     const uint64_t count = std::min(piece, num_records - first);
