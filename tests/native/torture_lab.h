@@ -211,7 +211,7 @@ inline std::string Reopen(const Lab& lab, uint64_t seed, int64_t acknowledged, i
   }
   std::vector<Damage> damages;
   if (!VerifyStore(PosixFileSystem(), lab.Options().path, &damages).ok()) return "no verify";
-  if (!damages.empty()) return damages[0].message;
+  if (!damages.empty()) return "verify finds damage in " + damages[0].file;
   SmallCache cache(store.get(), seed, steps);
   for (int i = 0; i < 4; ++i) {
     if (const Status went = cache.TakeStep(); !went.ok()) return "going on: " + went.message();

@@ -29,6 +29,7 @@ from tests.torture.worker import Order
 
 KILLS_PER_STORE = 50
 _ROOT = Path(__file__).resolve().parent.parent.parent
+_LONGEST_START = 5.0  # seconds from the order until the worker has begun
 _LONGEST_LIFE = 0.05  # seconds after which a worker that was not met in its phase is killed anyway
 _LONGEST_DELAY = 0.0006  # seconds into a phase
 _AIMS = (None, None, None, Phase.OPENING, Phase.EVICTION, Phase.CHECKPOINT)
@@ -94,6 +95,9 @@ class Killer:
         self._input.write(order.to_line())
         self._input.flush()
         pid = int(self._output.readline())
+        deadline = time.perf_counter() + _LONGEST_START
+        while ledger.phase == Phase.STARTING and time.perf_counter() < deadline:
+            time.sleep(0)
         deadline = time.perf_counter() + _LONGEST_LIFE
         if aim != Phase.OPENING:
             time.sleep(self._chance.random() * _LONGEST_LIFE / (1 if aim is None else 2))

@@ -23,7 +23,6 @@ KILLS = 1000
 RESTORE_KILLS = 300
 BIT_FLIPS = 10_000
 SWAPS = 2_000
-TAIL = 600  # bytes at the end of every file, each offset of which is cut off
 
 
 @dataclass
@@ -57,10 +56,10 @@ def _kills(seed: int) -> Iterator[Result]:
 
 
 def _truncations(seed: int) -> Iterator[Result]:
-    yield _damage("T1", seed, lambda lab: lab.truncate(TAIL, 16))
-    yield _damage("T1", seed, lambda lab: lab.tear_manifest(1))
+    yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
+    yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
     with scratch_folder() as folder:
-        report = DamageLab(folder, seed, reader=empty_when_damaged).truncate(1, 1000)
+        report = DamageLab(folder, seed, reader=empty_when_damaged).truncate(tail=1, stride=1000)
         yield _planted("T1", "damage taken for emptiness", report.samples, report.violations)
 
 
