@@ -1,8 +1,8 @@
 """Recipes T1 and B1: files cut off anywhere, bits flipped anywhere, blocks swapped.
 
 Above it: test_damage.py, run.py. Below it: hps.ssd_store. A damage is found when `verify` names the
-file and using the store raises an error that names it too, before a wrong byte is handed out. The
-manifest beyond what CURRENT counts is the one place where a tear is no damage: a record that was
+file, and using the store either raises an error that names it too, before a wrong byte is handed
+out, or had no need of the damaged bytes and hands out the right ones. The manifest beyond what CURRENT counts is the one place where a tear is no damage: a record that was
 being written when the process died. (A write-ahead log of pushes, whose final record may be torn
 likewise, does not exist yet.) LOCK and pins hold no data.
 """
@@ -88,12 +88,13 @@ class DamageReport:
 
     samples: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
+    unneeded: Counter[str] = field(default_factory=Counter)  # by file: right rows, verify names it
     skips: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(self.by_kind.items()))
-        return f"{self.samples} damages ({kinds})"
+        return f"damages ({kinds}), {self.unneeded.total()} in bytes that reading did not need"
 
 
 class DamageLab:
@@ -226,9 +227,9 @@ class DamageLab:
             if not any(name in str(error) for name in files):
                 yield f"using it raises an error that does not name it: {error}"
             return
-        yield "using it raises nothing" + (
-            "" if contents == self._contents else " and gives other rows"
-        )
+        if contents != self._contents:
+            yield "using it raises nothing and gives other rows"
+        self.report.unneeded.update(files)
 
     def _note(self, kind: str, is_found: bool, what: str) -> None:
         self.report.samples += 1

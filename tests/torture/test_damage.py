@@ -26,6 +26,7 @@ def seed() -> int:
 def _assert_found(report: DamageReport, least: int) -> None:
     assert report.samples >= least
     assert report.violations == []
+    assert not report.unneeded, "every file of this store is needed to read it"
 
 
 def test_a_file_cut_off_anywhere_is_refused_by_name(folder: Path, seed: int) -> None:
