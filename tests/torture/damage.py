@@ -2,9 +2,10 @@
 
 Above it: test_damage.py, run.py. Below it: hps.ssd_store. A damage is found when `verify` names the
 file, and using the store either raises an error that names it too, before a wrong byte is handed
-out, or had no need of the damaged bytes and hands out the right ones. The manifest beyond what CURRENT counts is the one place where a tear is no damage: a record that was
-being written when the process died. (A write-ahead log of pushes, whose final record may be torn
-likewise, does not exist yet.) LOCK and pins hold no data.
+out, or had no need of the damaged bytes and hands out the right ones. The manifest beyond what
+CURRENT counts is the one place where a tear is no damage: a record that was being written when the
+process died. (A write-ahead log of pushes, whose final record may be torn likewise, does not exist
+yet.) LOCK and pins hold no data.
 """
 
 import random
@@ -229,7 +230,8 @@ class DamageLab:
             return
         if contents != self._contents:
             yield "using it raises nothing and gives other rows"
-        self.report.unneeded.update(files)
+        else:
+            self.report.unneeded.update(files.keys())
 
     def _note(self, kind: str, is_found: bool, what: str) -> None:
         self.report.samples += 1
