@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,6 +101,11 @@ class FaultFileSystem : public FileSystem {
   void Remember(const std::string& path, uint64_t offset, std::string old, uint64_t length);
   void Synced(const std::string& path, uint64_t length);
   void SyncFailed(const std::string& path);
+  // Space reserved, or asked for by a write that ends at `end` of a file of `length` bytes. A write
+  // into space that nobody reserved succeeds on a full disk, and the file's next sync fails.
+  bool Reserve(const std::string& path, uint64_t offset, uint64_t size);
+  void Occupy(const std::string& path, uint64_t end, uint64_t length);
+  bool IsOverdrawn(const std::string& path);
 
  private:
   struct Replaced {
@@ -124,6 +130,8 @@ class FaultFileSystem : public FileSystem {
   std::mutex mutex_;
   std::map<std::string, Unsynced> unsynced_;
   std::vector<Renamed> names_;
+  std::map<std::string, uint64_t> reserved_;  // to this end of the file
+  std::set<std::string> overdrawn_;
 };
 
 class FaultFile final : public File {
@@ -146,14 +154,16 @@ class FaultFile final : public File {
       if (owner_->faults.lie == Lie::kSwallowedFullDisk) return Status::Ok();
       return SystemError("write", path(), ENOSPC);
     }
+    if (owner_->faults.reserves) owner_->Occupy(path(), offset + size, length);
     HPS_RETURN_IF_ERROR(Remember(offset, size, length));
     HPS_RETURN_IF_ERROR(file_->Write(offset, bytes, size));
     return strikes ? owner_->Struck(path()) : Status::Ok();
   }
-  Status Allocate(uint64_t, uint64_t size) override {
+  Status Allocate(uint64_t offset, uint64_t size) override {
     if (owner_->Strikes(Call::kChange)) return owner_->Struck(path());
     if (!owner_->faults.reserves) return Status::Ok();
-    return owner_->Grant(size) ? Status::Ok() : SystemError("reserve space in", path(), ENOSPC);
+    if (owner_->Reserve(path(), offset, size)) return Status::Ok();
+    return SystemError("reserve space in", path(), ENOSPC);
   }
   Status Truncate(uint64_t size) override {
     if (owner_->Strikes(Call::kChange)) return owner_->Struck(path());
@@ -169,6 +179,7 @@ class FaultFile final : public File {
       const bool is_hidden = owner_->faults.lie == Lie::kHiddenFailedSync;
       return is_hidden ? Status::Ok() : owner_->Struck(path());
     }
+    if (owner_->IsOverdrawn(path())) return SystemError("fdatasync", path(), ENOSPC);
     uint64_t length = 0;
     HPS_RETURN_IF_ERROR(file_->Size(&length));
     owner_->Synced(path(), length);
@@ -234,6 +245,8 @@ inline Status FaultFileSystem::Unlink(const std::string& path) {
   HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &removed.old));
   names_.push_back(std::move(removed));
   unsynced_.erase(path);
+  reserved_.erase(path);
+  overdrawn_.erase(path);
   return files_->Unlink(path);
 }
 
@@ -257,6 +270,26 @@ inline void FaultFileSystem::Synced(const std::string& path, uint64_t length) {
 inline void FaultFileSystem::SyncFailed(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   unsynced_[path].is_lost = true;
+}
+
+inline bool FaultFileSystem::Reserve(const std::string& path, uint64_t offset, uint64_t size) {
+  if (!Grant(size)) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  reserved_[path] = std::max(reserved_[path], offset + size);
+  return true;
+}
+
+inline void FaultFileSystem::Occupy(const std::string& path, uint64_t end, uint64_t length) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t owned = std::max(length, reserved_[path]);
+  if (end > owned && static_cast<int64_t>(end - owned) > faults.space_left) {
+    overdrawn_.insert(path);
+  }
+}
+
+inline bool FaultFileSystem::IsOverdrawn(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return overdrawn_.count(path) > 0;
 }
 
 inline void FaultFileSystem::LoseBytes(const std::string& path, const Unsynced& unsynced,
