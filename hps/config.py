@@ -146,8 +146,9 @@ class SsdStoreConfig:
         keep_last: how many untagged checkpoints are kept.
         engine: "segments" (hps's own files); no other is built yet.
         direct_io: read and write past the page cache; only False until that is built.
-        compaction_threshold: part of a segment's bytes that is dead when the segment is rewritten;
-            only its default until compaction is built.
+        compaction_threshold: part of a segment's bytes that is dead when the segment is rewritten,
+            above 0 and below 1; live segments stay below live rows / (1 - it) + 4 segments a table.
+        compaction_bytes_per_second: what compaction reads and writes while nobody waits for space.
 
     Raises:
         ConfigError: a field outside its limits, or one that asks for what is not built yet.
@@ -161,6 +162,7 @@ class SsdStoreConfig:
     engine: str = "segments"
     direct_io: bool = False
     compaction_threshold: float = 0.5
+    compaction_bytes_per_second: int | str = "64MiB"
 
     def __post_init__(self) -> None:
         size = parse_bytes(self.segment_bytes, "SsdStoreConfig.segment_bytes")
@@ -169,7 +171,14 @@ class SsdStoreConfig:
         object.__setattr__(self, "segment_bytes", size)
         require_whole("SsdStoreConfig.keep_last", self.keep_last, 1, 2**31)
         require_flag("SsdStoreConfig.direct_io", self.direct_io)
-        only_built = {"engine": "segments", "direct_io": False, "compaction_threshold": 0.5}
+        where = "SsdStoreConfig.compaction_threshold"
+        require_number(where, self.compaction_threshold, above=0)
+        if self.compaction_threshold >= 1:
+            raise ConfigError(f"{where}={self.compaction_threshold!r} must be below 1")
+        pace = self.compaction_bytes_per_second
+        pace = parse_bytes(pace, "SsdStoreConfig.compaction_bytes_per_second")
+        object.__setattr__(self, "compaction_bytes_per_second", pace)
+        only_built = {"engine": "segments", "direct_io": False}
         for name, built in only_built.items():
             if getattr(self, name) != built:
                 raise ConfigError(

@@ -90,6 +90,8 @@ class ParameterServer:
             [TableSchema.of(table) for table in config.tables],
             segment_bytes=config.ssd.segment_bytes,
             keep_last=config.ssd.keep_last,
+            compaction_threshold=config.ssd.compaction_threshold,
+            compaction_bytes_per_second=config.ssd.compaction_bytes_per_second,
             read_only=self._is_read_only,
             checkpoint=None if _view is None else _view.checkpoint,
             seed=config.seed,
@@ -445,6 +447,35 @@ class ParameterServer:
                 raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
             readers: list[str] = self._store.delete_checkpoint(tag)
             return readers
+
+    def compact(self, table: str | None = None) -> dict[str, int]:
+        """Gives the space of overwritten and erased rows back now, rather than little by little.
+
+        Rows that are dirty in DRAM stay there. If nothing was stored since the newest checkpoint,
+        that one is renewed (a new id, all else the same) and its old files are gone when this
+        returns; else they go with the next checkpoint. Other kept checkpoints keep their files.
+
+        Args:
+            table: its name; None is all, also those that this server does not name.
+
+        Returns:
+            {"bytes_before", "bytes_after"}: of the store's files, kept checkpoints included.
+
+        Raises:
+            ConfigError: unknown table; read-only server. StoreError: the disk is full.
+            CorruptionError: a stored row is damaged; everything else has been compacted.
+
+        Cost: reads every segment with something dead in it, writes its live rows once.
+        """
+        with self._lock:
+            self._check_writable("compact")
+            if table is not None:
+                self._stack(table)
+            store = self._store
+        # Without the lock: pulls and pushes go on.
+        before = int(store.stats()["files_bytes"])
+        store.compact(table)
+        return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
 
     # Lifetime.
 

@@ -40,6 +40,9 @@ class RowTier(Protocol):
     def checkpoint(self, tag: str | None, extras: Mapping[str, bytes]) -> dict[str, Any]:
         """Makes what is stored now a durable cut, with named blobs beside it."""
 
+    def compact(self, table: str | None) -> None:
+        """Gives the space of dead rows back, of one table or all."""
+
     @property
     def num_loads(self) -> int:
         """Grows when a restore has replaced what is stored, whatever it raised afterwards."""

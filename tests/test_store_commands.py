@@ -1,4 +1,4 @@
-"""hps stats, verify, checkpoints, export, import, and how the command line ends in errors."""
+"""The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
 import json
 import re
@@ -165,9 +165,36 @@ def test_python_m_hps_runs_without_torch(store: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("hps: error: ")
 
 
-@pytest.mark.parametrize("command", ["serve", "compact"])
-def test_what_is_not_built_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "store", "--listen", "127.0.0.1:1"]) == 1
+def test_compact_prints_the_bytes_before_and_after(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(store)
+    with hps.open(store) as server:
+        blobs = server.checkpoint_state()
+    assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
+    sizes = []
+    for words in ([], [], ["--table", "ads"]):
+        capsys.readouterr()
+        assert main(["compact", str(store), *words]) == 0
+        printed = re.findall(r"([0-9,]+) bytes (before|after)", capsys.readouterr().out)
+        sizes += [int(number.replace(",", "")) for number, _ in printed]
+    first, *rest = sizes
+    assert len(sizes) == 6 and len(set(rest)) == 1 and rest[0] < first
+    on_disk = [_size(path) for kind in ("segment", "extra") for path in store.glob(f"{kind}-*")]
+    assert sum(on_disk) == rest[0]
+    assert digest(store) == before and main(["verify", str(store)]) == 0
+    with hps.open(store) as server:
+        assert server.checkpoint_state() == blobs
+    assert main(["compact", str(store), "--table", "nope"]) == 1
+    assert "nope" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["stats", str(store)]) == 0
+    text = capsys.readouterr().out
+    assert "bytes_compacted" in text and re.search(r"write_amplification: [12]\.", text)
+
+
+def test_what_is_not_built_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "store", "--listen", "127.0.0.1:1"]) == 1
     error = capsys.readouterr().err
     assert "not built yet" in error and "docs/roadmap.md" in error
 

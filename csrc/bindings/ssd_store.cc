@@ -66,6 +66,9 @@ std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<S
   options.read_only = nb::cast<bool>(settings["read_only"]);
   options.checkpoint.tag = nb::cast<std::string>(settings["tag"]);
   options.checkpoint.id = nb::cast<uint64_t>(settings["id"]);
+  options.compaction_threshold = nb::cast<double>(settings["compaction_threshold"]);
+  options.compaction_bytes_per_second = nb::cast<uint64_t>(settings["compaction_bytes_per_second"]);
+  options.compacts_in_background = nb::cast<bool>(settings["compact_in_background"]);
   std::unique_ptr<SsdStore> store;
   const nb::gil_scoped_release release;
   ThrowIfError(SsdStore::Open(PosixFileSystem(), options, &store));
@@ -190,7 +193,13 @@ std::map<std::string, uint64_t> StoreStats(const SsdStore& store) {
   return {{"bytes_read", figures.bytes_read},
           {"bytes_written", figures.bytes_written},
           {"files_bytes", figures.files_bytes},
-          {"checkpoint_only_bytes", figures.checkpoint_only_bytes}};
+          {"checkpoint_only_bytes", figures.checkpoint_only_bytes},
+          {"bytes_appended", figures.bytes_appended},
+          {"bytes_compacted", figures.bytes_compacted},
+          {"bytes_overhead", figures.bytes_overhead},
+          {"compactions", figures.compactions},
+          {"compaction_failures", figures.compaction_failures},
+          {"append_waits", figures.append_waits}};
 }
 
 std::vector<std::pair<std::string, std::string>> Verify(const std::string& path) {
@@ -249,6 +258,13 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
+      .def(
+          "compact",
+          [](SsdStore& store, size_t first, size_t end) {
+            Require(first <= end && end <= store.num_tables(), "there are no such tables");
+            ThrowIfError(store.Compact(first, end));
+          },
+          nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
       .def(
           "restore",

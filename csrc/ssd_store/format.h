@@ -34,6 +34,7 @@ inline constexpr uint64_t kMostRecords = uint64_t{1} << 28;  // of one segment
 inline constexpr char kLockName[] = "LOCK";
 inline constexpr char kCurrentName[] = "CURRENT";
 inline constexpr char kPinFolder[] = "pins";
+inline constexpr char kWrittenName[] = ".written";  // the extra that holds the store's own figures
 inline constexpr std::string_view kManifestPrefix = "MANIFEST-";
 inline constexpr std::string_view kSegmentPrefix = "segment-";
 inline constexpr std::string_view kExtraPrefix = "extra-";

@@ -1,6 +1,7 @@
 // SsdStore's verbs: append, erase, checkpoint, restore, and the removal of files nobody needs.
 //
-// Above it: store.h. Below it: table_store, manifest. Opening is store_open.cc's.
+// Above it: store.h. Below it: table_store, manifest. Opening is store_open.cc's, compaction
+// store_compact.cc's.
 #include "ssd_store/store.h"
 
 #include <algorithm>
@@ -13,15 +14,34 @@ namespace {
 
 constexpr uint64_t kMostInlineBytes = 4096;
 constexpr size_t kMostUnsynced = 16;
+constexpr uint64_t kCommitBytes = 52;  // what a record in the manifest and CURRENT take besides
 
 std::string ExtraPath(const std::string& folder, uint64_t number) {
   return folder + "/" + FileName(kExtraPrefix, number);
 }
 
+// What has been written since the store was made; a checkpoint carries it.
+Extra WrittenExtra(const StoreContext& context) {
+  Encoder out;
+  out.Put(context.bytes_appended.load());
+  out.Put(context.bytes_compacted.load());
+  out.Put(context.bytes_overhead.load());
+  Extra extra;
+  extra.name = kWrittenName;
+  extra.bytes = out.bytes();
+  extra.length = extra.bytes.size();
+  extra.digest = Xxh64(extra.bytes.data(), extra.bytes.size(), 0);
+  return extra;
+}
+
 }  // namespace
 
 SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
-    : files_(files), options_(options), cache_(files, 256), manifest_(files, options.path) {
+    : files_(files),
+      options_(options),
+      cache_(files, 256),
+      manifest_(files, options.path),
+      pace_(options.compaction_bytes_per_second) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
@@ -33,7 +53,7 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
   };
 }
 
-SsdStore::~SsdStore() = default;
+SsdStore::~SsdStore() { Close(); }
 
 Status SsdStore::CheckReadable() const {
   if (is_closed_) {
@@ -48,8 +68,17 @@ Status SsdStore::CheckReadable() const {
 }
 
 void SsdStore::Close() {
+  {
+    const std::lock_guard<std::mutex> lock(writer_);
+    is_closed_ = true;
+    progress_.notify_all();
+  }
+  pace_.Stop();
+  // Whatever still runs ends by itself now; the lock of the folder goes only when nobody writes.
+  const std::lock_guard<std::mutex> turn(mutations_);
+  if (compactor_.joinable()) compactor_.join();
+  const std::lock_guard<std::mutex> last(compaction_);
   const std::lock_guard<std::mutex> lock(writer_);
-  is_closed_ = true;
   unsynced_.clear();
   lock_.reset();
   pin_.reset();
@@ -89,6 +118,7 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
   bool is_begun = false;
   const Status status = manifest_.Commit(kind, payload, &is_begun);
   if (!status.ok()) return is_begun ? Settle(status) : status;
+  context_.CountOverhead(payload.size() + kCommitBytes);
   if (!manifest_.is_bloated()) return Status::Ok();
   uint64_t number = 0;
   // The record is durable already: without a number the log stays long until the next one.
@@ -98,20 +128,38 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
 }
 
 Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
-  const std::lock_guard<std::mutex> lock(writer_);
+  const std::lock_guard<std::mutex> turn(mutations_);
+  std::unique_lock<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
-  const Status status = tables_[table]->Append(rows, count);
-  return status.os_error() == ENOMEM ? Settle(status) : status;
+  TableStore& target = *tables_[table];
+  for (uint64_t first = 0; first < count;) {
+    const uint64_t size = std::min(count - first, target.SegmentCapacity());
+    WaitForSpace(table, size * target.RowSpace(), &lock);
+    HPS_RETURN_IF_ERROR(CheckWritable());
+    is_changed_ = true;
+    const Status status = target.Append(rows + first * target.schema().row_bytes, size);
+    if (!status.ok()) return status.os_error() == ENOMEM ? Settle(status) : status;
+    NoteChange(size * target.RowSpace());
+    first += size;
+  }
+  return Status::Ok();
 }
 
 Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
+  is_changed_ = true;
+  NoteChange(count * tables_[table]->RowSpace());
   return tables_[table]->Erase(keys, count, found);
 }
 
 Status SsdStore::WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras) {
   for (const NamedBlob& blob : blobs) {
+    if (blob.name == kWrittenName) {
+      return Status(StatusCode::kConfig, "the store keeps its own figures as '" + blob.name +
+                                             "'; give the blob another name");
+    }
     Extra extra;
     extra.name = blob.name;
     extra.length = blob.bytes.size();
@@ -152,6 +200,7 @@ std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                                 CheckpointSummary* summary) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   Checkpoint checkpoint;
@@ -172,6 +221,8 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
     return committed;
   }
   *summary = Summarize(checkpoint);
+  is_changed_ = false;
+  WakeCompactor();
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();  // what stays is removed next time
   return Status::Ok();
@@ -180,11 +231,17 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
 // All of a checkpoint that comes before its record: files written, and what they hold on disk.
 Status SsdStore::PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint) {
   HPS_RETURN_IF_ERROR(WriteExtras(extras, &checkpoint->extras));
+  return SyncCut(checkpoint);
+}
+
+// Seals the tables, notes what they hold now, and makes all of it durable but the record itself.
+Status SsdStore::SyncCut(Checkpoint* checkpoint) {
   for (const std::unique_ptr<TableStore>& table : tables_) {
     HPS_RETURN_IF_ERROR(table->Seal());
     table->DropDead(&retired_);
     checkpoint->tables.push_back(table->Cut());
   }
+  checkpoint->extras.push_back(WrittenExtra(context_));
   HPS_RETURN_IF_ERROR(SyncPending());
   const Status synced = files_->SyncFolder(options_.path);
   return synced.ok() ? synced : Settle(synced);
@@ -229,6 +286,7 @@ Status SsdStore::CheckCut(const Checkpoint& cut) {
 }
 
 Status SsdStore::Restore(const CheckpointName& name) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;
@@ -240,12 +298,15 @@ Status SsdStore::Restore(const CheckpointName& name) {
   unsynced_.clear();
   const Status loaded = LoadCut(manifest_.state().Current());
   if (!loaded.ok()) return Settle(loaded);
+  is_changed_ = false;
+  WakeCompactor();
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
   return Status::Ok();
 }
 
 Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
+  const std::lock_guard<std::mutex> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;
@@ -268,6 +329,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   if (pinned.everything) return Status::Ok();
   std::set<uint64_t> needed = pinned.numbers;
   needed.insert(manifest_.number());
+  needed.insert(output_number_);
   for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
     for (const uint64_t number : checkpoint.FileNumbers()) needed.insert(number);
   }

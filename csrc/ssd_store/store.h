@@ -3,17 +3,21 @@
 // Above it: the Python wrapper (hps/ssd_store/store.py). Below it: table_store, manifest,
 // reader_pin. One process writes, by a lock that names it; readers stand beside it, each at one
 // checkpoint. Thread-safety: every method may be called from any thread. Mutations run one after
-// the other; Fetch and Contains do not wait for their I/O. After a failed sync nobody knows what is
+// the other; Fetch and Contains do not wait for their I/O, nor for a compaction, which a thread of
+// the store runs beside all of them (store_compact.cc). After a failed sync nobody knows what is
 // on disk, so the store refuses every later mutation and says why; what was acknowledged before
 // stays.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "ssd_store/compaction.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/table_store.h"
@@ -34,7 +38,10 @@ struct StoreOptions {
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
-  CheckpointName checkpoint;  // read-only: the cut to open
+  CheckpointName checkpoint;          // read-only: the cut to open
+  double compaction_threshold = 0.5;  // dead part of a segment from which it is rewritten
+  uint64_t compaction_bytes_per_second = uint64_t{64} << 20;  // read and written, unless one waits
+  bool compacts_in_background = false;  // else only in Compact, and in an Append that lacks space
 };
 
 struct NamedBlob {
@@ -57,6 +64,12 @@ struct StoreFigures {
   uint64_t bytes_written = 0;
   uint64_t files_bytes = 0;            // segments and extras that anything still needs
   uint64_t checkpoint_only_bytes = 0;  // segments that only kept checkpoints need
+  uint64_t bytes_appended = 0;         // these three since the store was made
+  uint64_t bytes_compacted = 0;
+  uint64_t bytes_overhead = 0;
+  uint64_t compactions = 0;  // these three since it was opened
+  uint64_t compaction_failures = 0;
+  uint64_t append_waits = 0;  // appends that had to wait for compaction
 };
 
 class SsdStore {
@@ -75,6 +88,10 @@ class SsdStore {
 
   Status Append(size_t table, const char* rows, uint64_t count);
   Status Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found);
+  // Rewrites whatever has anything dead in it, of tables [first, end). If nothing was stored since
+  // the current checkpoint, that one is renewed, so that the space is free at once: a new id, all
+  // else the same. Damage ends it with kCorruption once the rest is done.
+  Status Compact(size_t first, size_t end);
 
   Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                         CheckpointSummary* summary);
@@ -106,6 +123,19 @@ class SsdStore {
   Status MakeTables(const Checkpoint* cut);
   Status TakeNumber(uint64_t* number);
 
+  // store_compact.cc
+  void StartCompactor();
+  void RunCompactor();
+  void NoteChange(uint64_t bytes);
+  void WakeCompactor();
+  uint64_t SpaceBound(size_t table, uint64_t live_bytes, uint64_t num_spare) const;
+  void WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock);
+  enum class Runner { kThread, kAppend, kCompact };
+  Status CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained);
+  Status EndCompaction(size_t table, std::unique_ptr<Compaction> compaction, Status status);
+  Status RenewCheckpoint();
+  Status SyncCut(Checkpoint* checkpoint);
+
   Status CheckWritable() const;
   Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
   Status CommitRecord(RecordKind kind, const std::string& payload);
@@ -130,7 +160,9 @@ class SsdStore {
   uint64_t reader_cut_ = 0;
   std::vector<std::unique_ptr<TableStore>> tables_;
 
-  mutable std::mutex writer_;  // guards what follows and all mutations
+  std::mutex mutations_;       // one mutation at a time; held also while it waits for space
+  std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
+  mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;
   std::atomic<uint64_t> num_loads_{0};
   std::atomic<bool> is_closed_{false};
@@ -138,6 +170,19 @@ class SsdStore {
   uint64_t next_number_ = 1;
   std::vector<std::shared_ptr<File>> unsynced_;
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
+  bool is_changed_ = false;                      // something was stored since the current cut
+
+  CompactionPace pace_;
+  std::thread compactor_;
+  std::condition_variable progress_;  // with writer_: work is due, or a compaction has ended
+  bool is_due_ = false;
+  bool is_failing_ = false;     // the last compaction failed; nobody waits for the next
+  uint64_t due_bytes_ = 0;      // stored since work was last due
+  size_t waiting_table_ = 0;    // of the append that waits, or waited last
+  uint64_t output_number_ = 0;  // a file that the running compaction writes; 0: none
+  uint64_t num_compactions_ = 0;
+  uint64_t num_compaction_failures_ = 0;
+  uint64_t num_append_waits_ = 0;
 };
 
 }  // namespace hps

@@ -72,6 +72,16 @@ const TableSchema* FindSchema(const std::vector<TableSchema>& schemas, const std
   return nullptr;
 }
 
+void TakeWritten(const Checkpoint& cut, StoreContext* context) {
+  for (const Extra& extra : cut.extras) {
+    if (extra.name != kWrittenName) continue;
+    Decoder in(extra.bytes);
+    context->bytes_appended += in.Get<uint64_t>();
+    context->bytes_compacted += in.Get<uint64_t>();
+    context->bytes_overhead += in.Get<uint64_t>();
+  }
+}
+
 }  // namespace
 
 Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
@@ -169,6 +179,7 @@ Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
+  StartCompactor();
   return Status::Ok();
 }
 
@@ -204,6 +215,7 @@ Status SsdStore::MakeTables(const Checkpoint* cut) {
   for (const TableSchema& stored : open.tables) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
+  if (cut != nullptr) TakeWritten(*cut, &context_);
   return LoadCut(cut);
 }
 

@@ -66,6 +66,7 @@ Status SsdStore::Extras(const CheckpointName& name, std::vector<NamedBlob>* extr
   HPS_RETURN_IF_ERROR(Resolve(name, &checkpoint));
   if (checkpoint == nullptr) return Status::Ok();
   for (const Extra& extra : checkpoint->extras) {
+    if (extra.name == kWrittenName) continue;
     NamedBlob blob{extra.name, extra.bytes};
     std::string path = manifest_.path();
     if (extra.file_number != 0) {
@@ -106,6 +107,12 @@ StoreFigures SsdStore::Figures() const {
   StoreFigures figures;
   figures.bytes_read = context_.bytes_read;
   figures.bytes_written = context_.bytes_written;
+  figures.bytes_appended = context_.bytes_appended;
+  figures.bytes_compacted = context_.bytes_compacted;
+  figures.bytes_overhead = context_.bytes_overhead;
+  figures.compactions = num_compactions_;
+  figures.compaction_failures = num_compaction_failures_;
+  figures.append_waits = num_append_waits_;
   for (const auto& [number, bytes] : live) figures.files_bytes += bytes;
   for (const auto& [number, bytes] : kept) {
     if (live.count(number) > 0) continue;

@@ -1,8 +1,6 @@
-// TableStore's other half: rebuilding a table from the footers of a cut, and forgetting dead
-// segments.
+// TableStore's other half: rebuilding a table from the footers of a cut.
 //
 // Above it: table_store.h. Below it: segment, key_index. Only footers are read, never rows.
-#include <algorithm>
 #include <mutex>
 
 #include "ssd_store/table_store.h"
@@ -12,6 +10,9 @@ namespace hps {
 Status TableStore::Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>* retired) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   writer_.reset();
+  ++num_loads_;
+  busy_.clear();
+  set_aside_.clear();
   index_.Clear();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) retired->push_back(segment);
@@ -66,35 +67,6 @@ void TableStore::ApplyTombstones(uint32_t ordinal, const Tombstone* tombstones, 
     if (place.segment == ordinal && place.record >= tombstones[i].position) continue;
     index_.Erase(hash);
     --segments_[place.segment]->live;
-  }
-}
-
-void TableStore::RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired) {
-  std::shared_ptr<Segment>& segment = segments_[ordinal];
-  free_chunks_.insert(free_chunks_.end(), segment->chunks.begin(), segment->chunks.end());
-  retired->push_back(segment);
-  segment.reset();
-}
-
-void TableStore::DropDead(std::vector<std::weak_ptr<Segment>>* retired) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
-  std::vector<uint32_t> by_age;
-  for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
-    if (segments_[ordinal] != nullptr) by_age.push_back(ordinal);
-  }
-  std::sort(by_age.begin(), by_age.end(), [&](uint32_t left, uint32_t right) {
-    const SegmentInfo& first = segments_[left]->info;
-    const SegmentInfo& second = segments_[right]->info;
-    return first.sequence != second.sequence ? first.sequence < second.sequence
-                                             : first.generation < second.generation;
-  });
-  bool is_oldest = true;  // no older segment is left, whose records a tombstone could still hide
-  for (const uint32_t ordinal : by_age) {
-    const Segment& segment = *segments_[ordinal];
-    const bool is_dead =
-        segment.is_sealed && segment.live == 0 && (is_oldest || segment.info.num_tombstones == 0);
-    if (is_dead) RemoveSegment(ordinal, retired);
-    is_oldest = is_oldest && is_dead;
   }
 }
 

@@ -27,6 +27,16 @@ uint64_t TableStore::CapacityOf(uint64_t num_bytes) const {
   return std::clamp<uint64_t>(records, 1, kMostRecords);
 }
 
+uint64_t TableStore::FullSegmentBytes() const {
+  SegmentInfo full;
+  full.num_records = SegmentCapacity();
+  return full.FileBytes(schema_.row_bytes);
+}
+
+uint64_t TableStore::MostTombstones() const {
+  return std::clamp<uint64_t>(context_->segment_bytes / kTombstoneBytes, 1, kMostTombstones);
+}
+
 Status TableStore::OpenSegment() {
   auto segment = std::make_shared<Segment>();
   HPS_RETURN_IF_ERROR(context_->take_number(&segment->info.number));
@@ -35,6 +45,7 @@ Status TableStore::OpenSegment() {
   segment->row_bytes = schema_.row_bytes;
   HPS_RETURN_IF_ERROR(
       SegmentWriter::Create(context_->files, segment, schema_, context_->store_id, &writer_));
+  context_->CountOverhead(kSegmentHeaderBytes);
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   writer_ordinal_ = AddSegment(std::move(segment));
   return Status::Ok();
@@ -75,8 +86,7 @@ bool TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uin
   for (uint64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) index_.Prefetch(MixKey(RowKey(keys + (i + kAhead) * stride)));
     const uint64_t record = first + i;
-    const uint64_t location = uint64_t{segment.chunks[record >> kChunkBits]} << kChunkBits |
-                              (record & (kChunkRecords - 1));
+    const uint64_t location = Location(segment, record);
     uint64_t previous = KeyIndex::kNone;
     if (!index_.Put(MixKey(RowKey(keys + i * stride)), location, &previous)) return false;
     ++segment.live;
@@ -99,10 +109,14 @@ Status TableStore::Append(const char* rows, uint64_t count) {
     const uint64_t size = std::min(count, std::max<uint64_t>(1, capacity - first));
     HPS_RETURN_IF_ERROR(writer_->Append(rows, size));
     context_->bytes_written += size * segment.stride();
-    {
+    context_->bytes_appended += size * segment.stride();
+    for (uint64_t done = 0; done < size;) {
+      const uint64_t piece = std::min(kLockedKeys, size - done);
       const std::unique_lock<std::shared_mutex> lock(mutex_);
-      segment.info.num_records += size;
-      if (!PutKeys(writer_ordinal_, first, rows, row_bytes, size)) return OutOfMemory();
+      segment.info.num_records += piece;
+      const char* keys = rows + done * row_bytes;
+      if (!PutKeys(writer_ordinal_, first + done, keys, row_bytes, piece)) return OutOfMemory();
+      done += piece;
     }
     rows += size * row_bytes;
     count -= size;
@@ -112,15 +126,19 @@ Status TableStore::Append(const char* rows, uint64_t count) {
 
 Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
   std::memset(found, 0, count);
-  if (writer_ == nullptr) {
+  // A tombstone never goes into a segment that is older, by its number, than a compaction's output:
+  // so a number tells which outputs were copied when its rows were gone already.
+  if (writer_ == nullptr || writer_->segment()->info.number < newest_output_) {
     std::vector<uint8_t> stored(count);
     Contains(keys, count, stored.data());
     if (std::find(stored.begin(), stored.end(), 1) == stored.end()) return Status::Ok();
+    HPS_RETURN_IF_ERROR(Seal());
     HPS_RETURN_IF_ERROR(OpenSegment());
   }
-  {
+  for (uint64_t first = 0; first < count; first += kLockedKeys) {
+    const uint64_t end = std::min(count, first + kLockedKeys);
     const std::unique_lock<std::shared_mutex> lock(mutex_);
-    for (uint64_t i = 0; i < count; ++i) {
+    for (uint64_t i = first; i < end; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
       const uint64_t location = index_.Erase(MixKey(keys[i]));
       if (location == KeyIndex::kNone) continue;
@@ -129,7 +147,7 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
       writer_->AddTombstone(keys[i]);
     }
   }
-  if (writer_->num_tombstones() < kMostTombstones) return Status::Ok();
+  if (writer_->num_tombstones() < MostTombstones()) return Status::Ok();
   // The keys are gone already. If a full disk refuses the footer, its tombstones wait in memory for
   // the next seal; an error after that is of the sync, and stops the store.
   const Status sealed = Seal();
@@ -194,11 +212,11 @@ TableFigures TableStore::Figures() const {
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr) continue;
     ++figures.num_segments;
-    figures.live_bytes += segment->live * segment->stride();
-    figures.segment_bytes +=
-        segment->is_sealed
-            ? segment->info.FileBytes(segment->row_bytes)
-            : segment->info.RecordOffset(segment->info.num_records, segment->row_bytes);
+    figures.live_bytes += segment->live * RowSpace();
+    // The open one's footer has no tombstones yet, as far as the lock tells.
+    figures.segment_bytes += segment->is_sealed
+                                 ? segment->info.FileBytes(segment->row_bytes)
+                                 : kSegmentHeaderBytes + segment->info.num_records * RowSpace();
     figures.index_bytes += sizeof(Segment) + segment->chunks.capacity() * sizeof(uint32_t);
   }
   return figures;
@@ -227,7 +245,7 @@ TableSnapshot TableStore::Snapshot() const {
 Status TableStore::Seal() {
   if (writer_ == nullptr) return Status::Ok();
   HPS_RETURN_IF_ERROR(writer_->Seal());
-  context_->bytes_written += writer_->segment()->info.FooterBytes();
+  context_->CountOverhead(writer_->segment()->info.FooterBytes());
   {
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     writer_->segment()->is_sealed = true;
@@ -247,11 +265,7 @@ TableCut TableStore::Cut() const {
     HPS_CHECK(segment->is_sealed);
     cut.segments.push_back(segment->info);
   }
-  std::sort(cut.segments.begin(), cut.segments.end(),
-            [](const SegmentInfo& left, const SegmentInfo& right) {
-              return left.sequence != right.sequence ? left.sequence < right.sequence
-                                                     : left.generation < right.generation;
-            });
+  std::sort(cut.segments.begin(), cut.segments.end(), IsOlder);
   return cut;
 }
 

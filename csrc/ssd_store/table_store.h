@@ -2,13 +2,15 @@
 // writer.
 //
 // Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
-// Snapshot may run beside them from any thread. Below it: key_index, segment, row_fetch. The lock
-// here covers memory only: no I/O happens under it, except in Load.
+// Snapshot may run beside them from any thread, and so may the copying and installing of one
+// compaction. Below it: key_index, segment, row_fetch. The lock here covers memory only: no I/O
+// happens under it, except in Load.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -32,6 +34,15 @@ struct StoreContext {
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<uint64_t> bytes_written{0};
+  // Since the store was made, as far as its checkpoints tell.
+  std::atomic<uint64_t> bytes_appended{0};   // records, by callers
+  std::atomic<uint64_t> bytes_compacted{0};  // records, by compaction
+  std::atomic<uint64_t> bytes_overhead{0};   // headers, footers, manifest
+
+  void CountOverhead(uint64_t bytes) {
+    bytes_written += bytes;
+    bytes_overhead += bytes;
+  }
 };
 
 // A record that a batch wants: where it lies, and which row of the caller's it is.
@@ -59,9 +70,28 @@ struct TableSnapshot {
 struct TableFigures {
   uint64_t num_rows = 0;
   uint64_t num_segments = 0;
-  uint64_t live_bytes = 0;
+  uint64_t live_bytes = 0;  // of live rows: their records, and their keys in the footers
   uint64_t segment_bytes = 0;
   uint64_t index_bytes = 0;
+};
+
+// Why segments are to be rewritten, which decides how much must be dead in them.
+enum class CompactionNeed {
+  kRoutine,  // more than the threshold is dead, or too much of the table is tombstones
+  kSpace,    // the table nears its bound: whatever gives most back
+  kAll,      // anything is dead, or small segments can become one
+};
+
+// Which segments become one, and that one's place in the order. Chosen under the store's lock.
+struct CompactionPlan {
+  struct Input {
+    std::shared_ptr<Segment> segment;
+    uint32_t ordinal = 0;
+    bool keeps_tombstones = false;
+  };
+  std::vector<Input> inputs;
+  SegmentInfo output;      // its sequence and generation; the store adds a number
+  uint64_t num_loads = 0;  // of the table; a plan is void once a cut has been loaded
 };
 
 class TableStore {
@@ -87,14 +117,48 @@ class TableStore {
   Status Load(const TableCut* cut, std::vector<std::weak_ptr<Segment>>* retired);
   // The sealed segments, after Seal.
   TableCut Cut() const;
-  // Forgets segments that hold no live record and no tombstone that is still needed.
-  void DropDead(std::vector<std::weak_ptr<Segment>>* retired);
   std::vector<std::shared_ptr<const Segment>> Segments() const;
+  uint64_t SegmentCapacity() const { return CapacityOf(context_->segment_bytes); }  // in records
+  uint64_t FullSegmentBytes() const;
+  uint64_t RowSpace() const { return schema_.row_bytes + kChecksumBytes + sizeof(uint64_t); }
+
+  // table_compact.cc. The store runs one compaction at a time: Plan, Begin, then FindLive as rows
+  // are copied, AddOutput and Install, and in any case End.
+
+  // Forgets segments that hold no live record and no tombstone that is still needed; whether any.
+  bool DropDead(std::vector<std::weak_ptr<Segment>>* retired);
+  // Segments numbered `below` or higher stay out of it. False if there is nothing to do, or a
+  // compaction runs.
+  bool Plan(CompactionNeed need, double threshold, uint64_t below, CompactionPlan* plan) const;
+  void Begin(const CompactionPlan& plan);
+  bool IsCompacting() const;
+  // live[i] = 1 where the index names record `first` + i of the input, whose key is keys[i].
+  // False: the plan is void.
+  bool FindLive(const CompactionPlan& plan, size_t input, uint64_t first, const uint64_t* keys,
+                std::vector<uint8_t>* live) const;
+  // Puts the sealed and synced output among the segments; nothing names its records yet.
+  Status AddOutput(const CompactionPlan& plan, std::shared_ptr<Segment> output, uint32_t* ordinal);
+  static uint64_t Location(const Segment& segment, uint64_t record);
+  // Moves keys[i] to record `first` + i of the output if it still is at sources[i]. False: void.
+  bool Install(const CompactionPlan& plan, uint32_t ordinal, uint64_t first,
+               const std::vector<uint64_t>& keys, const std::vector<uint64_t>& sources);
+  // Once all is installed the inputs go; else everything stays.
+  void End(const CompactionPlan& plan, bool is_installed,
+           std::vector<std::weak_ptr<Segment>>* retired);
+  // Compaction leaves this segment alone from now on: its records cannot be read.
+  void SetAside(uint64_t number);
+  void TakeBack();  // all that were set aside
 
  private:
+  struct Candidate {
+    uint32_t ordinal = 0;
+    uint64_t gain = 0;      // bytes that a rewriting gives back
+    uint64_t detained = 0;  // bytes of tombstones that older segments still need
+  };
   static constexpr int kChunkBits = 12;  // a location is a chunk's number and a record within it
   static constexpr uint64_t kChunkRecords = uint64_t{1} << kChunkBits;
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
+  static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
 
   struct ChunkPlace {
     uint32_t segment = 0;
@@ -105,6 +169,13 @@ class TableStore {
   Status OpenSegment();
   bool AddChunks(uint32_t ordinal, uint64_t num_records);
   uint32_t AddSegment(std::shared_ptr<Segment> segment);
+  std::vector<uint32_t> ByAge() const;
+  std::vector<Candidate> Candidates(uint64_t below) const;
+  void SelectRoutine(double threshold, std::vector<Candidate>* candidates) const;
+  void SelectForSpace(std::vector<Candidate>* candidates) const;
+  void SelectAll(std::vector<Candidate>* candidates) const;
+  void KeepBlocking(std::vector<Candidate>* candidates) const;
+  void FillPlan(const std::vector<Candidate>& candidates, CompactionPlan* plan) const;
   void RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
   Status LoadSegment(const SegmentInfo& info);
   bool PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride, uint64_t count);
@@ -114,6 +185,7 @@ class TableStore {
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};
   }
   uint64_t CapacityOf(uint64_t num_bytes) const;
+  uint64_t MostTombstones() const;
 
   StoreContext* context_;
   TableSchema schema_;
@@ -124,6 +196,16 @@ class TableStore {
   std::vector<std::shared_ptr<Segment>> segments_;  // by ordinal; empty where one was removed
   std::unique_ptr<SegmentWriter> writer_;           // guarded by the store's writer lock
   uint32_t writer_ordinal_ = 0;
+  uint64_t num_loads_ = 0;
+  std::set<uint32_t> busy_;       // ordinals of the running compaction, which only it may remove
+  std::set<uint64_t> set_aside_;  // numbers of segments that compaction could not read
+  uint64_t newest_output_ = 0;    // a compaction's; guarded by the store's writer lock
 };
+
+// The order of entries: by sequence, then generation.
+inline bool IsOlder(const SegmentInfo& left, const SegmentInfo& right) {
+  return left.sequence != right.sequence ? left.sequence < right.sequence
+                                         : left.generation < right.generation;
+}
 
 }  // namespace hps

@@ -20,6 +20,7 @@ COMMANDS = {
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),
     "verify": ("store_commands", "check every checksum of a store"),
     "checkpoints": ("store_commands", "list or delete checkpoints"),
+    "compact": ("store_commands", "give back the space of overwritten rows"),
     "export": ("store_commands", "write a table's rows to parquet"),
     "import": ("store_commands", "read a table's rows from parquet"),
     "bench": ("bench", "run a benchmark"),
@@ -27,7 +28,6 @@ COMMANDS = {
 # command -> what it is to do
 NOT_BUILT = {
     "serve": "a server over gRPC",
-    "compact": "giving back the space of overwritten rows",
 }
 
 

@@ -1,4 +1,4 @@
-"""`hps stats`, `verify`, `checkpoints`, `export`, `import`: look into a store, carry rows around.
+"""`hps stats`, `verify`, `checkpoints`, `compact`, `export`, `import`: what is done with a store.
 
 Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is changed; hps.parquet.
 """
@@ -38,6 +38,11 @@ def _add_looking(subparsers: Any) -> None:
     checkpoints.add_argument("--json", type=Path, metavar="OUT", help="write the list to a file")
     checkpoints.set_defaults(run=run_checkpoints)
 
+    compact = subparsers.add_parser("compact", help="give back the space of overwritten rows")
+    compact.add_argument("store", type=Path, metavar="DIR")
+    compact.add_argument("--table", help="only this one; default: all")
+    compact.set_defaults(run=run_compact)
+
 
 def _add_checkpoint(parser: Any, text: str) -> None:
     parser.add_argument("--checkpoint", type=checkpoint_name, metavar="TAG", help=text)
@@ -75,9 +80,11 @@ def run_stats(options: argparse.Namespace) -> int:
     for name, table in figures["tables"].items():
         line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
+    amplification = figures["ssd_store"]["write_amplification"]
     for name, value in figures["ssd_store"].items():
         if isinstance(value, int) and value:
             print(f"ssd_store {name}: {value:,}", file=out)
+    print(f"ssd_store write_amplification: {amplification:.2f}", file=out)
     print(f"checkpoints: {len(figures['checkpoints'])}", file=out)
     write_json(options.json, figures)
     return 0
@@ -119,6 +126,18 @@ def run_checkpoints(options: argparse.Namespace) -> int:
     if not listed:
         print(f"{options.store} has no checkpoint yet", file=out)
     write_json(options.json, listed)
+    return 0
+
+
+def run_compact(options: argparse.Namespace) -> int:
+    """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
+    with open_store(options.store, read_only=False) as server:
+        figures = server.compact(options.table)
+        kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
+    print(f"{options.store}: {figures['bytes_before']:,} bytes before")
+    print(f"{options.store}: {figures['bytes_after']:,} bytes after")
+    if kept:
+        print(f"{kept:,} of them are held by older checkpoints alone: see 'hps checkpoints'")
     return 0
 
 

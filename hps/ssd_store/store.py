@@ -19,6 +19,8 @@ from hps.ssd_store.schema import TableSchema
 from hps.tier import Flags, Keys, Rows
 
 DEFAULT_SEGMENT_BYTES = 256 * 2**20
+DEFAULT_COMPACTION_THRESHOLD = 0.5
+DEFAULT_COMPACTION_BYTES_PER_SECOND = 64 * 2**20
 
 
 class OpenOptions(TypedDict, total=False):
@@ -29,6 +31,9 @@ class OpenOptions(TypedDict, total=False):
     read_only: beside a writer or without one; needs a store.
     checkpoint: read-only: the tag or id of the cut to open; None is the current one.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
+    compaction_threshold: dead part of a segment from which it is rewritten, above 0, below 1; 0.5.
+    compaction_bytes_per_second: read and written by compaction while nobody waits; 64 MiB.
+    compact_in_background: False: only by compact() and in an append that lacks space; True.
     """
 
     segment_bytes: int
@@ -36,6 +41,9 @@ class OpenOptions(TypedDict, total=False):
     read_only: bool
     checkpoint: str | int | None
     seed: int | None
+    compaction_threshold: float
+    compaction_bytes_per_second: int
+    compact_in_background: bool
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -66,11 +74,26 @@ def _name(checkpoint: str | int | None) -> tuple[str, int]:
     return checkpoint or "", 0
 
 
+def _compaction_settings(options: OpenOptions) -> dict[str, float | int | bool]:
+    threshold = options.get("compaction_threshold", DEFAULT_COMPACTION_THRESHOLD)
+    if not 0 < threshold < 1:
+        raise ConfigError(f"compaction_threshold={threshold} must be above 0 and below 1")
+    pace = options.get("compaction_bytes_per_second", DEFAULT_COMPACTION_BYTES_PER_SECOND)
+    if pace < 1:
+        raise ConfigError(f"compaction_bytes_per_second={pace} must be at least 1")
+    return {
+        "compaction_threshold": float(threshold),
+        "compaction_bytes_per_second": pace,
+        "compact_in_background": options.get("compact_in_background", True),
+    }
+
+
 class SsdStore:
     """A directory of rows; see `hps.tier.RowTier` for the verbs.
 
     Every method may be called from any thread. Mutations run one after the other; fetch, contains
-    and scan run beside them.
+    and scan run beside them, and so does compaction, which rewrites segments that are mostly dead:
+    each table's segments stay below live rows' bytes / (1 - compaction_threshold) + 4 segments.
 
     >>> import tempfile
     >>> schema = TableSchema(name="ads", dim=4, optimizer="sgd", initializer="constant",
@@ -128,6 +151,7 @@ class SsdStore:
             "read_only": read_only,
             "tag": tag,
             "id": number,
+            **_compaction_settings(options),
         }
         native = _C.SsdStore.open(os.fspath(path), [t.to_native() for t in tables], settings)
         return cls(path, native)
@@ -168,6 +192,8 @@ class SsdStore:
                 be stored already), or the store has failed.
 
         Cost: one write for each 8 MiB, into the page cache; durable from the next checkpoint on.
+        Waits for compaction when the table's segments would else outgrow their bound, unless
+        compaction has just failed.
         """
         self._open_native().append(self._number(table), rows)
 
@@ -260,6 +286,27 @@ class SsdStore:
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
         return self._open_native().checkpoint(tag or "", dict(extras or {}))
 
+    def compact(self, table: str | None = None) -> None:
+        """Rewrites every segment that has anything dead in it, and makes small ones one.
+
+        Fetches and appends go on meanwhile. If nothing was stored since the current checkpoint,
+        that one is renewed: a new id, all else the same, and the space is free when this returns.
+        Else what the last checkpoint holds is free after the next one. Other kept checkpoints and
+        open readers keep their files in any case.
+
+        Args:
+            table: its name; None is all.
+
+        Raises:
+            CorruptionError: a record that is still needed is damaged; the rest has been compacted.
+            StoreError: the disk is full, or the store has failed; every row is still there.
+
+        Cost: reads every segment with something dead, writes its live rows once.
+        """
+        first = 0 if table is None else self._number(table)
+        end = len(self._numbers) if table is None else first + 1
+        self._open_native().compact(first, end)
+
     @property
     def num_loads(self) -> int:
         """Grows when a restore has replaced what is stored, whatever it raised afterwards."""
@@ -306,10 +353,21 @@ class SsdStore:
         return self._open_native().extras(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written, files_bytes, checkpoint_only_bytes; rows, bytes by table."""
+        """Counts and bytes; of each table too.
+
+        Since the store was opened: bytes_read, bytes_written, compactions, compaction_failures,
+        append_waits. Since it was made, as of its checkpoint: bytes_appended (records, by append),
+        bytes_compacted (records, by compaction), bytes_overhead (footers, manifest), and
+        write_amplification, their sum over the first. Now: files_bytes, and checkpoint_only_bytes,
+        which kept checkpoints alone hold.
+        """
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
-        return {**native.stats(), "tables": tables}
+        whole: dict[str, Any] = native.stats()
+        parts = ("bytes_appended", "bytes_compacted", "bytes_overhead")
+        written = sum(whole[name] for name in parts)
+        whole["write_amplification"] = written / max(1, whole["bytes_appended"])
+        return {**whole, "tables": tables}
 
     def verify(self) -> list[tuple[str, str]]:
         """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""

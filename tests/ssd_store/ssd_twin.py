@@ -78,17 +78,21 @@ class StoreTwin:
     state: State = field(default_factory=dict)
     cuts: dict[int, tuple[str | None, State]] = field(default_factory=dict)
     current: State = field(default_factory=dict)
+    current_id: int = 0
     next_id: int = 1
+    is_changed: bool = False
 
     def __post_init__(self) -> None:
         self.state = {table: {} for table in self.tables}
         self.current = copy.deepcopy(self.state)
 
     def append(self, table: str, rows: Rows) -> None:
+        self.is_changed |= len(rows) > 0
         for row in rows:
             self.state[table][int(row[:8].view(np.uint64)[0])] = row.tobytes()
 
     def erase(self, table: str, keys: Keys) -> list[int]:
+        self.is_changed = True
         return [int(self.state[table].pop(key, None) is not None) for key in keys.tolist()]
 
     def checkpoint(self, tag: str | None) -> None:
@@ -96,7 +100,9 @@ class StoreTwin:
             self.cuts = {i: cut for i, cut in self.cuts.items() if cut[0] != tag}
         self.current = copy.deepcopy(self.state)
         self.cuts[self.next_id] = (tag, self.current)
+        self.current_id = self.next_id
         self.next_id += 1
+        self.is_changed = False
         untagged = [i for i, cut in self.cuts.items() if cut[0] is None]
         for old in untagged[: -self.keep_last]:
             del self.cuts[old]
@@ -104,7 +110,18 @@ class StoreTwin:
     def restore(self, number: int | None) -> None:
         if number is not None:
             self.current = self.cuts[number][1]
+            self.current_id = number
         self.state = copy.deepcopy(self.current)
+        self.is_changed = False
+
+    def compact(self, listed: list[int]) -> None:
+        """Nothing changes but, if nothing was stored since, the current cut's id."""
+        renewed = set(listed) - set(self.cuts)
+        if renewed:
+            assert renewed == {self.next_id} and not self.is_changed
+            self.cuts[self.next_id] = self.cuts.pop(self.current_id)
+            self.current_id = self.next_id
+            self.next_id += 1
 
     def delete(self, number: int) -> None:
         del self.cuts[number]

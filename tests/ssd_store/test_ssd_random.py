@@ -13,8 +13,15 @@ TABLES = [schema("ads", 4), schema("users", 2, "adam")]
 POOL = np.array(EDGE_KEYS + [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3, 400)], np.uint64)
 
 
-def open_store(path: Path) -> SsdStore:
-    return SsdStore.open(path, TABLES, segment_bytes=2**14, keep_last=2, seed=5)
+def open_store(path: Path, compact_in_background: bool = True) -> SsdStore:
+    return SsdStore.open(
+        path,
+        TABLES,
+        segment_bytes=2**14,
+        keep_last=2,
+        seed=5,
+        compact_in_background=compact_in_background,
+    )
 
 
 def compare(store: SsdStore, twin: StoreTwin) -> None:
@@ -31,12 +38,15 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
     print(f"seed {seed}")
     chance = random.Random(seed)
     twin = StoreTwin([table.name for table in TABLES])
-    store = open_store(tmp_path)
-    counts = dict.fromkeys(["append", "erase", "checkpoint", "restore", "delete", "crash"], 0)
+    in_background = seed % 2 == 1  # else every step happens in the same order again
+    store = open_store(tmp_path, in_background)
+    verbs = ["append", "erase", "checkpoint", "restore", "delete", "crash", "compact"]
+    counts = dict.fromkeys(verbs, 0)
+    num_compactions = num_renewed = 0
     for step in range(220):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
-        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5])[0]
+        action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5, 10])[0]
         counts[action] += 1
         if action == "append":
             rows = make_rows(keys, step, table.row_bytes)
@@ -58,12 +68,20 @@ def test_random_operations_agree_with_the_twin(tmp_path: Path, seed: int) -> Non
             store.delete_checkpoint(number)
             twin.delete(number)
         elif action == "crash":
+            num_compactions += store.stats()["compactions"]
             store.close()  # closing writes nothing: as a kill, it returns to the current cut
-            store = open_store(tmp_path)
+            store = open_store(tmp_path, in_background)
             twin.restore(None)
+        elif action == "compact":
+            before = twin.current_id
+            store.compact(chance.choice([None, table.name]))
+            twin.compact([info["id"] for info in store.checkpoints()])
+            num_renewed += twin.current_id != before
         if step % 10 == 0 or action in ("restore", "crash"):
             compare(store, twin)
     assert min(counts.values()) > 0
+    assert num_compactions > 3
+    assert num_renewed > 0
     compare(store, twin)
     assert store.verify() == []
     for number, (_, state) in twin.cuts.items():

@@ -136,6 +136,10 @@ class TwinSsdStore:
         self.disk.checkpoints = [cut for cut in kept if cut.id not in old]
         return self.checkpoints()[-1]
 
+    def compact(self, table: str | None = None) -> None:
+        assert not self.read_only
+        assert table is None or table in self.tables
+
     def restore(self, tag: str | int | None) -> None:
         self._load(tag)
         self.num_loads += 1
@@ -157,7 +161,8 @@ class TwinSsdStore:
         return dict(self._find(tag).extras) if self.disk.checkpoints else {}
 
     def stats(self) -> dict[str, Any]:
-        return {"index_bytes": sum(16 * len(rows) for rows in self.tables.values())}
+        num_rows = sum(map(len, self.tables.values()))
+        return {"index_bytes": 16 * num_rows, "files_bytes": 32 * num_rows}
 
     def verify(self) -> list[tuple[str, str]]:
         return [("segment-1", "damaged")] if self.disk.damaged_keys else []

@@ -1,0 +1,218 @@
+// SsdStore's compaction: when a table is worked on, who waits for it, and a full run.
+//
+// Above it: store.h. Below it: compaction, table_store. One compaction at a time, in the thread, in
+// an append without one, or in Compact. What the tables name stays under a bound:
+// live rows' bytes / (1 - threshold) + four full segments a table. Two segments below it the thread
+// takes whatever gives most back, one below it an append waits until as much is free as it needs;
+// the last is for the output, which for a moment stands beside its inputs. An erase may break the
+// bound from the other side: then appends may not make it worse. If compaction fails (a full disk,
+// damage), appends go through: an append that the disk can take is never refused or kept waiting
+// for the sake of the bound, and one that it cannot take says so itself.
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "ssd_store/store.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kSpareForThread = 2;   // full segments over the live rows' share
+constexpr uint64_t kSpareForAppends = 3;  // a fourth is for the output
+constexpr uint64_t kDueShare = 8;         // of a full segment, stored between two looks
+constexpr std::chrono::seconds kPauseAfterFailure{1};
+
+}  // namespace
+
+void SsdStore::StartCompactor() {
+  if (!options_.compacts_in_background) return;
+  is_due_ = true;
+  // Signals are for the threads of the process that holds the store, not for this one.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  compactor_ = std::thread([this] { RunCompactor(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void SsdStore::RunCompactor() {
+  std::unique_lock<std::mutex> lock(writer_);
+  while (!is_closed_ && failure_.empty()) {
+    if (!is_due_) {
+      progress_.wait(lock);
+      continue;
+    }
+    is_due_ = false;
+    const size_t first = waiting_table_;
+    lock.unlock();
+    bool has_gained = false;
+    for (size_t i = 0; i < tables_.size() && !has_gained; ++i) {
+      const size_t table = (first + i) % tables_.size();
+      if (!CompactOnce(table, Runner::kThread, UINT64_MAX, &has_gained).ok()) break;
+    }
+    lock.lock();
+    is_due_ = is_due_ || has_gained;
+    if (!is_failing_) continue;
+    is_due_ = true;
+    progress_.wait_for(lock, kPauseAfterFailure, [this] { return is_closed_.load(); });
+  }
+  progress_.notify_all();
+}
+
+void SsdStore::NoteChange(uint64_t bytes) {
+  due_bytes_ += bytes;
+  if (due_bytes_ >= options_.segment_bytes / kDueShare) WakeCompactor();
+}
+
+void SsdStore::WakeCompactor() {
+  due_bytes_ = 0;
+  is_due_ = true;
+  progress_.notify_all();
+}
+
+uint64_t SsdStore::SpaceBound(size_t table, uint64_t live_bytes, uint64_t num_spare) const {
+  const double share = static_cast<double>(live_bytes) / (1.0 - options_.compaction_threshold);
+  return static_cast<uint64_t>(share) + num_spare * tables_[table]->FullSegmentBytes();
+}
+
+// For an append that holds mutations_: no other mutation comes between.
+void SsdStore::WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock) {
+  TableStore& target = *tables_[table];
+  const uint64_t before = target.Figures().segment_bytes;
+  const auto lacks_space = [&] {
+    const TableFigures figures = target.Figures();
+    const uint64_t bound = SpaceBound(table, figures.live_bytes, kSpareForAppends);
+    return figures.segment_bytes + bytes > std::max(bound, before) && CheckWritable().ok();
+  };
+  if (!lacks_space()) return;
+  ++num_append_waits_;
+  waiting_table_ = table;
+  pace_.Hurry(true);
+  while (lacks_space()) {
+    if (options_.compacts_in_background) {
+      CompactionPlan plan;
+      const double threshold = options_.compaction_threshold;
+      const bool can_gain = target.IsCompacting() ||
+                            target.Plan(CompactionNeed::kSpace, threshold, UINT64_MAX, &plan);
+      if (is_failing_ || !can_gain) break;
+      WakeCompactor();
+      progress_.wait_for(*lock, kPauseAfterFailure);
+      continue;
+    }
+    lock->unlock();
+    bool has_gained = false;
+    const Status status = CompactOnce(table, Runner::kAppend, UINT64_MAX, &has_gained);
+    lock->lock();
+    if (!status.ok() || !has_gained) break;
+  }
+  pace_.Hurry(false);
+}
+
+// One output's worth of work on a table, or none.
+Status SsdStore::CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained) {
+  const std::lock_guard<std::mutex> step(compaction_);
+  std::unique_ptr<Compaction> compaction;
+  TableStore& target = *tables_[table];
+  {
+    const std::lock_guard<std::mutex> lock(writer_);
+    HPS_RETURN_IF_ERROR(CheckWritable());
+    *has_gained = target.DropDead(&retired_);
+    const TableFigures figures = target.Figures();
+    const uint64_t bound = SpaceBound(table, figures.live_bytes, kSpareForThread);
+    CompactionNeed need = CompactionNeed::kRoutine;
+    if (figures.segment_bytes > bound) need = CompactionNeed::kSpace;
+    if (runner == Runner::kCompact) need = CompactionNeed::kAll;
+    CompactionPlan plan;
+    if (!target.Plan(need, options_.compaction_threshold, below, &plan)) {
+      std::vector<std::string> holders;
+      if (*has_gained) (void)RemoveUnneeded(&holders).ok();
+      if (*has_gained) progress_.notify_all();
+      return Status::Ok();
+    }
+    const Status numbered = TakeNumber(&plan.output.number);
+    is_failing_ = is_failing_ || !numbered.ok();
+    HPS_RETURN_IF_ERROR(numbered);
+    output_number_ = plan.output.number;
+    target.Begin(plan);
+    compaction = std::make_unique<Compaction>(&context_, &target, std::move(plan));
+  }
+  *has_gained = true;
+  const Status status = compaction->Run(&pace_, runner == Runner::kThread);
+  return EndCompaction(table, std::move(compaction), status);
+}
+
+Status SsdStore::EndCompaction(size_t table, std::unique_ptr<Compaction> compaction,
+                               Status status) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  if (compaction->has_failed_sync()) (void)Settle(status).ok();
+  if (status.os_error() == ECANCELED) {
+    status = Status::Ok();  // nothing was gained, nothing was lost
+    tables_[table]->End(compaction->plan(), false, &retired_);
+  } else {
+    tables_[table]->End(compaction->plan(), status.ok(), &retired_);
+    num_compactions_ += status.ok();
+    num_compaction_failures_ += !status.ok();
+    if (!status.ok() && compaction->damaged() != 0) tables_[table]->SetAside(compaction->damaged());
+    is_failing_ = !status.ok() && compaction->damaged() == 0;
+  }
+  output_number_ = 0;
+  compaction.reset();  // its files are nobody's now, unless a table or a checkpoint names them
+  std::vector<std::string> holders;
+  (void)RemoveUnneeded(&holders).ok();
+  progress_.notify_all();
+  return status;
+}
+
+Status SsdStore::Compact(size_t first, size_t end) {
+  uint64_t below = 0;
+  {
+    const std::lock_guard<std::mutex> turn(mutations_);
+    const std::lock_guard<std::mutex> lock(writer_);
+    HPS_RETURN_IF_ERROR(CheckWritable());
+    for (size_t table = first; table < end; ++table) {
+      HPS_RETURN_IF_ERROR(tables_[table]->Seal());
+      tables_[table]->TakeBack();
+    }
+    below = next_number_;
+  }
+  Status damage;
+  for (size_t table = first; table < end; ++table) {
+    for (bool has_gained = true; has_gained;) {
+      const Status status = CompactOnce(table, Runner::kCompact, below, &has_gained);
+      if (!status.ok() && status.code() != StatusCode::kCorruption) return status;
+      if (damage.ok()) damage = status;
+    }
+  }
+  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  HPS_RETURN_IF_ERROR(RenewCheckpoint());
+  return damage;
+}
+
+// The same cut under a new record, which names the segments of now; the old record goes. Not for a
+// cut that was deleted while it was current: it is to be listed no more.
+Status SsdStore::RenewCheckpoint() {
+  const Checkpoint* current = manifest_.state().Current();
+  if (is_changed_ || current == nullptr || current->is_deleted) return Status::Ok();
+  Checkpoint renewed;
+  renewed.id = manifest_.state().open.next_checkpoint;
+  renewed.tag = current->tag;
+  renewed.created = current->created;
+  renewed.extras = current->extras;
+  renewed.dropped = {current->id};
+  std::erase_if(renewed.extras, [](const Extra& extra) { return extra.name == kWrittenName; });
+  HPS_RETURN_IF_ERROR(SyncCut(&renewed));
+  const std::vector<uint64_t> before = current->FileNumbers();
+  const std::vector<uint64_t> after = renewed.FileNumbers();
+  if (before == after) return Status::Ok();
+  HPS_RETURN_IF_ERROR(CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(renewed)));
+  std::vector<std::string> holders;
+  (void)RemoveUnneeded(&holders).ok();
+  return Status::Ok();
+}
+
+}  // namespace hps

@@ -1,0 +1,351 @@
+// Compaction, step by step: crashes at every call, what is stored while rows are copied, the bound
+// on space, tombstones, full disks, damage. Each ends with a store that opens at a whole
+// checkpoint.
+//
+// Above it: ctest. Below it: compaction_lab.h, fault_file_system.h, csrc/ssd_store.
+#include <cerrno>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "compaction_lab.h"
+#include "fault_file_system.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kKeys = 200;
+constexpr uint64_t kPlainSegment = 64 + 48;  // what an empty segment takes: header and trailer
+
+// A life with two compactions between checkpoints and one that renews a checkpoint. Notes the state
+// of every cut before it is tried, and how many were acknowledged.
+Status Live(SsdStore* store, std::vector<State>* cuts, size_t* num_acknowledged) {
+  State state = cuts->back();
+  for (uint64_t value = 2; value <= 3; ++value) {
+    HPS_RETURN_IF_ERROR(Put(store, Range(0, kKeys, 2), value, &state));
+    HPS_RETURN_IF_ERROR(Drop(store, Range(value, kKeys, 7), &state));
+    HPS_RETURN_IF_ERROR(Put(store, Range(value, kKeys, 14), value * 10, &state));
+    if (value < 3) HPS_RETURN_IF_ERROR(store->Compact(0, 1));
+    cuts->push_back(state);
+    HPS_RETURN_IF_ERROR(Save(store));
+    *num_acknowledged = cuts->size();
+  }
+  return store->Compact(0, 1);
+}
+
+// Opens without faults: the index of the cut that the store is at, or -1; and that it goes on.
+int64_t Reopen(const CompactionLab& lab, const std::vector<State>& cuts, size_t num_acknowledged) {
+  std::unique_ptr<SsdStore> store;
+  if (!SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok()) return -1;
+  State state;
+  if (!Read(*store, kKeys, &state) || !IsWhole(lab)) return -1;
+  HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);  // leftovers are gone
+  int64_t found = -1;
+  for (size_t i = num_acknowledged - 1; i < cuts.size(); ++i) {
+    if (state == cuts[i]) found = static_cast<int64_t>(i);
+  }
+  if (found < 0) return -1;
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 3), 99, &state).ok());
+  HPS_CHECK(store->Compact(0, 1).ok() && Save(store.get()).ok() && Holds(*store, kKeys, state));
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
+  return found;
+}
+
+bool CrashAt(const CompactionLab& lab, int64_t call, bool loses_power, bool forgets_syncs,
+             int64_t* violations) {
+  lab.Reset();
+  FaultFileSystem files;
+  std::unique_ptr<SsdStore> store;
+  std::vector<State> cuts(1);
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &cuts[0]).ok() && Save(store.get()).ok());
+  files.faults.lie = forgets_syncs ? Lie::kForgottenSync : Lie::kNone;
+  files.faults.is_crash = true;
+  files.faults.fail_at_call = files.num_calls + call;
+  size_t num_acknowledged = 1;
+  const bool reached = !Live(store.get(), &cuts, &num_acknowledged).ok();
+  if (!reached && call > 0) HPS_CHECK(store->Figures().compactions > 1);
+  store.reset();
+  std::mt19937_64 random(static_cast<uint64_t>(call));
+  if (loses_power) files.LosePower(&random);
+  *violations += Reopen(lab, cuts, num_acknowledged) < 0;
+  return reached;
+}
+
+void TestCrashAtEveryCall(const CompactionLab& lab) {
+  for (const bool loses_power : {false, true}) {
+    int64_t violations = 0;
+    int64_t call = 0;
+    // Only the removal of files may fail unnoticed, so a life may end well after an early crash.
+    for (int64_t untouched = 0; untouched < 25; ++call) {
+      untouched = CrashAt(lab, call, loses_power, false, &violations) ? 0 : untouched + 1;
+    }
+    std::printf("crash%s: %lld calls\n", loses_power ? " and power loss" : "",
+                static_cast<long long>(call));
+    HPS_CHECK(call > 100 && violations == 0);
+  }
+}
+
+void TestForgottenSyncsAreNoticed(const CompactionLab& lab) {
+  int64_t violations = 0;
+  for (int64_t call = 1000; call < 1008; ++call) CrashAt(lab, call, true, true, &violations);
+  HPS_CHECK(violations > 0);
+}
+
+State StartState() {
+  State state;
+  for (const uint64_t key : Range(0, kKeys)) state[key] = 1;
+  return state;
+}
+
+// What somebody else does in the middle of a compaction.
+enum class Meddling {
+  kChanges,
+  kErasesAll,
+  kCheckpoints,
+  kRestores,
+  kErasesLate,
+  kOverwritesLate,
+  kLast
+};
+
+// `visit` counts the reads since the first that was meddled with.
+void Meddle(SsdStore* store, Meddling meddling, int visit, State* state) {
+  const auto turn = static_cast<uint64_t>(visit);
+  const bool is_late = meddling == Meddling::kErasesLate || meddling == Meddling::kOverwritesLate;
+  if (is_late && visit == 0) {  // opens a segment that has a smaller number than the next output
+    HPS_CHECK(Put(store, {0}, 5, state).ok());
+  } else if (meddling == Meddling::kErasesLate) {
+    // Even keys: the second output holds them, and the first has nothing dead.
+    HPS_CHECK(Drop(store, {0}, state).ok());
+    HPS_CHECK(Drop(store, Range(turn * 2 % 34, kKeys, 34), state).ok());
+  } else if (meddling == Meddling::kOverwritesLate) {
+    HPS_CHECK(Put(store, Range(turn % 17, kKeys, 17), 100 + turn, state).ok());
+  }
+  if (is_late || visit > 0) return;
+  switch (meddling) {
+    case Meddling::kChanges:
+      HPS_CHECK(Put(store, Range(0, kKeys, 5), 7, state).ok());
+      HPS_CHECK(Drop(store, Range(1, kKeys, 5), state).ok());
+      HPS_CHECK(Drop(store, Range(2, kKeys, 5), state).ok());
+      HPS_CHECK(Put(store, Range(2, kKeys, 10), 8, state).ok());
+      break;
+    case Meddling::kErasesAll:  // the inputs are dead, and only tombstones say so
+      HPS_CHECK(Drop(store, Range(0, kKeys), state).ok());
+      HPS_CHECK(Save(store).ok() && Save(store).ok());
+      break;
+    case Meddling::kCheckpoints:
+      HPS_CHECK(Save(store).ok());
+      HPS_CHECK(Drop(store, Range(3, kKeys, 5), state).ok());
+      HPS_CHECK(Save(store).ok());
+      break;
+    default:
+      HPS_CHECK(store->Restore({"start", 0}).ok());
+      *state = StartState();
+      HPS_CHECK(Put(store, Range(0, kKeys, 9), 6, state).ok());
+  }
+}
+
+// Meddles at read number `read` of a compaction; false if there were fewer.
+bool MeddleAt(const CompactionLab& lab, int64_t read, Meddling meddling) {
+  lab.Reset();
+  ReadHooks files;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get(), "start").ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok());
+  HPS_CHECK(Drop(store.get(), Range(0, kKeys, 7), &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(4, kKeys, 7), 3, &state).ok() && Save(store.get()).ok());
+  int64_t num_reads = 0;
+  int num_visits = 0;
+  bool is_meddling = false;
+  files.on_read = [&](const std::string&) {
+    if (is_meddling || num_reads++ < read) return;
+    is_meddling = true;
+    std::thread([&] { Meddle(store.get(), meddling, num_visits++, &state); }).join();
+    is_meddling = false;
+  };
+  HPS_CHECK(store->Compact(0, 1).ok());
+  files.on_read = nullptr;
+  HPS_CHECK(Holds(*store, kKeys, state) && Save(store.get()).ok());
+  store.reset();
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok() && Holds(*store, kKeys, state));
+  HPS_CHECK(store->Compact(0, 1).ok() && Holds(*store, kKeys, state));
+  store.reset();
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
+  HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
+  return num_visits > 0;
+}
+
+void TestWhatIsStoredMeanwhileWins(const CompactionLab& lab) {
+  for (int kind = 0; kind < static_cast<int>(Meddling::kLast); ++kind) {
+    int64_t read = 0;
+    while (MeddleAt(lab, read, static_cast<Meddling>(kind))) ++read;
+    HPS_CHECK(read > 8);
+  }
+}
+
+// A cut that holds inputs and output at once: some keys are in the one, some in the other.
+void TestCheckpointInTheMiddleOfAnInstall(const CompactionLab& lab) {
+  constexpr uint64_t kMany = 300000;
+  lab.Reset();
+  ReadHooks files;
+  StoreOptions options = lab.Options();
+  options.segment_bytes = uint64_t{32} << 20;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, options, &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, kMany), 1, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kMany, 3), 2, &state).ok() && Save(store.get()).ok());
+  uint64_t most_segments = 0;
+  int num_reads = 0;  // since the output stands among the segments
+  files.on_read = [&](const std::string&) {
+    if (store->table(0).Figures().num_segments < 3 || ++num_reads != 2) return;
+    std::thread([&] {
+      HPS_CHECK(Drop(store.get(), Range(0, kMany, 10), &state).ok() && Save(store.get()).ok());
+    }).join();
+    most_segments = store->Checkpoints().back().num_segments;
+  };
+  HPS_CHECK(store->Compact(0, 1).ok());
+  HPS_CHECK(most_segments >= 3);  // two inputs and their output
+  files.on_read = nullptr;
+  store.reset();
+  HPS_CHECK(SsdStore::Open(&files, options, &store).ok());
+  HPS_CHECK(Holds(*store, kMany, state));
+}
+
+bool IsWithinBound(const SsdStore& store) {
+  const TableFigures figures = store.table(0).Figures();
+  return figures.segment_bytes <= 2 * figures.live_bytes + 4 * store.table(0).FullSegmentBytes();
+}
+
+void TestSegmentsStayUnderTheBound(const CompactionLab& lab) {
+  lab.Reset();
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  std::mt19937_64 random(11);
+  State state;
+  for (uint64_t step = 1; step <= 600; ++step) {
+    std::vector<uint64_t> keys;
+    for (int i = 0; i < 50; ++i) keys.push_back(random() % (1 + random() % 2000));
+    HPS_CHECK(Put(store.get(), keys, step, &state).ok());
+    HPS_CHECK(IsWithinBound(*store));
+    if (step % 50 == 0) HPS_CHECK(Save(store.get()).ok());
+  }
+  const StoreFigures figures = store->Figures();
+  HPS_CHECK(figures.append_waits > 0 && figures.compactions > 5 && figures.bytes_compacted > 0);
+  HPS_CHECK(figures.bytes_appended == 600 * 50 * (kRowBytes + 4));
+  HPS_CHECK(Holds(*store, 2000, state));
+}
+
+void TestSpaceComesBackAfterMassErase(const CompactionLab& lab) {
+  lab.Reset();
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, 4000), 1, &state).ok() && Save(store.get()).ok());
+  // A third of every segment: too little for the threshold, the tombstones have to ask for it.
+  HPS_CHECK(Drop(store.get(), Range(0, 4000, 3), &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(1, 600, 3), 2, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(store->Compact(0, 1).ok());
+  TableFigures figures = store->table(0).Figures();
+  HPS_CHECK(figures.segment_bytes == figures.live_bytes + figures.num_segments * kPlainSegment);
+  HPS_CHECK(lab.BytesOnDisk() == figures.segment_bytes + 6000);  // and the dense blob
+  HPS_CHECK(Holds(*store, 4000, state));
+  HPS_CHECK(Drop(store.get(), Range(0, 4000), &state).ok() && Save(store.get()).ok());
+  figures = store->table(0).Figures();
+  HPS_CHECK(figures.num_segments == 0 && lab.BytesOnDisk() == 6000);
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, 4000, state));
+}
+
+void TestFullDiskNeitherLosesNorHangs(const CompactionLab& lab) {
+  int num_failed = 0;
+  int num_full = 0;
+  for (int64_t space = 0; space < 40000; space += 900) {
+    lab.Reset();
+    FaultFileSystem files;
+    std::unique_ptr<SsdStore> store;
+    HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+    State state;
+    HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get()).ok());
+    HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok() && Save(store.get()).ok());
+    files.faults.space_left = space;
+    for (uint64_t value = 3; value < 30; ++value) {
+      State attempted = state;
+      const Status status = Put(store.get(), Range(value, kKeys, 4), value, &attempted);
+      num_full += !status.ok();
+      HPS_CHECK(status.ok() || status.os_error() == ENOSPC);
+      if (!status.ok()) break;
+      state = attempted;
+    }
+    const Status compacted = store->Compact(0, 1);
+    HPS_CHECK(compacted.ok() || compacted.os_error() == ENOSPC);
+    num_failed += store->Figures().compaction_failures > 0;
+    files.faults.space_left = INT64_MAX;
+    HPS_CHECK(Put(store.get(), Range(0, kKeys, 4), 50, &state).ok());  // all that was in doubt
+    HPS_CHECK(Put(store.get(), Range(1, kKeys), 51, &state).ok());
+    HPS_CHECK(store->Compact(0, 1).ok() && IsWithinBound(*store) && Save(store.get()).ok());
+    HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
+    HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
+  }
+  std::printf("full disk: %d appends and %d compactions refused\n", num_full, num_failed);
+  HPS_CHECK(num_full > 10 && num_failed > 10);
+}
+
+void Flip(const std::string& path, uint64_t offset) {
+  std::unique_ptr<File> file;
+  HPS_CHECK(PosixFileSystem()->Open(path, OpenMode::kReadWrite, &file).ok());
+  char byte = 0;
+  HPS_CHECK(file->Read(offset, 1, &byte).ok());
+  byte ^= 1;
+  HPS_CHECK(file->Write(offset, &byte, 1).ok());
+}
+
+void TestDamageIsNamedAndTheRestGoesOn(const CompactionLab& lab) {
+  for (const bool is_live : {false, true}) {
+    lab.Reset();
+    std::unique_ptr<SsdStore> store;
+    HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+    State state;
+    HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get()).ok());
+    const auto first = store->table(0).Segments().front();
+    HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok());
+    Flip(first->path, first->info.RecordOffset(is_live ? 1 : 2, kRowBytes) + 20);
+    const Status status = store->Compact(0, 1);
+    HPS_CHECK(status.ok() != is_live);
+    const TableFigures figures = store->table(0).Figures();
+    if (is_live) {
+      HPS_CHECK(status.code() == StatusCode::kCorruption);
+      HPS_CHECK(status.message().find(first->path) != std::string::npos);
+      HPS_CHECK(std::filesystem::exists(first->path));
+      const uint64_t dead = first->info.num_records / 2 * store->table(0).RowSpace();
+      HPS_CHECK(figures.segment_bytes - figures.live_bytes <
+                dead + (figures.num_segments + 1) * kPlainSegment);
+    } else {
+      HPS_CHECK(Holds(*store, kKeys, state) && figures.live_bytes * 2 > figures.segment_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hps
+
+int main() {
+  const hps::CompactionLab lab;
+  hps::TestCrashAtEveryCall(lab);
+  hps::TestForgottenSyncsAreNoticed(lab);
+  hps::TestWhatIsStoredMeanwhileWins(lab);
+  hps::TestCheckpointInTheMiddleOfAnInstall(lab);
+  hps::TestSegmentsStayUnderTheBound(lab);
+  hps::TestSpaceComesBackAfterMassErase(lab);
+  hps::TestFullDiskNeitherLosesNorHangs(lab);
+  hps::TestDamageIsNamedAndTheRestGoesOn(lab);
+  std::printf("ok\n");
+  return 0;
+}
