@@ -52,6 +52,13 @@ using Action = Status (*)(Life* life);
 
 Status TrainAndEvict(Life* life) { return life->TakeSteps(6); }
 
+Status Compact(Life* life) {
+  const uint64_t before = life->store->Figures().compactions;
+  HPS_RETURN_IF_ERROR(life->store->Compact(0, life->store->num_tables()));
+  HPS_CHECK(life->store->Figures().compactions > before);
+  return Status::Ok();
+}
+
 Status TwoRounds(Life* life) {
   HPS_RETURN_IF_ERROR(life->Round(2));
   return life->Round(2);
@@ -174,7 +181,8 @@ struct NamedAction {
 };
 
 void RunK3(const Lab& lab, uint64_t num_seeds, Account* account) {
-  for (const NamedAction& action : {NamedAction{"evictions and appends", TrainAndEvict}}) {
+  for (const NamedAction& action :
+       {NamedAction{"evictions and appends", TrainAndEvict}, NamedAction{"compactions", Compact}}) {
     Recipe recipe;
     for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
       for (const bool is_crash : {true, false}) {
@@ -207,7 +215,8 @@ void RunK4(const Lab& lab, uint64_t num_seeds, Account* account) {
 }
 
 void RunP1(const Lab& lab, uint64_t num_seeds, Account* account) {
-  for (const NamedAction& action : {NamedAction{"training and checkpoints", TwoRounds}}) {
+  for (const NamedAction& action :
+       {NamedAction{"training and checkpoints", TwoRounds}, NamedAction{"compactions", Compact}}) {
     Recipe recipe;
     for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
       for (Plan plan{seed}; LosePowerInAction(lab, plan, action.run, seed, &recipe);) ++plan.call;

@@ -58,9 +58,9 @@ class KillReport:
     def missing(self, restores: bool) -> list[str]:
         """What should have happened and has not: a run without it proves nothing."""
         phases = [Phase.OPENING, Phase.PUSH, Phase.EVICTION, Phase.CHECKPOINT]
-        phases += [Phase.RESTORE] if restores else []
+        phases += [Phase.RESTORE if restores else Phase.COMPACTION]
         tallies = ["openings", "pushes", "evicted_rows", "appends", "checkpoints"]
-        tallies += ["restores"] if restores else []
+        tallies += ["restores" if restores else "compactions"]
         return [f"a kill in {phase.name}" for phase in phases if not self.phases[phase.name]] + [
             name for name in tallies if not self.tallies[name]
         ]
@@ -168,7 +168,7 @@ def run_kills(seed: int, kills: int, *, restores: bool = False, plant: str = "")
         plant: a bug of planted.py; then the first violation ends the run.
     """
     report = KillReport()
-    aims = (*_AIMS, Phase.RESTORE) if restores else _AIMS
+    aims = (*_AIMS, Phase.RESTORE if restores else Phase.COMPACTION)
     with nursery() as process:
         killer = Killer(process, seed)
         while report.kills < kills and not (plant and report.violations):

@@ -21,6 +21,7 @@ class Phase(IntEnum):
     EVICTION = 3  # rows on their way from the cache to the store, within a push
     CHECKPOINT = 4
     RESTORE = 5
+    COMPACTION = 6
 
 
 class Tally(IntEnum):

@@ -101,6 +101,7 @@ class Worker:
         position = server.checkpoint_state()[1] or {"counts": [0] * NUM_CLIENTS, "branch": 0}
         self.counts: Counts = np.array(position["counts"])
         self.branch = position["branch"] + 1
+        self.compactions = 0
         self.chance = np.random.default_rng((order.seed, self.branch, *self.counts))
 
     def train(self, num_batches: int) -> None:
@@ -122,6 +123,14 @@ class Worker:
         self.ledger.acknowledge(self.counts)
         self.ledger.count(Tally.CHECKPOINTS)
 
+    def compact(self) -> None:
+        """All that is dead goes; the thread of the store has compacted meanwhile as well."""
+        self.ledger.phase = Phase.COMPACTION
+        self.server.compact()
+        compactions = int(self.server.stats()["ssd_store"]["compactions"])
+        self.ledger.count(Tally.COMPACTIONS, compactions - self.compactions)
+        self.compactions = compactions
+
     def restore(self, counts: Counts) -> None:
         """Back to the tagged cut, which was at `counts`."""
         self.ledger.phase = Phase.RESTORE
@@ -138,6 +147,8 @@ class Worker:
             self.train(int(self.chance.integers(1, 9)))
             if not self.order.restores:
                 self.checkpoint()
+                if self.chance.integers(4) == 0:
+                    self.compact()
                 continue
             self.checkpoint(KEPT)
             kept = self.counts.copy()
