@@ -123,6 +123,11 @@ void Erase(SsdStore& store, size_t table, ConstKeys keys, Flags found) {
   ThrowIfError(store.Erase(table, keys.data(), keys.shape(0), found.data()));
 }
 
+void Compact(SsdStore& store, size_t first, size_t end) {
+  Require(first <= end && end <= store.num_tables(), "there are no such tables");
+  ThrowIfError(store.Compact(first, end));
+}
+
 nb::dict DictFrom(const CheckpointSummary& summary) {
   nb::dict result;
   result["id"] = summary.id;
@@ -258,13 +263,7 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
-      .def(
-          "compact",
-          [](SsdStore& store, size_t first, size_t end) {
-            Require(first <= end && end <= store.num_tables(), "there are no such tables");
-            ThrowIfError(store.Compact(first, end));
-          },
-          nb::arg("first"), nb::arg("end"), Release())
+      .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
       .def(
           "restore",

@@ -101,7 +101,6 @@ Status Compaction::CopyPiece(File* file, size_t input, uint64_t first,
   records_.resize((end - start) * segment.stride());
   HPS_RETURN_IF_ERROR(file->Read(segment.info.RecordOffset(first + start, segment.row_bytes),
                                  records_.size(), records_.data()));
-  context_->bytes_read += records_.size();
   rows_.clear();
   for (uint64_t i = start; i < end;) {  // dead records may be damaged, nobody will miss them
     if (live[i] == 0) {

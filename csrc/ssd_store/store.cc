@@ -75,7 +75,7 @@ void SsdStore::Close() {
   }
   pace_.Stop();
   // Whatever still runs ends by itself now; the lock of the folder goes only when nobody writes.
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   if (compactor_.joinable()) compactor_.join();
   const std::lock_guard<std::mutex> last(compaction_);
   const std::lock_guard<std::mutex> lock(writer_);
@@ -128,7 +128,7 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
 }
 
 Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   std::unique_lock<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   TableStore& target = *tables_[table];
@@ -146,7 +146,7 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
 }
 
 Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found) {
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   is_changed_ = true;
@@ -200,7 +200,7 @@ std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                                 CheckpointSummary* summary) {
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   Checkpoint checkpoint;
@@ -286,7 +286,7 @@ Status SsdStore::CheckCut(const Checkpoint& cut) {
 }
 
 Status SsdStore::Restore(const CheckpointName& name) {
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;
@@ -306,7 +306,7 @@ Status SsdStore::Restore(const CheckpointName& name) {
 }
 
 Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   const Checkpoint* target = nullptr;

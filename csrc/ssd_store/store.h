@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/turn_lock.h"
 #include "ssd_store/compaction.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
@@ -160,7 +161,7 @@ class SsdStore {
   uint64_t reader_cut_ = 0;
   std::vector<std::unique_ptr<TableStore>> tables_;
 
-  std::mutex mutations_;       // one mutation at a time; held also while it waits for space
+  TurnLock mutations_;         // one mutation at a time; held also while it waits for space
   std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
   mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;

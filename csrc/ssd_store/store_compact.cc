@@ -169,7 +169,7 @@ Status SsdStore::EndCompaction(size_t table, std::unique_ptr<Compaction> compact
 Status SsdStore::Compact(size_t first, size_t end) {
   uint64_t below = 0;
   {
-    const std::lock_guard<std::mutex> turn(mutations_);
+    const std::lock_guard<TurnLock> turn(mutations_);
     const std::lock_guard<std::mutex> lock(writer_);
     HPS_RETURN_IF_ERROR(CheckWritable());
     for (size_t table = first; table < end; ++table) {
@@ -186,7 +186,7 @@ Status SsdStore::Compact(size_t first, size_t end) {
       if (damage.ok()) damage = status;
     }
   }
-  const std::lock_guard<std::mutex> turn(mutations_);
+  const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   HPS_RETURN_IF_ERROR(RenewCheckpoint());

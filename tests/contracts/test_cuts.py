@@ -131,6 +131,31 @@ def test_read_only_shows_a_cut_and_changes_nothing(lab: Lab) -> None:
         lab.open(read_only=False, checkpoint="one")
 
 
+def test_compact_changes_no_row_and_keeps_the_cuts_model(lab: Lab) -> None:
+    generator = np.random.default_rng(9)
+    keys = random_keys(generator, 3000, 2000)
+    with lab.server(table()) as server:
+        server.push("ads", keys, random_floats(generator, 3000, 4))
+        server.checkpoint("old", model={"step": 1})
+        server.push("ads", keys[::2], random_floats(generator, 1500, 4))
+        assert evictions(server) > 0
+        digest, rows = server.digest("ads"), dump(server)
+        figures = server.compact("ads")  # while rows are dirty in DRAM
+        assert server.digest("ads") == digest and dump(server) == rows
+        assert set(figures) == {"bytes_before", "bytes_after"}
+        server.checkpoint("new", model={"step": 2})
+        server.compact()
+        assert server.digest("ads") == digest
+        assert server.checkpoint_state("new")[0] == {"step": 2}
+        with pytest.raises(hps.ConfigError, match="nope"):
+            server.compact("nope")
+        server.restore("old")
+        server.restore("new")
+        assert server.digest("ads") == digest
+    with lab.open() as reader, pytest.raises(hps.ConfigError, match=r"compact.*read-only"):
+        reader.compact()
+
+
 def test_restore_waits_for_batches_in_flight(lab: Lab) -> None:
     with lab.server(table()) as server:
         server.push("ads", keys_of(1), ones(1))

@@ -45,10 +45,9 @@ void WriteBlocks(SsdStore* store, Progress* progress, const std::atomic<bool>& s
   }
 }
 
-uint64_t ReadBlocks(const SsdStore& store, const Progress& progress,
-                    const std::atomic<bool>& stop) {
-  uint64_t num_fetches = 0;
-  for (; !stop; ++num_fetches) {
+void ReadBlocks(const SsdStore& store, const Progress& progress, const std::atomic<bool>& stop,
+                std::atomic<uint64_t>* num_fetches) {
+  for (; !stop; ++*num_fetches) {
     uint64_t least[kKeys / kBlock];
     for (uint64_t i = 0; i < kKeys / kBlock; ++i) least[i] = progress.acknowledged[i];
     State state;
@@ -57,7 +56,6 @@ uint64_t ReadBlocks(const SsdStore& store, const Progress& progress,
       HPS_CHECK(value >= least[key / kBlock] && value <= progress.begun[key / kBlock]);
     }
   }
-  return num_fetches;
 }
 
 void TestReadersSeeTheNewestRows(const CompactionLab& lab) {
@@ -72,11 +70,16 @@ void TestReadersSeeTheNewestRows(const CompactionLab& lab) {
   std::vector<std::thread> threads;
   threads.emplace_back([&] { WriteBlocks(store.get(), &progress, stop); });
   for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] { num_fetches += ReadBlocks(*store, progress, stop); });
+    threads.emplace_back([&] { ReadBlocks(*store, progress, stop, &num_fetches); });
   }
   int num_checkpoints = 0;
-  const auto end = Clock::now() + kDuration;
-  while (Clock::now() < end) {
+  const auto start = Clock::now();
+  const auto goes_on = [&] {  // long enough, and until something has happened
+    if (Clock::now() - start < kDuration) return true;
+    const bool is_idle = num_fetches <= 10 || store->Figures().compactions <= 5;
+    return (is_idle || num_checkpoints <= 5) && Clock::now() - start < std::chrono::seconds(40);
+  };
+  while (goes_on()) {
     HPS_CHECK(Save(store.get()).ok());
     ++num_checkpoints;
     if (num_checkpoints % 3 == 0) HPS_CHECK(store->Compact(0, 1).ok());
