@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
-.PHONY: build demo test check format bench native asan tsan clean
+.PHONY: build demo test torture check format bench native asan tsan clean
 
 build:
 	@tools/bootstrap.sh
@@ -16,6 +16,9 @@ demo: build ## Generate a log, train on it with most rows on SSD, evaluate, look
 
 test: build native ## Native tests, then Python tests.
 	$(PYTHON) -m pytest
+
+torture: native ## The fault recipes of docs/reliability.md at full count, with a summary.
+	$(PYTHON) -m tests.torture.run --native "$$($(PYTHON) tools/build_dir.py)"
 
 check: build ## Lint, format, types.
 	ruff check .

@@ -19,7 +19,7 @@ import hps.train
 from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md"]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
 PATH = re.compile(
     r"`((?:hps|csrc|tests|tools|docs|examples|benchmarks)/[\w./]*|\w+\.(?:md|txt|py)|Makefile)`"
 )

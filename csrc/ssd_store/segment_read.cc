@@ -88,7 +88,8 @@ Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, cons
 
 Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
                    const std::function<void(uint64_t, uint64_t, const char*)>& visit) {
-  const uint64_t piece = std::max<uint64_t>(1, kPieceBytes / segment.stride());
+  const uint64_t most = std::max<uint64_t>(1, kPieceBytes / segment.stride());
+  const uint64_t piece = std::min(most, num_records);
   const std::unique_ptr<char[]> records(new char[piece * segment.stride()]);
   for (uint64_t first = 0; first < num_records; first += piece) {
     const uint64_t count = std::min(piece, num_records - first);

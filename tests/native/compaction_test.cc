@@ -61,7 +61,7 @@ bool CrashAt(const CompactionLab& lab, int64_t call, bool loses_power, bool forg
   std::vector<State> cuts(1);
   HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
   HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &cuts[0]).ok() && Save(store.get()).ok());
-  files.faults.forgets_syncs = forgets_syncs;
+  files.faults.lie = forgets_syncs ? Lie::kForgottenSync : Lie::kNone;
   files.faults.is_crash = true;
   files.faults.fail_at_call = files.num_calls + call;
   size_t num_acknowledged = 1;

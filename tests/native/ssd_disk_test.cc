@@ -1,0 +1,288 @@
+// Recipes F1, F2 and F3: a sync that fails once, a disk that is full after X bytes, reads and opens
+// that fail, transfers that are interrupted or short. The store reports each as one typed error,
+// keeps what was acknowledged, and goes on where it may. docs/reliability.md says what each proves
+// and which bug is planted in it. With the argument "full" many workloads are run.
+//
+// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h; for F3 this program's own pread,
+// pwrite and fallocate, which stand before the C library's.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "torture_lab.h"
+
+namespace hps {
+namespace {
+
+// How the program's own system calls behave; off until F3 sets a seed.
+struct Transfers {
+  bool are_disturbed = false;
+  std::mt19937_64 random;
+  int64_t num_interrupted = 0;
+  int64_t num_short = 0;
+
+  bool Interrupts() {
+    const bool does = are_disturbed && random() % 3 == 0;
+    num_interrupted += does;
+    if (does) errno = EINTR;
+    return does;
+  }
+  size_t Shorten(size_t size) {
+    if (!are_disturbed || size < 2 || random() % 2 == 0) return size;
+    ++num_short;
+    return 1 + random() % (size - 1);
+  }
+};
+
+Transfers& TheTransfers() {
+  static Transfers transfers;
+  return transfers;
+}
+
+}  // namespace
+}  // namespace hps
+
+extern "C" ssize_t pread(int descriptor, void* bytes, size_t size, off_t offset) {
+  hps::Transfers& transfers = hps::TheTransfers();
+  if (transfers.Interrupts()) return -1;
+  return syscall(SYS_pread64, descriptor, bytes, transfers.Shorten(size), offset);
+}
+
+extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
+  hps::Transfers& transfers = hps::TheTransfers();
+  if (transfers.Interrupts()) return -1;
+  return syscall(SYS_pwrite64, descriptor, bytes, transfers.Shorten(size), offset);
+}
+
+extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t size) {
+  if (hps::TheTransfers().Interrupts()) return -1;
+  return static_cast<int>(syscall(SYS_fallocate, descriptor, mode, offset, size));
+}
+
+namespace hps {
+namespace {
+
+Status TwoRounds(Life* life) {
+  HPS_RETURN_IF_ERROR(life->Round(2));
+  return life->Round(2);
+}
+
+bool HasStopped(const Status& status) {
+  return status.code() == StatusCode::kStore &&
+         status.message().find("the store stopped") != std::string::npos;
+}
+
+// What must hold right after the call that met a failed sync.
+std::string AfterFailedSync(Life* life, uint64_t seed, const Status& status) {
+  if (status.ok()) return "the failed sync was not reported";
+  if (status.code() != StatusCode::kStore || status.os_error() != EIO) return status.message();
+  const std::string compared = life->CompareTiers(seed);
+  if (!compared.empty()) return compared;
+  const Status next = life->Round(1);
+  // Only the sync of a file that is then made anew (CURRENT.new) may be survived.
+  const bool is_survivable = status.message().find("CURRENT.new") != std::string::npos;
+  if (is_survivable) return next.ok() ? "" : "it does not go on: " + next.message();
+  return HasStopped(next) ? "" : "the store goes on after a failed sync";
+}
+
+// F1. The pages of the failed sync are lost with the power. False when the call was not reached.
+bool FailSync(const Lab& lab, uint64_t seed, int64_t call, Lie lie, Recipe* recipe) {
+  Life life;
+  life.Start(lab, seed);
+  FaultFileSystem::Faults faults;
+  faults.counted = Call::kSync;
+  faults.fail_at_call = call;
+  faults.lie = lie;
+  life.Arm(faults);
+  const Status status = TwoRounds(&life);
+  if (life.files.num_struck == 0) return false;
+  ++recipe->runs;
+  std::string wrong;
+  if (lie == Lie::kNone) wrong = AfterFailedSync(&life, seed, status);
+  life.store.reset();
+  std::mt19937_64 random(seed * 100 + static_cast<uint64_t>(call));
+  life.files.LosePower(&random);
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
+  recipe->Note(wrong, static_cast<int64_t>(seed), call);
+  return true;
+}
+
+// F2. False when the space was enough.
+bool FillDisk(const Lab& lab, uint64_t seed, int64_t space, Lie lie, bool reserves,
+              Recipe* recipe) {
+  Life life;
+  life.Start(lab, seed);
+  FaultFileSystem::Faults faults;
+  faults.space_left = space;
+  faults.reserves = reserves;
+  faults.lie = lie;
+  life.Arm(faults);
+  const Status status = TwoRounds(&life);
+  if (status.ok() && lie == Lie::kNone) return false;
+  ++recipe->runs;
+  std::string wrong;
+  if (lie == Lie::kNone && status.os_error() != ENOSPC) wrong = "not ENOSPC: " + status.message();
+  if (wrong.empty()) wrong = life.CompareTiers(seed);
+  life.Arm({});  // space returns
+  if (wrong.empty()) {
+    const Status went = life.Round(3);
+    // Without reservation the manifest's own record may have met the full disk.
+    const bool may_stop = !reserves && HasStopped(went);
+    if (!went.ok() && !may_stop) wrong = "it does not go on: " + went.message();
+  }
+  life.store.reset();
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
+  recipe->Note(wrong, static_cast<int64_t>(seed), space);
+  return true;
+}
+
+// F3, one read (or open) that fails in two rounds. False when the call was not reached.
+bool FailOneRead(const Lab& lab, uint64_t seed, const FaultFileSystem::Faults& faults,
+                 Recipe* recipe) {
+  Life life;
+  life.Start(lab, seed);
+  life.Arm(faults);
+  const Status status = TwoRounds(&life);
+  if (life.files.num_struck == 0) return false;
+  ++recipe->runs;
+  std::string wrong;
+  if (status.os_error() != faults.error || status.message().find("/store") == std::string::npos) {
+    wrong = "no clear error: " + status.message();
+  }
+  life.Arm({});
+  if (wrong.empty()) wrong = life.CompareTiers(seed);
+  if (wrong.empty()) {
+    const Status went = life.Round(2);
+    if (!went.ok() && !HasStopped(went)) wrong = "it does not go on: " + went.message();
+  }
+  life.store.reset();
+  if (wrong.empty()) wrong = Reopen(lab, seed, life.acknowledged, life.attempted);
+  recipe->Note(wrong, static_cast<int64_t>(seed), faults.fail_at_call);
+  return true;
+}
+
+// F3, one read (or open) that fails while a store is opened; what is there stays.
+bool FailOneReadInOpening(const Lab& lab, uint64_t seed, const FaultFileSystem::Faults& faults,
+                          Recipe* recipe) {
+  int64_t acknowledged = 0;
+  {
+    Life life;
+    life.Start(lab, seed);
+    acknowledged = life.acknowledged;
+  }
+  Life life;
+  life.Arm(faults);
+  const Status opened = life.Open(lab, seed, 0);
+  if (life.files.num_struck == 0) return false;
+  ++recipe->runs;
+  std::string wrong;
+  if (opened.os_error() != faults.error || opened.message().find("/store") == std::string::npos) {
+    wrong = "no clear error: " + opened.message();
+  }
+  life.store.reset();
+  if (wrong.empty()) wrong = Reopen(lab, seed, acknowledged, acknowledged);
+  recipe->Note(wrong, static_cast<int64_t>(seed), faults.fail_at_call);
+  return true;
+}
+
+// F3, transfers of the living store interrupted and shortened at random: nobody may notice.
+void DisturbTransfers(const Lab& lab, uint64_t seed, Recipe* recipe) {
+  lab.Reset();
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  TheTransfers().random.seed(seed);
+  TheTransfers().are_disturbed = true;
+  SmallCache cache(store.get(), seed, 0);
+  Status status;
+  for (int step = 0; step < 9 && status.ok(); ++step) {
+    status = cache.TakeStep();
+    if (status.ok() && step % 3 == 2) status = cache.Checkpoint();
+  }
+  store.reset();
+  const std::string wrong =
+      status.ok() ? Reopen(lab, seed, cache.steps(), cache.steps()) : status.message();
+  TheTransfers().are_disturbed = false;
+  ++recipe->runs;
+  recipe->Note(wrong, static_cast<int64_t>(seed), 0);
+}
+
+void RunF1(const Lab& lab, uint64_t num_seeds, Account* account) {
+  Recipe recipe;
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    for (int64_t call = 0; FailSync(lab, seed, call, Lie::kNone, &recipe);) ++call;
+  }
+  account->Add("F1", recipe, 10, "syncs that fail once, then a loss of power");
+  Recipe planted;
+  for (int64_t call = 0; FailSync(lab, 1, call, Lie::kHiddenFailedSync, &planted);) ++call;
+  account->AddPlanted("F1", planted, "a failed sync is taken for a success");
+}
+
+void RunF2(const Lab& lab, uint64_t num_seeds, int64_t stride, Account* account) {
+  for (const bool reserves : {true, false}) {
+    Recipe recipe;
+    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+      const auto first = static_cast<int64_t>(seed % static_cast<uint64_t>(stride));
+      int64_t space = first;
+      while (FillDisk(lab, seed, space, Lie::kNone, reserves, &recipe)) space += stride;
+    }
+    account->Add("F2", recipe, 10,
+                 std::string("disks full after X bytes, told by the ") +
+                     (reserves ? "reservation" : "write"));
+  }
+  Recipe planted;
+  for (int64_t space = 0; space < 6000; space += 997) {
+    FillDisk(lab, 1, space, Lie::kSwallowedFullDisk, false, &planted);
+  }
+  account->AddPlanted("F2", planted, "what has no space is dropped without a word");
+}
+
+void RunF3(const Lab& lab, uint64_t num_seeds, Account* account) {
+  for (const bool is_open : {false, true}) {
+    Recipe recipe;
+    FaultFileSystem::Faults faults;
+    faults.counted = is_open ? Call::kOpen : Call::kRead;
+    faults.error = is_open ? EACCES : EIO;
+    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+      for (faults.fail_at_call = 0; FailOneRead(lab, seed, faults, &recipe);) {
+        ++faults.fail_at_call;
+      }
+      for (faults.fail_at_call = 0; FailOneReadInOpening(lab, seed, faults, &recipe);) {
+        ++faults.fail_at_call;
+      }
+    }
+    account->Add("F3", recipe, 20, is_open ? "opens refused with EACCES" : "reads failed with EIO");
+  }
+  Recipe recipe;
+  for (uint64_t seed = 1; seed <= 4 * num_seeds; ++seed) DisturbTransfers(lab, seed, &recipe);
+  HPS_CHECK(TheTransfers().num_interrupted > 100 && TheTransfers().num_short > 100);
+  account->Add("F3", recipe, 4, "stores over interrupted and short transfers");
+  Recipe planted;
+  for (int64_t call = 0; call < 12; ++call) {
+    Life life;
+    life.Start(lab, 1);
+    FaultFileSystem::Faults faults;
+    faults.lie = Lie::kHalvedWrite;
+    faults.lie_at_call = call;
+    life.Arm(faults);
+    (void)life.Round(2).ok();
+    life.store.reset();
+    planted.Note(Reopen(lab, 1, life.acknowledged, life.attempted), 1, call);
+  }
+  account->AddPlanted("F3", planted, "a short write is taken for a whole one");
+}
+
+}  // namespace
+}  // namespace hps
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const hps::Lab lab;
+  hps::Account account;
+  hps::RunF1(lab, is_full ? 100 : 2, &account);
+  hps::RunF2(lab, is_full ? 20 : 1, is_full ? 61 : 307, &account);
+  hps::RunF3(lab, is_full ? 30 : 2, &account);
+  return account.ExitCode();
+}

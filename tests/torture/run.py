@@ -1,0 +1,159 @@
+"""`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
+
+Above it: the Makefile. Below it: kills.py, damage.py, and the native programs of tests/native. A
+recipe fails by a violation, by a premise that did not happen, or by a planted bug that it does not
+find. Skips are counted and listed. Every line goes out as soon as it is known.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
+from tests.torture.kills import run_kills
+from tests.torture.planted import PLANTED
+from tests.torture.scratch import scratch_folder
+
+KILLS = 1000
+RESTORE_KILLS = 300
+BIT_FLIPS = 10_000
+SWAPS = 2_000
+
+
+@dataclass
+class Result:
+    """What one recipe, or one planted bug, came to."""
+
+    recipe: str
+    what: str
+    runs: int = 0
+    problems: list[str] = field(default_factory=list)
+    skips: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        verdict = "ok" if not self.problems else f"FAILED: {self.problems[0]}"
+        return f"{self.recipe:3} {self.runs:7,} {self.seconds:6.0f} s  {self.what}: {verdict}"
+
+
+Recipe = Callable[[int], Iterator[Result]]
+
+
+def _kills(seed: int) -> Iterator[Result]:
+    for restores, kills in ((False, KILLS), (True, RESTORE_KILLS)):
+        report = run_kills(seed, kills, restores=restores)
+        premise = [f"{what} never happened" for what in report.missing(restores)]
+        what = f"{'with restores, ' if restores else ''}{report}"
+        yield Result("K1", what, report.kills, report.violations + premise)
+    for name, plant in PLANTED.items():
+        report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
+        yield _planted("K1", name, report.kills, report.violations)
+
+
+def _truncations(seed: int) -> Iterator[Result]:
+    yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
+    yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
+    with scratch_folder() as folder:
+        report = DamageLab(folder, seed, reader=empty_when_damaged).truncate(tail=1, stride=1000)
+        yield _planted("T1", "damage taken for emptiness", report.samples, report.violations)
+
+
+def _damages(seed: int) -> Iterator[Result]:
+    yield _damage("B1", seed, lambda lab: lab.flip_bits(BIT_FLIPS))
+    yield _damage("B1", seed, lambda lab: lab.swap_blocks(SWAPS))
+    with scratch_folder() as folder:
+        report = DamageLab(folder, seed).flip_bits(200, mends_checksums=True)
+        yield _planted("B1", "checksums ignored", report.samples, report.violations)
+
+
+def _damage(recipe: str, seed: int, run: Callable[[DamageLab], DamageReport]) -> Result:
+    with scratch_folder() as folder:
+        report = run(DamageLab(folder, seed))
+    return Result(recipe, str(report), report.samples, report.violations, dict(report.skips))
+
+
+def _planted(recipe: str, bug: str, runs: int, violations: list[str]) -> Result:
+    problems = [] if violations else ["the bug was NOT found"]
+    return Result(recipe, f"planted bug '{bug}' is found", runs, problems)
+
+
+def parse_native(line: str) -> Result | None:
+    """The result in a line that a native recipe program prints (tests/native/torture_lab.h)."""
+    kind, _, rest = line.partition(" ")
+    if kind == "recipe":
+        recipe, runs, violations, what = rest.split(" ", 3)
+        problems = [f"{violations} violations"] if int(violations) else []
+        return Result(recipe, what, int(runs), problems)
+    if kind == "planted":
+        recipe, verdict, bug = rest.split(" ", 2)
+        problems = [] if verdict == "found" else ["the bug was NOT found"]
+        return Result(recipe, f"planted bug '{bug.split(':')[0]}' is found", 0, problems)
+    return None
+
+
+def native(program: Path) -> Iterator[Result]:
+    """Runs a native recipe program at full count; what it says besides is passed on."""
+    process = subprocess.Popen(
+        [program, "full"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    has_failed = False
+    for line in process.stdout:
+        result = parse_native(line.rstrip("\n"))
+        if result is None:
+            print(line, end="", flush=True)
+        else:
+            has_failed = has_failed or bool(result.problems)
+            yield result
+    if process.wait() != 0 and not has_failed:
+        yield Result("K-F", program.name, 0, [f"exit code {process.returncode}"])
+
+
+def run(recipes: list[Recipe], seed: int) -> int:
+    """Runs recipes one after the other, prints each result and a summary; the exit code."""
+    results: list[Result] = []
+    started = time.perf_counter()
+    print(f"seed {seed}\nid     runs   time  what", flush=True)
+    for recipe in recipes:
+        last = time.perf_counter()
+        for result in recipe(seed):
+            now = time.perf_counter()
+            result.seconds, last = now - last, now
+            results.append(result)
+            print(result, flush=True)
+    skips = [(result.recipe, why, n) for result in results for why, n in result.skips.items()]
+    print(f"\nskipped: {sum(n for _, _, n in skips)}")
+    for name, why, number in skips:
+        print(f"  {name}: {number} {why}")
+    failed = [result for result in results if result.problems]
+    for result in failed:
+        print(f"FAILED {result.recipe}, {result.what}")
+        print("".join(f"  {problem}\n" for problem in result.problems[:10]), end="")
+    num_runs = sum(result.runs for result in results)
+    seconds = time.perf_counter() - started
+    names = " ".join(dict.fromkeys(result.recipe for result in results))
+    print(
+        f"{len(results) - len(failed)} of {len(results)} parts hold ({names}), {num_runs:,} runs, "
+        f"{seconds:.0f} s"
+    )
+    return 1 if failed or not results else 0
+
+
+def main() -> int:
+    """The command line of `make torture`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--native", type=Path, required=True, help="folder of the native tests")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**9))
+    options = parser.parse_args()
+    programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
+    recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
+    return run([*recipes, _truncations, _damages, _kills], options.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
