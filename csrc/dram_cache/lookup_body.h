@@ -1,8 +1,8 @@
 // Look-ups and the way of embeddings to the output, compiled once an instruction set.
 //
-// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h. A group of keys goes through three
-// stages, each behind the next: hash and ask for the bucket's lines; compare digests and ask for the
-// rows; check the key and use the row.
+// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h. A group of keys goes through
+// three stages, each behind the next: hash and ask for the bucket's lines; compare digests and ask
+// for the row; check the key and use the row.
 #pragma once
 
 #include "dram_cache/batch_loops.h"

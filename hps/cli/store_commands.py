@@ -80,11 +80,12 @@ def run_stats(options: argparse.Namespace) -> int:
     for name, table in figures["tables"].items():
         line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
-    amplification = figures["ssd_store"]["write_amplification"]
+    amplification = figures["ssd_store"].get("write_amplification")  # RocksDB's is its own affair
     for name, value in figures["ssd_store"].items():
         if isinstance(value, int) and value:
             print(f"ssd_store {name}: {value:,}", file=out)
-    print(f"ssd_store write_amplification: {amplification:.2f}", file=out)
+    if amplification is not None:
+        print(f"ssd_store write_amplification: {amplification:.2f}", file=out)
     print(f"checkpoints: {len(figures['checkpoints'])}", file=out)
     write_json(options.json, figures)
     return 0

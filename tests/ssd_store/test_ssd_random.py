@@ -43,7 +43,7 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
     verbs = ["append", "erase", "checkpoint", "restore", "delete", "crash", "compact"]
     counts = dict.fromkeys(verbs, 0)
     num_compactions = num_renewed = 0
-    for step in range(220 if store_class is SsdStore else 120):
+    for step in range(220):
         table = chance.choice(TABLES)
         keys = np.array(chance.choices(POOL.tolist(), k=chance.randrange(0, 90)), np.uint64)
         action = chance.choices(list(counts), [60, 20, 10, 4, 3, 5, 10])[0]
