@@ -132,6 +132,33 @@ void TestTheThreadGivesSpaceBackByItself(const CompactionLab& lab) {
   HPS_CHECK(lab.BytesOnDisk() < before / 4 && Holds(*store, 40000, state));
 }
 
+// Segments less than half dead and a table under its bound: only the tombstones, which take more
+// than a quarter of the live rows' bytes, ask for the older segments.
+void TestTombstonesAskForOlderSegments(const CompactionLab& lab) {
+  lab.Reset();
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), ThreadedOptions(lab), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, 40000), 1, &state).ok() && Save(store.get()).ok());
+  std::vector<uint64_t> erased = Range(0, 40000);
+  std::erase_if(erased, [](uint64_t key) { return key % 20 >= 9; });
+  HPS_CHECK(Drop(store.get(), erased, &state).ok() && Save(store.get()).ok());
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  TableFigures figures;
+  const auto has_come_back = [&] {
+    figures = store->table(0).Figures();
+    return figures.segment_bytes < figures.live_bytes + store->table(0).FullSegmentBytes();
+  };
+  while (!has_come_back() && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  HPS_CHECK(has_come_back() && store->Figures().compactions > 5);
+  HPS_CHECK(Save(store.get()).ok());
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  HPS_CHECK(Holds(*store, 40000, state));
+}
+
 // A segment that is mostly dead is rewritten alone; its tombstones still hide rows of an older one.
 void TestTombstonesOutliveTheirSegment(const CompactionLab& lab) {
   lab.Reset();
@@ -242,6 +269,7 @@ int main() {
   const hps::CompactionLab lab;
   hps::TestReadersSeeTheNewestRows(lab);
   hps::TestTheThreadGivesSpaceBackByItself(lab);
+  hps::TestTombstonesAskForOlderSegments(lab);
   hps::TestTombstonesOutliveTheirSegment(lab);
   hps::TestAnAppendThatWaitsIsServedFlatOut(lab);
   hps::TestAppendsGoOnWhenCompactionFails(lab);
