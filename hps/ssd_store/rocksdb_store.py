@@ -404,7 +404,7 @@ class RocksDbStore:
     def compact(self, table: str | None = None) -> None:
         """Has RocksDB rewrite its files without what was overwritten or erased.
 
-        If nothing was stored since the current checkpoint, that one is renewed: a new id, all else
+        If nothing was stored since the current, kept checkpoint, it is renewed: a new id, all else
         the same, and the space is free when this returns. Else it is after the next checkpoint.
         Other kept checkpoints and open readers keep their files in any case.
 
@@ -424,7 +424,7 @@ class RocksDbStore:
         for number in self._numbers.values() if table is None else [self._number(table)]:
             database.compact(number)
         old = self._manifest.current
-        if old is not None and not self._is_changed:
+        if old is not None and not old.is_deleted and not self._is_changed:
             new = replace(old, id=self._manifest.next_id, files={})
             self._add_cut(new, self._extras(None), lambda: self._manifest.with_renewed(old, new))
 
