@@ -33,14 +33,20 @@ class HpsStore:
 
     name = "hps"
 
-    def __init__(self, folder: Path, record_bytes: int) -> None:
+    def __init__(self, folder: Path, record_bytes: int, compact_in_background: bool = True) -> None:
         self.folder = folder
         self._schema = schema(record_bytes)
+        self._compacts = compact_in_background
         self.open()
 
     def open(self) -> None:
         """Opens it for writing."""
-        self.store = SsdStore.open(self.folder, [self._schema], keep_last=1)
+        self.store = SsdStore.open(
+            self.folder,
+            [self._schema],
+            keep_last=1,
+            compact_in_background=self._compacts,
+        )
 
     def load(self, pieces: Iterable[Records]) -> None:
         for records in pieces:

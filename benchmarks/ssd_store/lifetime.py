@@ -33,7 +33,8 @@ import numpy as np
 from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.records import Data
 size = int(sys.argv[2])
-HpsStore(Path(sys.argv[1]), size).put(Data(1, size).records(np.arange(1)))
+store = HpsStore(Path(sys.argv[1]), size)  # named, or it would be closed before the kill
+store.put(Data(1, size).records(np.arange(1)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -62,6 +63,7 @@ def opening(store: HpsStore, data: Data, repetitions: int) -> list[Row]:
             _die_open(store, data)
             rates.append(data.rows / 1e6 / _open_seconds(store, cache == "cold"))
             assert store.store.num_rows(TABLE) == data.rows
+            assert store.store.stats()["snapshot_bytes"] == 0, "the store was closed, not killed"
             store.close()
             seconds.append(_open_seconds(store, cache == "cold"))
             assert store.store.num_rows(TABLE) == data.rows

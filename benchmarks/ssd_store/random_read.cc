@@ -114,7 +114,8 @@ struct Range {
 };
 
 struct Request {
-  const uint64_t* places;  // record numbers, ascending
+  const int32_t* files;     // of each record, an index into the descriptors
+  const uint64_t* offsets;  // of each record in its file, ascending within a file
   uint64_t count;
   uint64_t record_bytes;
   uint64_t gap;         // ranges that lie no further apart are read as one
@@ -123,10 +124,10 @@ struct Request {
 
 Range NextRange(const Request& request, uint64_t first, uint32_t* length) {
   Range range{first, first, 0};
-  range.offset = request.places[first] * request.record_bytes / kBlock * kBlock;
+  range.offset = request.offsets[first] / kBlock * kBlock;
   uint64_t end_byte = range.offset;
-  while (range.end < request.count) {
-    const uint64_t begin = request.places[range.end] * request.record_bytes;
+  while (range.end < request.count && request.files[range.end] == request.files[first]) {
+    const uint64_t begin = request.offsets[range.end];
     const uint64_t end = (begin + request.record_bytes + kBlock - 1) / kBlock * kBlock;
     const bool is_far = begin > end_byte + request.gap && range.end > first;
     if (is_far || (end - range.offset > request.most_bytes && range.end > first)) break;
@@ -139,13 +140,14 @@ Range NextRange(const Request& request, uint64_t first, uint32_t* length) {
 
 }  // namespace
 
-// Copies the record of places[i] to record order[i] of `out`, for all i < count; returns 0 or
-// -errno. `buffers` has `depth` times `most_bytes` and two blocks, aligned to blocks; `figures`
-// gets the number of reads and their bytes.
-extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order, uint64_t count,
+// Copies the record at offsets[i] of descriptors[files[i]] to record order[i] of `out`, for all
+// i < count; returns 0 or -errno. `buffers` has `depth` times `most_bytes` and two blocks, aligned
+// to blocks; `figures` gets the number of reads and their bytes.
+extern "C" int random_read(const int32_t* descriptors, const int32_t* files,
+                           const uint64_t* offsets, const uint64_t* order, uint64_t count,
                            uint64_t record_bytes, uint32_t depth, uint64_t gap, uint64_t most_bytes,
                            char* buffers, char* out, uint64_t* figures) {
-  const Request request{places, count, record_bytes, gap, most_bytes};
+  const Request request{files, offsets, count, record_bytes, gap, most_bytes};
   Ring ring;
   if (const int failed = ring.Open(depth); failed != 0) return failed;
   const uint64_t slot_bytes = most_bytes + 2 * kBlock;
@@ -162,7 +164,8 @@ extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order
       uint32_t length = 0;
       ranges[slot] = NextRange(request, next, &length);
       next = ranges[slot].end;
-      ring.Push(fd, buffers + slot * slot_bytes, length, ranges[slot].offset, slot);
+      ring.Push(descriptors[files[ranges[slot].first]], buffers + slot * slot_bytes, length,
+                ranges[slot].offset, slot);
       figures[0] += 1;
       figures[1] += length;
     }
@@ -172,11 +175,11 @@ extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order
     int32_t result = 0;
     while (ring.Pop(&slot, &result)) {
       const Range& range = ranges[slot];
-      const uint64_t last_byte = (places[range.end - 1] + 1) * record_bytes - range.offset;
+      const uint64_t last_byte = offsets[range.end - 1] + record_bytes - range.offset;
       if (result < 0) failed = result;
       if (result >= 0 && static_cast<uint64_t>(result) < last_byte) failed = -EIO;
       for (uint64_t i = range.first; i < range.end && failed == 0; ++i) {
-        const uint64_t at = places[i] * record_bytes - range.offset;
+        const uint64_t at = offsets[i] - range.offset;
         std::memcpy(out + order[i] * record_bytes, buffers + slot * slot_bytes + at, record_bytes);
       }
       idle.push_back(slot);
@@ -186,8 +189,9 @@ extern "C" int random_read(int fd, const uint64_t* places, const uint64_t* order
 }
 
 // Announces the pages of ascending records to the kernel, neighbours together; returns 0 or -errno.
-extern "C" int announce(int fd, const uint64_t* places, uint64_t count, uint64_t record_bytes) {
-  const Request request{places, count, record_bytes, 0, kMostAnnounced};
+extern "C" int announce(int fd, const int32_t* files, const uint64_t* offsets, uint64_t count,
+                        uint64_t record_bytes) {
+  const Request request{files, offsets, count, record_bytes, 0, kMostAnnounced};
   for (uint64_t next = 0; next < count;) {
     uint32_t length = 0;
     const Range range = NextRange(request, next, &length);

@@ -1,14 +1,14 @@
-"""Records in one plain file, by place: a memory map with announced reads, and the raw ceiling.
+"""Records by place: a memory map of a plain file with announced reads, and the raw ceiling.
 
 Above it: ssd_store_bench.py. Below it: random_read.cc, compiled here for this processor.
 Neither side has keys: a batch gives the places, so they bound what a store with an index can reach.
+The raw reads are of hps's own segments: two files on one disk need not be equally fast.
 """
 
 import ctypes
 import errno
 import os
-import subprocess
-import tempfile
+import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pull.gather import aligned
+from benchmarks.common.native import aligned, compile_library
+from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.page_cache import drop
 from benchmarks.ssd_store.records import Batch, Records
 
@@ -25,16 +26,18 @@ GAPS = (0, 8 << 10, 32 << 10, 128 << 10)
 TUNING_TURNS = 2
 MOST_BYTES = 512 << 10
 BLOCK = 4096
+SEGMENT_HEADER_BYTES = 64  # this and the next two: docs/ssd_store_format.md
+CHECKSUM_BYTES = 4
+TRAILER = struct.Struct("<8sQQQQII")
 
 
-def compile_reader() -> ctypes.CDLL:
-    """Builds random_read.cc and loads it."""
-    source = Path(__file__).with_name("random_read.cc")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "random_read.so"
-        command = ["g++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"]
-        subprocess.run([*command, "-o", str(library), str(source)], check=True)
-        return ctypes.CDLL(str(library))
+def num_records(segment: Path) -> int:
+    """Of a sealed segment, by its trailer."""
+    with segment.open("rb") as file:
+        file.seek(-TRAILER.size, os.SEEK_END)
+        magic, _, count, *_ = TRAILER.unpack(file.read(TRAILER.size))
+    assert magic == b"HPSFOOT1", f"{segment} is not sealed"
+    return int(count)
 
 
 class RecordFile:
@@ -42,7 +45,7 @@ class RecordFile:
 
     def __init__(self, path: Path, record_bytes: int) -> None:
         self.path, self.record_bytes = path, record_bytes
-        self.library = compile_reader()
+        self.library = compile_library(__file__, "random_read.cc")
 
     def load(self, pieces: Iterable[Records]) -> None:
         """Writes and syncs it, filled up to whole blocks."""
@@ -80,11 +83,13 @@ class AnnouncedMap:
         os.close(self._descriptor)
 
     def get(self, batch: Batch) -> Records:
-        places = np.sort(batch.places)
+        offsets = np.sort(batch.places).astype(np.uint64) * np.uint64(self._file.record_bytes)
+        files = np.zeros(len(offsets), np.int32)
         failed = self._file.library.announce(
             ctypes.c_int(self._descriptor),
-            ctypes.c_void_p(places.ctypes.data),
-            ctypes.c_uint64(len(places)),
+            ctypes.c_void_p(files.ctypes.data),
+            ctypes.c_void_p(offsets.ctypes.data),
+            ctypes.c_uint64(len(offsets)),
             ctypes.c_uint64(self._file.record_bytes),
         )
         self._file.check(failed, "posix_fadvise")
@@ -99,39 +104,51 @@ class AnnouncedMap:
 
 
 class RawReads:
-    """The same reads by io_uring at depth 64, O_DIRECT, records that lie near read as one."""
+    """The same reads of hps's segments by io_uring at depth 64, O_DIRECT, near records as one.
+
+    Args:
+        file: for its library.
+        store: loaded in the order of places, so that a record's number is its place.
+    """
 
     name = "raw reads by io_uring, depth 64"
 
-    def __init__(self, file: RecordFile) -> None:
+    def __init__(self, file: RecordFile, store: HpsStore) -> None:
         self._file = file
+        self._paths = sorted(store.files())
+        self._first_places = np.cumsum([0, *map(num_records, self._paths)])
         self._gap = GAPS[0]
         self.figures = np.zeros(2, np.uint64)
         self._buffers = aligned(DEPTH * (MOST_BYTES + 2 * BLOCK))
         self.is_direct = True
-        self._descriptor = self._open()
+        self._descriptors = np.array([self._open(path) for path in self._paths], np.int32)
 
-    def _open(self) -> int:
+    def _open(self, path: Path) -> int:
         try:
-            return os.open(self._file.path, os.O_RDONLY | os.O_DIRECT)
+            return os.open(path, os.O_RDONLY | os.O_DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             self.is_direct = False  # a file system in memory, perhaps
-            return os.open(self._file.path, os.O_RDONLY)
+            return os.open(path, os.O_RDONLY)
 
     def begin(self) -> None:
-        """The file stays open."""
+        """The files stay open."""
 
     end = begin
 
     def get(self, batch: Batch) -> Records:
         order = np.argsort(batch.places)
         places = batch.places[order]
+        files = (np.searchsorted(self._first_places, places, side="right") - 1).astype(np.int32)
+        stride = self._file.record_bytes + CHECKSUM_BYTES
+        numbers = (places - self._first_places[files]).astype(np.uint64)
+        offsets = np.uint64(SEGMENT_HEADER_BYTES) + numbers * np.uint64(stride)
         records = np.empty((len(places), self._file.record_bytes), np.uint8)
         failed = self._file.library.random_read(
-            ctypes.c_int(self._descriptor),
-            ctypes.c_void_p(places.ctypes.data),
+            ctypes.c_void_p(self._descriptors.ctypes.data),
+            ctypes.c_void_p(files.ctypes.data),
+            ctypes.c_void_p(offsets.ctypes.data),
             ctypes.c_void_p(order.ctypes.data),
             ctypes.c_uint64(len(places)),
             ctypes.c_uint64(self._file.record_bytes),
@@ -163,7 +180,8 @@ class RawReads:
         return {"gap": self._gap, "o_direct": self.is_direct, "reads": reads, "bytes": num_bytes}
 
     def files(self) -> list[Path]:
-        return [self._file.path]
+        return self._paths
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        for descriptor in self._descriptors:
+            os.close(int(descriptor))

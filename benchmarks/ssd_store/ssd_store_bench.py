@@ -2,7 +2,8 @@
 
 hps's store stands alone here, without a cache above it. Every store keeps the same records, of one
 size in bytes, key included; of batches of keys the rate counts the keys asked for before they are
-made distinct. Above it: benchmarks/run.py. Below it: one file a contender, measure.py, lifetime.py.
+made distinct. Above it: benchmarks/run.py. Below it: one file a contender, measure.py,
+lifetime.py, compaction.py.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 from benchmarks.ssd_store import lifetime, page_cache
+from benchmarks.ssd_store.compaction import compaction
 from benchmarks.ssd_store.contender import Contender, Writer
 from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.measure import Results, check_same, cold, puts, warm
@@ -32,6 +34,7 @@ FLOORS = {
 MOST_DATA_BYTES = 1.3e9  # of one store: what four of them take stays under 12 GB
 CHECKPOINT_BYTES = 2.6e8
 UNIT = "M keys/s"
+GETS_A_STEP = 40  # of those whose slowest count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +85,7 @@ class Field:
             self.writers["LMDB"] = lmdb
 
     def _raw_reads(self, file: RecordFile, absent: dict[str, str]) -> RawReads | None:
-        raw = RawReads(file)
+        raw = RawReads(file, self.hps)
         try:
             raw.tune(self.data.uniform(min(1000, self.data.rows), seed=99))
         except OSError as error:
@@ -194,6 +197,10 @@ def one_size(
         found.append(lifetime.locality(field.hps, folder / "together", data, shape))
         if data.record_bytes == options["records"][0]:  # opening reads keys, whatever their rows
             found += lifetime.opening(field.hps, data, repetitions)
+            patience = 1.0 if options["is_smoke"] else 40.0
+            shape = (options["batch"], options["steps"] * GETS_A_STEP, patience)
+            row = compaction(folder / "compaction", data, shape)
+            found += [] if row is None else [row]
         found += writes(field, options)
     fewer = Data(min(data.rows, int(CHECKPOINT_BYTES / data.record_bytes)), data.record_bytes)
     found.append(lifetime.checkpoints(folder / "checkpoints", fewer, repetitions))

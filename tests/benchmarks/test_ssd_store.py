@@ -10,11 +10,24 @@ import pytest
 
 from benchmarks.common.timing import Samples
 from benchmarks.ssd_store import page_cache
+from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.record_file import GAPS, AnnouncedMap, RawReads, RecordFile
 from benchmarks.ssd_store.records import Data, ZipfBatches
 from benchmarks.ssd_store.ssd_store_bench import rows_beside
 
 DATA = Data(rows=30_000, record_bytes=80)
+
+
+@pytest.fixture
+def raw(tmp_path, record_file):
+    store = HpsStore(tmp_path / "hps", DATA.record_bytes)
+    for records in DATA.in_order(DATA.by_place()):
+        store.store.append("rows", records)
+        store.store.checkpoint("kept")  # a segment each, so that there are several
+    reads = RawReads(record_file, store)
+    yield reads
+    reads.close()
+    store.close()
 
 
 @pytest.fixture
@@ -35,20 +48,16 @@ def test_batches_have_distinct_keys_in_the_order_they_name():
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_raw_reads_bring_the_records_that_were_asked_for(record_file, gap):
-    raw = RawReads(record_file)
+def test_raw_reads_bring_the_records_that_were_asked_for(raw, gap):
     raw._gap = gap
-    try:
-        num_pages = -(-DATA.rows * DATA.record_bytes // page_cache.PAGE)
-        for batch, most in ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7)):
-            try:
-                found = raw.get(batch)
-            except PermissionError as error:
-                pytest.skip(f"io_uring is not allowed here: {error}")
-            assert np.array_equal(found, DATA.records(batch.places))
-            assert 0 < raw.notes["reads"] <= most < len(batch.keys) + 1
-    finally:
-        raw.close()
+    num_pages = -(-DATA.rows * (DATA.record_bytes + 4) // page_cache.PAGE)
+    for batch, most in ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7)):
+        try:
+            found = raw.get(batch)
+        except PermissionError as error:
+            pytest.skip(f"io_uring is not allowed here: {error}")
+        assert np.array_equal(found, DATA.records(batch.places))
+        assert 0 < raw.notes["reads"] <= most < len(batch.keys) + 1
 
 
 def test_an_announced_map_reads_the_same(record_file):
@@ -59,10 +68,8 @@ def test_an_announced_map_reads_the_same(record_file):
     announced.end()
 
 
-def test_dropped_files_are_cold_and_warmed_ones_are_not(record_file):
+def test_dropped_files_are_cold_and_warmed_ones_are_not(record_file, raw):
     files = [record_file.path]
-    raw = RawReads(record_file)
-    raw.close()
     if not raw.is_direct:
         pytest.skip("the temporary folder lies in memory")
     page_cache.warm(files)
