@@ -1,7 +1,8 @@
 """Counters of what a table asked of each tier, and the nested dict that server.stats() returns.
 
-Above it: parameter_server.py. Below it: table_stack.py, which counts. Keys are counted once a
-batch: a hit is a distinct key that the tier had, a miss one that it had not.
+Above it: parameter_server.py. Below it: table_stack.py, which counts. A hit is a
+distinct key of a batch that the tier had (or, of a pull whose keys hardly repeat, an occurrence), a
+miss a distinct key that it had not.
 """
 
 from collections.abc import Iterable

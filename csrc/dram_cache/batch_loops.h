@@ -32,7 +32,7 @@ struct WorkerBatch {
   uint32_t* order;            // [num_missing] entry order[k] was the k-th reservation made
   float* values;              // [num_unique * dim] embeddings, then gradient sums; room for more
   uint32_t* counts;           // [num_unique] occurrences of a key, while and after they are summed
-  uint32_t* hot_ids;          // [num_hot] ids of more than one run
+  uint32_t* hot_ids;          // [num_hot] ids with a full run
   uint32_t* youngest;         // [num_unique] a hot key's youngest run set aside, or kNoRun
   uint32_t* older;            // of a run set aside: the key's next older one
   int64_t num_unique;
@@ -40,7 +40,7 @@ struct WorkerBatch {
   int64_t num_hot;
   int64_t num_missing;
   int64_t num_reserved;
-  int64_t window_begin;  // ids of the current window
+  int64_t window_begin;  // ids of the current window; positions for pull_each
   int64_t window_end;
   int64_t result;       // what the worker's last loop returned
   int64_t num_dirtied;  // rows that its last Apply made dirty
@@ -85,7 +85,7 @@ struct BatchLoops {
   void (*expand)(const WorkerBatch& worker, int32_t dim, int64_t count, float* out);
   // Takes slots for the missing keys, in rounds; false if one cannot be had (the caller undoes).
   bool (*reserve)(const CacheView& cache, WorkerBatch* worker);
-  // Makes rows of missing keys [first, last): rows[i] where found[i], else the initial value.
+  // Makes rows of the missing keys: rows[i] where found[i], else the initial value.
   void (*fill)(const CacheView& cache, WorkerBatch* worker, const uint8_t* rows,
                const uint8_t* found, float lr);
   // Sums the gradients of each key; the smallest id with a non-finite sum, or -1.

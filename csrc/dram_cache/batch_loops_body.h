@@ -30,10 +30,13 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
       lookup.UpTo(worker->num_unique);
       if (worker->num_missing == 0) expander.UpTo(lookup.num_checked(), kRowsAStep);
     });
-    if (!fits) return false;
-    lookup.Finish(worker->num_unique);
-    if (worker->num_missing == 0) expander.Finish();
-    return true;
+    if (fits) lookup.Finish(worker->num_unique);
+    if (fits && worker->num_missing == 0) {
+      expander.Finish();
+    } else {
+      expander.Stop();
+    }
+    return fits;
   });
 }
 

@@ -12,12 +12,14 @@ namespace {
 
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
 constexpr int64_t kSampledKeys = 2048;
-constexpr uint64_t kMinIdTable = 1 << 12;  // more than a chunk of keys, or one would never fit
+constexpr int64_t kLeastSampled = 1024;  // of which it is asked whether they repeat
+constexpr int64_t kMostSampled = 16384;
+constexpr uint64_t kBitsOfSampled = 64;
+constexpr int kPullsAfterMiss = 16;
+constexpr uint64_t kMinIdTable = 1 << 12;
 constexpr int64_t kLeastPulledEach = 4096;
-constexpr int kSeenBits = 14;
 constexpr int kPullsToWait = 256;
-constexpr int64_t kKeyPadding = 64;    // look-ups read whole groups of keys
-constexpr int64_t kChunkSlack = 1024;  // a chunk is written before it is counted
+constexpr int64_t kKeyPadding = 64;  // look-ups read whole groups of keys
 
 uint64_t PowerOfTwoFrom(uint64_t least) {
   uint64_t power = 1;
@@ -25,49 +27,72 @@ uint64_t PowerOfTwoFrom(uint64_t least) {
   return power;
 }
 
+// Calls visit(key) for about `wanted` keys, one from each stretch of equal length and not always
+// from the same place in it: a batch may be a table whose columns differ.
+template <class Visit>
+void ForSample(const uint64_t* keys, int64_t count, int64_t wanted, Visit visit) {
+  const int64_t stretch = std::max<int64_t>(1, count / wanted);
+  for (int64_t first = 0; first + stretch <= count; first += stretch) {
+    const uint64_t place =
+        Choose(MixKey(static_cast<uint64_t>(first)) >> 32, static_cast<uint64_t>(stretch));
+    visit(keys[first + static_cast<int64_t>(place)]);
+  }
+}
+
 }  // namespace
+
+void BatchPlan::Empty() {
+  num_occurrences_ = num_unique_ = window_first_ = window_size_ = 0;
+  num_workers_ = 0;
+}
 
 void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool) {
   HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
   // Empty until it is made: there may be no memory for it.
   state = State::kKeys;
-  num_occurrences_ = num_unique_ = window_first_ = window_size_ = 0;
-  num_workers_ = 0;
+  Empty();
   num_victims = 0;
   keys_.Reserve(count);
   num_occurrences_ = count;
   const int64_t useful = std::min<int64_t>(1 + count / kKeysPerWorker, num_parts);
-  num_workers_ = static_cast<int>(std::min<int64_t>(pool->num_threads(), useful));
-  while (static_cast<int>(workers_.size()) < num_workers_) workers_.emplace_back();
+  const auto num_workers = static_cast<int>(std::min<int64_t>(pool->num_threads(), useful));
+  while (static_cast<int>(workers_.size()) < num_workers) workers_.emplace_back();
+  num_workers_ = num_workers;
+  for (int i = 0; i < num_workers; ++i) {
+    WorkerBatch& batch = workers_[i].batch;
+    batch.num_unique = batch.num_occurrences = batch.num_missing = batch.num_hot = 0;
+  }
   ChooseOwners(keys, num_parts);
   is_sorted_ = false;
   was_pulled_each_ = false;
 }
 
-bool BatchPlan::IsPulledEach(const uint64_t* keys, int64_t count) {
+bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {
   if (pulls_to_wait_ > 0) {
     --pulls_to_wait_;
     return false;
   }
   if (count < kLeastPulledEach) return false;
-  uint64_t seen[(1 << kSeenBits) / 64] = {};
+  const int64_t wanted = std::clamp<int64_t>(count / 64, kLeastSampled, kMostSampled);
+  const uint64_t num_bits = PowerOfTwoFrom(kBitsOfSampled * static_cast<uint64_t>(wanted));
+  uint64_t* seen = seen_.Reserve(static_cast<int64_t>(num_bits / 64));
+  std::memset(seen, 0, num_bits / 8);
   int64_t num_sampled = 0;
   int64_t num_repeated = 0;
-  const int64_t stride = std::max<int64_t>(1, count / (kSampledKeys / 2));
-  for (int64_t i = 0; i < count; i += stride) {
-    const uint64_t place = MixKey(keys[i]) >> (64 - kSeenBits);
+  ForSample(keys, count, wanted, [&](uint64_t key) {
+    const uint64_t place = MixKey(key) & (num_bits - 1);
     const uint64_t bit = uint64_t{1} << (place % 64);
     num_repeated += (seen[place / 64] & bit) != 0;
     seen[place / 64] |= bit;
     ++num_sampled;
-  }
-  // Of so many distinct keys one in thirty meets another's bit.
-  return num_repeated * 16 < num_sampled;
+  });
+  // Of so many distinct keys one in 128 meets another's bit.
+  return num_repeated * 64 < num_sampled;
 }
 
-void BatchPlan::MissPulledEach() {
-  if (was_pulled_each_) pulls_to_wait_ = kPullsToWait;
+void BatchPlan::MissPulledEach(int64_t count) {
+  if (was_pulled_each_ && count == num_pulled_each_) pulls_to_wait_ = kPullsToWait;
 }
 
 void BatchPlan::BeginPullEach(bool only_reads) {
@@ -83,10 +108,9 @@ void BatchPlan::BeginPullEach(bool only_reads) {
 int64_t BatchPlan::EndPullEach() {
   const int64_t missing = num_missing();
   num_pulled_each_ = num_occurrences_;
-  num_occurrences_ = num_unique_ = 0;
-  window_first_ = window_size_ = 0;
-  num_workers_ = 0;
+  Empty();
   was_pulled_each_ = true;
+  if (missing > 0) pulls_to_wait_ = kPullsAfterMiss;
   return missing;
 }
 
@@ -106,11 +130,9 @@ void BatchPlan::ChooseOwners(const uint64_t* keys, int64_t num_parts) {
     return;
   }
   int64_t weights[kNumSubparts] = {};
-  const int64_t stride = std::max<int64_t>(1, num_occurrences_ / kSampledKeys);
   const int64_t group = kNumSubparts / num_parts;
-  for (int64_t i = 0; i < num_occurrences_; i += stride) {
-    weights[static_cast<int64_t>(MixKey(keys[i]) >> 58) / group] += 1;
-  }
+  ForSample(keys, num_occurrences_, kSampledKeys,
+            [&](uint64_t key) { weights[static_cast<int64_t>(MixKey(key) >> 58) / group] += 1; });
   int64_t loads[kMaxParts] = {};
   int order[kNumSubparts];
   for (int part = 0; part < num_parts; ++part) order[part] = part;
@@ -137,10 +159,10 @@ void BatchPlan::Prepare(Worker* worker) {
   WorkerBatch& batch = worker->batch;
   const int64_t most = num_occurrences_;
   batch.keys = worker->keys.Reserve(most + kKeyPadding);
-  batch.ids = worker->ids.Reserve(most + kChunkSlack);
-  batch.scan_positions = worker->scan_positions.Reserve(most + kChunkSlack);
-  batch.slots = worker->slots.Reserve(most + 8);
-  batch.missing = worker->missing.Reserve(most + 8);
+  batch.ids = worker->ids.Reserve(most + kOccurrencePadding);
+  batch.scan_positions = worker->scan_positions.Reserve(most + kOccurrencePadding);
+  batch.slots = worker->slots.Reserve(most);
+  batch.missing = worker->missing.Reserve(most);
   batch.num_missing = 0;
   batch.num_reserved = 0;
   batch.id_mask = 0;

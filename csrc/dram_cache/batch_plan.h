@@ -59,11 +59,13 @@ class BatchPlan {
     CountUnique();
   }
 
-  // True if deduplicating keys[count] for a pull would not pay: they hardly repeat, by a sample,
-  // and no push has lately come after such a pull, which has to deduplicate them after all.
-  bool IsPulledEach(const uint64_t* keys, int64_t count);
-  // A plan is wanted: if it is for the keys just pulled, that pull had better deduplicated.
-  void MissPulledEach();
+  // Whether keys[count] are to be pulled without deduplicating them: by a sample they hardly
+  // repeat, and such a pull has not lately missed a key, or come before a push, which needs them
+  // deduplicated after all. Counts the pulls.
+  bool ChoosePullEach(const uint64_t* keys, int64_t count);
+  // A plan for `count` keys is wanted: if as many were just pulled, they are probably the same, and
+  // that pull had better deduplicated.
+  void MissPulledEach(int64_t count);
   // Has every worker go through its share by pull(its batch): all keys of its parts, or, if rows
   // are only read, a piece of the batch. The plan is empty afterwards; returns how many keys were
   // missing.
@@ -140,6 +142,7 @@ class BatchPlan {
   void Prepare(Worker* worker);
   void GrowIdTable(Worker* worker, int32_t dim);
   static void Finish(Worker* worker);
+  void Empty();
   void BeginPullEach(bool only_reads);
   int64_t EndPullEach();
   void CountUnique();
@@ -147,6 +150,7 @@ class BatchPlan {
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
   Array<uint64_t> keys_;
+  Array<uint64_t> seen_;  // bits of sampled keys
   int64_t num_occurrences_ = 0;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;

@@ -12,7 +12,7 @@ inline namespace HPS_BUILD {
 
 inline constexpr int64_t kRowsAhead = 24;
 
-// The runs of a worker's hot keys: those of more than kRunLength occurrences. A run that is full is
+// The runs of a worker's hot keys: those of at least kRunLength occurrences. A run that is full is
 // set aside and combined with the key's earlier ones as a binary counter does: neighbours of equal
 // size, and at the end leftovers youngest to oldest. What is set aside lies behind the sums of the
 // unique keys; a key's are chained from the youngest on.

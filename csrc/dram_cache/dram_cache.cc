@@ -113,14 +113,14 @@ void DramCache::SweepBuckets() {
 
 void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
   Abandon(plan);
-  plan->MissPulledEach();
+  plan->MissPulledEach(count);
   plan->Build(keys, count, shape().num_parts, 0, pool_,
               [&](WorkerBatch* worker) { return loops_->deduplicate(worker, keys, count); });
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
   Abandon(plan);
-  if (plan->IsPulledEach(keys, count)) {
+  if (plan->ChoosePullEach(keys, count)) {
     const auto pull = [&](WorkerBatch* worker) {
       loops_->pull_each(view_, worker, keys, count, out);
     };

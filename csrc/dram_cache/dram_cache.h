@@ -27,7 +27,7 @@ struct DramCacheOptions {
 };
 
 struct DramCacheCounters {
-  int64_t hits = 0;           // unique keys of batches that were here
+  int64_t hits = 0;           // keys of batches that were here; see num_looked_up
   int64_t misses = 0;         // and that were not
   int64_t evictions = 0;      // stored rows that gave way
   int64_t write_backs = 0;    // of these, rows that had to be written below

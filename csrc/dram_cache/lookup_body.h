@@ -143,10 +143,10 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
     }
     if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
     const float* weights = WeightsAt(table, slot);
-    if (kTaking == Taking::kValue) {
+    if constexpr (kTaking == Taking::kValue) {
       CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
     }
-    if (kTaking == Taking::kOutput) {
+    if constexpr (kTaking == Taking::kOutput) {
       WriteRow<kDim, kStream>(weights, cache.dim, out + worker->scan_positions[id] * dim);
     }
   }
@@ -239,7 +239,7 @@ class Expander {
     for (; i < end; ++i) {
       const int64_t id = ids[i] & ~kFirstOfKey;
       if (id >= num_collected) break;
-      // What stands behind the last occurrence is some id of an earlier batch, and harmless.
+      // What stands behind the last occurrence is left over from earlier batches, and harmless.
       const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
       for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
       WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + worker_.scan_positions[i] * dim);
@@ -249,6 +249,11 @@ class Expander {
 
   void Finish() {
     UpTo(worker_.num_unique, worker_.num_occurrences);
+    Stop();
+  }
+
+  // Whatever was written can be seen, and written again, by others.
+  void Stop() {
     if constexpr (kStream) EndStream();
   }
 

@@ -8,6 +8,10 @@
 
 #include "dram_cache/batch_loops.h"
 
+#if defined(__AVX512DQ__)
+#include <immintrin.h>
+#endif
+
 namespace hps {
 inline namespace HPS_BUILD {
 

@@ -1,6 +1,6 @@
 // Moving embeddings: copy a row's weights to its occurrences, sum the gradients of its occurrences.
 //
-// Above it: batch_loops_body.h. Below it: nothing. `kDim` is the width if known when compiled, else
+// Above it: lookup_body.h. Below it: nothing. `kDim` is the width if known when compiled, else
 // 0. Sixteen floats are one register, two or four, as the instruction set has it; sums add in the
 // order of architecture's section on equal bits, so every form gives the same result.
 #pragma once

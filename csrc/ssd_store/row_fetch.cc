@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <system_error>
+#include <thread>
 
 namespace hps {
 namespace {
@@ -19,6 +21,7 @@ constexpr uint64_t kMostGap = uint64_t{16} << 10;
 constexpr uint64_t kMostReadBytes = uint64_t{128} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
 constexpr uint64_t kCheckedAtOnce = 96;
+constexpr uint64_t kRecordsOfThread = 8192;  // fewer are not worth another thread
 
 // A run of wanted records close enough to share a read.
 uint64_t EndOfRun(const WantedRecord* wanted, uint64_t first, uint64_t end, uint64_t most_skipped,
@@ -203,17 +206,15 @@ class RowFetch {
   uint64_t bytes_read_ = 0;
 };
 
-}  // namespace
-
-Status FetchRecords(const FetchSource& source, std::vector<WantedRecord> wanted,
-                    const uint64_t* keys, char* rows, uint64_t* bytes_read) {
-  SortByPlace(&wanted);
+// Fetches wanted[count], sorted by place, as many files at once as may be open.
+Status FetchShare(const FetchSource& source, const WantedRecord* wanted, uint64_t count,
+                  const uint64_t* keys, char* rows, std::atomic<uint64_t>* bytes_read) {
   RowFetch fetch(source, keys, rows);
   Status status;
-  for (uint64_t first = 0; status.ok() && first < wanted.size();) {
+  for (uint64_t first = 0; status.ok() && first < count;) {
     uint64_t end = first + 1;
     size_t num_files = 1;
-    for (; end < wanted.size(); ++end) {
+    for (; end < count; ++end) {
       if (wanted[end].segment == wanted[end - 1].segment) continue;
       if (++num_files > kMostOpenFiles) break;
     }
@@ -222,6 +223,35 @@ Status FetchRecords(const FetchSource& source, std::vector<WantedRecord> wanted,
   }
   *bytes_read += fetch.bytes_read();
   return status;
+}
+
+}  // namespace
+
+Status FetchRecords(const FetchSource& source, std::vector<WantedRecord> wanted,
+                    const uint64_t* keys, char* rows, uint64_t* bytes_read) {
+  SortByPlace(&wanted);
+  const uint64_t num_shares = std::clamp<uint64_t>(wanted.size() / kRecordsOfThread, 1,
+                                                   static_cast<uint64_t>(source.num_threads));
+  std::atomic<uint64_t> total{0};
+  std::vector<Status> done(num_shares);
+  const auto fetch = [&](uint64_t share) {
+    const uint64_t first = wanted.size() * share / num_shares;
+    const uint64_t end = wanted.size() * (share + 1) / num_shares;
+    done[share] = FetchShare(source, wanted.data() + first, end - first, keys, rows, &total);
+  };
+  std::vector<std::thread> helpers;
+  uint64_t next = 1;
+  try {
+    for (; next < num_shares; ++next) helpers.emplace_back(fetch, next);
+  } catch (const std::system_error&) {
+    // The system grants no more threads: this one does the rest.
+  }
+  fetch(0);
+  for (; next < num_shares; ++next) fetch(next);
+  for (std::thread& helper : helpers) helper.join();
+  *bytes_read += total;
+  for (Status& status : done) HPS_RETURN_IF_ERROR(std::move(status));
+  return Status::Ok();
 }
 
 }  // namespace hps

@@ -23,6 +23,7 @@ struct FetchSource {
   FileSystem* files = nullptr;
   FileCache* cache = nullptr;
   std::vector<std::shared_ptr<const Segment>> segments;  // by ordinal; only the wanted ones are set
+  int num_threads = 1;                                   // for a large batch
 };
 
 // Sorts by segment, then record.

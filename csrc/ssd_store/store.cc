@@ -48,6 +48,7 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
+  context_.num_threads = NumThreads();
   context_.cache = &cache_;
   context_.take_number = [this](uint64_t* number) { return TakeNumber(number); };
   context_.sync_later = [this](std::shared_ptr<File> file) {

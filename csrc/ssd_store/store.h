@@ -36,7 +36,7 @@ struct StoreOptions {
   std::vector<TableSchema> tables;  // ids are ignored
   uint64_t segment_bytes = uint64_t{256} << 20;
   uint32_t keep_last = 2;
-  int num_threads = 1;               // that load a cut and sync a checkpoint; 0: one a core
+  int num_threads = 1;               // that load a cut, sync a checkpoint, fetch; 0: one a core
   uint64_t snapshot_rows = 1 << 16;  // fewer are read from footers as fast as from a snapshot
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
@@ -169,6 +169,7 @@ class SsdStore {
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   Status LoadCut(const Checkpoint* cut);
   int NumLoadThreads(const Checkpoint* cut) const;
+  int NumThreads() const;
 
   // store_snapshot.cc
   bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);

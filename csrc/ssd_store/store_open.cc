@@ -236,7 +236,10 @@ int SsdStore::NumLoadThreads(const Checkpoint* cut) const {
   for (size_t i = 0; cut != nullptr && i < cut->tables.size(); ++i) {
     num_rows += cut->tables[i].num_rows;
   }
-  if (num_rows < kRowsOfOneThread) return 1;
+  return num_rows < kRowsOfOneThread ? 1 : NumThreads();
+}
+
+int SsdStore::NumThreads() const {
   if (options_.num_threads > 0) return options_.num_threads;
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }

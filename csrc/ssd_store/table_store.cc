@@ -158,7 +158,7 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
   HPS_CHECK(count <= UINT32_MAX);
   std::vector<WantedRecord> wanted;
   wanted.reserve(count);
-  FetchSource source{context_->files, context_->cache, {}};
+  FetchSource source{context_->files, context_->cache, {}, context_->num_threads};
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     source.segments.resize(segments_.size());

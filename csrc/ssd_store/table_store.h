@@ -32,6 +32,7 @@ struct StoreContext {
   std::string folder;
   uint64_t store_id = 0;
   uint64_t segment_bytes = 0;
+  int num_threads = 1;  // of a fetch
   FileCache* cache = nullptr;
   std::function<Status(uint64_t* number)> take_number;           // a file number never used before
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
