@@ -29,7 +29,7 @@ class OpenOptions(TypedDict, total=False):
 
     segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
-    threads: that load a cut; 0 is one a core. Changes no bit.
+    threads: that load a cut and share a large fetch; 0 is one a core. Changes no bit.
     snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.
     read_only: beside a writer or without one; needs a store.
     direct_io: segments are read past the page cache (O_DIRECT), so that it stays free for others;
