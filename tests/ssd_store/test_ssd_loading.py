@@ -78,7 +78,7 @@ def test_the_first_damaged_footer_is_named(tmp_path: Path, threads: int) -> None
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     segments = sorted(tmp_path.glob("segment-*"))
-    # In order of their entries, by sequence and generation: compaction's outputs have later numbers.
+    # In order of their entries: an output of compaction has a later number than its sequence.
     chosen = sorted(
         random.Random(seed).sample(segments[:-1], 3),
         key=lambda file: struct.unpack_from("<QI", file.read_bytes(), 32),
