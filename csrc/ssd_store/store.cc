@@ -350,8 +350,10 @@ Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::s
 
 // Everything in the folder that bears a store's name and that no kept checkpoint, no table, no
 // living reader and no running call needs. Leftovers of killed processes go the same way. An error
-// is of no weight after a durable record: what stays is met again next time.
+// is of no weight after a durable record: what stays is met again next time. A store that stopped
+// removes nothing: the manifest on disk may be newer than the one that it knows.
 Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
+  if (!failure_.empty()) return Status::Ok();
   PinnedFiles pinned;
   HPS_RETURN_IF_ERROR(ReadPins(files_, options_.path, &pinned));
   *holders = pinned.holders;
