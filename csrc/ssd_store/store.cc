@@ -276,10 +276,13 @@ Status SsdStore::SyncCut(Checkpoint* checkpoint) {
   return Status::Ok();
 }
 
+// Of a checkpoint that was not made. Open files would keep their space.
 void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
   for (const Extra& extra : checkpoint.extras) {
     if (extra.file_number == 0) continue;
-    (void)files_->Unlink(ExtraPath(options_.path, extra.file_number)).ok();
+    const std::string path = ExtraPath(options_.path, extra.file_number);
+    std::erase_if(unsynced_, [&](const auto& file) { return file->path() == path; });
+    (void)files_->Unlink(path).ok();
   }
 }
 

@@ -208,6 +208,39 @@ void DisturbTransfers(const Lab& lab, uint64_t seed, Recipe* recipe) {
   recipe->Note(wrong, static_cast<int64_t>(seed), 0);
 }
 
+// Descriptors of this process that keep the space of extras which have no name any more.
+int NumOpenExtras() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string path = std::filesystem::read_symlink(entry, gone);
+    count += path.find("/extra-") != std::string::npos;
+  }
+  return count;
+}
+
+// A checkpoint that the disk cannot take, at its second extra or behind both, is tried again.
+void TestARefusedCheckpointGivesItsSpaceBack(const Lab& lab) {
+  const std::vector<NamedBlob> blobs = {{"one", std::string(6000, '1')},
+                                        {"two", std::string(6000, '2')}};
+  for (const int64_t space : {9000, 12010}) {
+    Life life;
+    life.Start(lab, 1);
+    CheckpointSummary summary;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      FaultFileSystem::Faults faults;
+      faults.space_left = space;
+      life.Arm(faults);
+      const Status refused = life.store->MakeCheckpoint("", blobs, &summary);
+      HPS_CHECK(refused.os_error() == ENOSPC && life.files.faults.space_left < space - 6000 + 1);
+      HPS_CHECK(NumOpenExtras() == 0 && lab.NumFiles("extra-") <= 1);
+    }
+    life.Arm({});
+    HPS_CHECK(life.store->MakeCheckpoint("", blobs, &summary).ok());
+    HPS_CHECK(lab.NumFiles("extra-") == 2);
+  }
+}
+
 void RunF1(const Lab& lab, uint64_t num_seeds, Account* account) {
   Recipe recipe;
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
@@ -281,6 +314,7 @@ int main(int argc, char** argv) {
   const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
   const hps::Lab lab;
   hps::Account account;
+  hps::TestARefusedCheckpointGivesItsSpaceBack(lab);
   hps::RunF1(lab, is_full ? 100 : 2, &account);
   hps::RunF2(lab, is_full ? 20 : 1, is_full ? 61 : 307, &account);
   hps::RunF3(lab, is_full ? 30 : 2, &account);
