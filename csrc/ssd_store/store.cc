@@ -98,18 +98,19 @@ Status SsdStore::CheckWritable() const {
   if (options_.read_only) {
     return Status(StatusCode::kStore, options_.path + ": the store was opened read-only", EROFS);
   }
-  if (!failure_.empty()) {
-    return Status(StatusCode::kStore,
-                  options_.path + ": the store stopped after an error (" + failure_ +
-                      "); open it again to go on from its newest checkpoint",
-                  EIO);
-  }
-  return Status::Ok();
+  return failure_.empty() ? Status::Ok() : Stopped(StatusCode::kStore, EIO);
 }
 
-Status SsdStore::Settle(Status status) {
-  if (failure_.empty()) failure_ = status.message();
-  return status;
+Status SsdStore::Stopped(StatusCode code, int os_error) const {
+  return Status(code,
+                options_.path + ": the store stopped after an error (" + failure_ +
+                    "); open it again to go on from its newest checkpoint",
+                os_error);
+}
+
+Status SsdStore::Settle(const Status& status) {
+  if (failure_.empty()) failure_ = WithoutAdvice(status.message());
+  return Stopped(status.code(), status.os_error());
 }
 
 // A failed sync is never retried: the kernel may have dropped the pages and call the next one a

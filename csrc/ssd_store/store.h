@@ -157,7 +157,9 @@ class SsdStore {
   Status SyncCut(Checkpoint* checkpoint);
 
   Status CheckWritable() const;
-  Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
+  Status Stopped(StatusCode code, int os_error) const;
+  // Stops the store after an error that leaves the disk unknown; the error that says so.
+  Status Settle(const Status& status);
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
   Status SyncBefore(File* current);

@@ -147,7 +147,7 @@ Status SsdStore::CompactOnce(size_t table, Runner runner, uint64_t below, bool* 
 Status SsdStore::EndCompaction(size_t table, std::unique_ptr<Compaction> compaction,
                                Status status) {
   const std::lock_guard<std::mutex> lock(writer_);
-  if (compaction->has_failed_sync()) (void)Settle(status).ok();
+  if (compaction->has_failed_sync()) status = Settle(status);
   if (status.os_error() == ECANCELED) {
     status = Status::Ok();  // nothing was gained, nothing was lost
     tables_[table]->End(compaction->plan(), false, &retired_);
