@@ -152,6 +152,8 @@ class SsdStore {
   void WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock);
   enum class Runner { kThread, kAppend, kCompact };
   Status CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained);
+  Status BeginCompaction(size_t table, Runner runner, uint64_t below, bool* has_gained,
+                         std::unique_ptr<Compaction>* compaction);
   Status EndCompaction(size_t table, std::unique_ptr<Compaction> compaction, Status status);
   Status RenewCheckpoint();
   Status SyncCut(Checkpoint* checkpoint);

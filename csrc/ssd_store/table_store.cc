@@ -137,6 +137,7 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
   }
   for (uint64_t first = 0; first < count; first += kLockedKeys) {
     const uint64_t end = std::min(count, first + kLockedKeys);
+    writer_->ReserveTombstones(end - first);
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     for (uint64_t i = first; i < end; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));

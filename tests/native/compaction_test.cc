@@ -5,6 +5,7 @@
 // Above it: ctest. Below it: compaction_lab.h, fault_file_system.h, csrc/ssd_store.
 #include <cerrno>
 #include <cstdio>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -270,6 +271,45 @@ bool IsWithinBound(const SsdStore& store) {
   return figures.segment_bytes <= 2 * figures.live_bytes + 4 * store.table(0).FullSegmentBytes();
 }
 
+// Refuses memory at a read of a compaction. False if it has fewer reads.
+bool RefuseMemoryAt(const CompactionLab& lab, int64_t read) {
+  lab.Reset();
+  ReadHooks files;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok() && Save(store.get()).ok());
+  int64_t num_reads = 0;
+  const auto compact = [&] {
+    num_reads = 0;
+    files.on_read = [&](const std::string&) {
+      if (num_reads++ == read) throw std::bad_alloc();
+    };
+    const Status status = store->Compact(0, 1);
+    files.on_read = nullptr;
+    return status;
+  };
+  const Status status = compact();
+  if (num_reads <= read) return false;
+  HPS_CHECK(status.os_error() == ENOMEM && store->Figures().compaction_failures == 1);
+  HPS_CHECK(Holds(*store, kKeys, state));
+  for (uint64_t value = 3; value < 30; ++value) {  // the bound asks for a compaction on the way
+    HPS_CHECK(Put(store.get(), Range(value % 3, kKeys, 3), value, &state).ok());
+  }
+  HPS_CHECK(store->Figures().compactions > 0 && IsWithinBound(*store));
+  HPS_CHECK(store->Compact(0, 1).ok() && Save(store.get()).ok());
+  HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
+  HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
+  return true;
+}
+
+void TestRefusedMemoryEndsTheCompactionAlone(const CompactionLab& lab) {
+  int64_t read = 0;
+  while (RefuseMemoryAt(lab, read)) ++read;
+  HPS_CHECK(read > 8);
+}
+
 void TestSegmentsStayUnderTheBound(const CompactionLab& lab) {
   lab.Reset();
   std::unique_ptr<SsdStore> store;
@@ -390,6 +430,7 @@ int main() {
   hps::TestWhatIsStoredMeanwhileWins(lab);
   hps::TestCheckpointInTheMiddleOfAnInstall(lab);
   hps::TestAFailedCommitBesideACompactionLosesNothing(lab);
+  hps::TestRefusedMemoryEndsTheCompactionAlone(lab);
   hps::TestSegmentsStayUnderTheBound(lab);
   hps::TestSpaceComesBackAfterMassErase(lab);
   hps::TestFullDiskNeitherLosesNorHangs(lab);
