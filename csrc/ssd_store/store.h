@@ -144,7 +144,7 @@ class SsdStore {
   Status TakeNumber(uint64_t* number);
 
   // store_compact.cc
-  void StartCompactor();
+  Status StartCompactor();
   void RunCompactor();
   void NoteChange(uint64_t bytes);
   void WakeCompactor();

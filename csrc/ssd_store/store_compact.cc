@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <new>
+#include <system_error>
 
 #include "ssd_store/store.h"
 
@@ -27,16 +28,25 @@ constexpr std::chrono::seconds kPauseAfterFailure{1};
 
 }  // namespace
 
-void SsdStore::StartCompactor() {
-  if (!options_.compacts_in_background) return;
+Status SsdStore::StartCompactor() {
+  if (!options_.compacts_in_background) return Status::Ok();
   is_due_ = true;
   // Signals are for the threads of the process that holds the store, not for this one.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  compactor_ = std::thread([this] { RunCompactor(); });
+  Status status;
+  try {
+    compactor_ = std::thread([this] { RunCompactor(); });
+  } catch (const std::system_error&) {
+    status = Status(StatusCode::kStore,
+                    options_.path + ": the system grants no thread for compaction; raise the "
+                                    "limit of threads, or open with compact_in_background=False",
+                    EAGAIN);
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
 }
 
 void SsdStore::RunCompactor() {

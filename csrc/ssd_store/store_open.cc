@@ -191,8 +191,7 @@ Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
-  StartCompactor();
-  return Status::Ok();
+  return StartCompactor();
 }
 
 Status SsdStore::OpenReader() {
