@@ -229,18 +229,37 @@ def _compare(stored: TableSchema, asked: TableSchema) -> None:
         raise _mismatch(asked.name, "initializer", _initializer(stored), _initializer(asked))
 
 
-def sync(path: Path) -> None:
-    """fsync of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
+class SyncError(OSError):
+    """An fsync failed: nobody knows what the disk holds, and another one may lie."""
+
+
+def _fsync(descriptor: int, path: Path) -> None:
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        raise SyncError(error.errno, f"{error.strerror} in fsync", str(path)) from error
+
+
+def sync(path: Path) -> None:
+    """fsync of a file or a folder.
+
+    Raises:
+        SyncError: it failed, and may not be tried again.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _fsync(descriptor, path)
     finally:
         os.close(descriptor)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a whole file and syncs it; its name is durable when its folder has been synced."""
+    """Writes a whole file and syncs it; its name is durable when its folder has been synced.
+
+    Raises:
+        SyncError: as sync.
+    """
     with path.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        _fsync(file.fileno(), path)
