@@ -19,7 +19,7 @@ from ssd_twin import dump, fetch, keys_of, make_rows, schema
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
-from hps.ssd_store import SsdStore, engine_of, open_store, verify
+from hps.ssd_store import SsdStore, clone, engine_of, open_store, verify
 from tests.lab import Lab, evictions, random_floats, random_keys, table
 from tests.logs import write_criteo
 
@@ -340,6 +340,12 @@ def test_nothing_is_left_of_a_writer_that_was_killed_or_closed(kept: Path) -> No
     assert list(kept.glob("live-*")) == []
 
 
+def test_a_clone_is_refused_by_the_engines_name(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="engine 'rocksdb' cannot be cloned; copy"):
+        clone(kept, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 class FailingSync:
     """os.fsync, of which one call fails."""
 
@@ -363,9 +369,9 @@ def test_a_sync_that_fails_stops_the_store(
     while True:
         fails_at += 1
         with RocksDbStore.open(kept, [schema()]) as store:
-            before = dump(store)
+            before = dump(store, "ads")
             store.append("ads", make_rows(KEYS[:50], 100 + fails_at))
-            after = dump(store)
+            after = dump(store, "ads")
             with monkeypatch.context() as patch:
                 sync = FailingSync(patch, fails_at, number)
                 try:
@@ -386,10 +392,10 @@ def test_a_sync_that_fails_stops_the_store(
                     with pytest.raises(StoreError, match="the store stopped.*open it again"):
                         change()
                 assert sync.num_calls == num_calls == fails_at
-            assert dump(store) == after
+            assert dump(store, "ads") == after
         assert verify(kept) == []
         with RocksDbStore.open(kept, [schema()]) as store:
-            assert dump(store) in (before, after)
+            assert dump(store, "ads") in (before, after)
     assert fails_at > 8
 
 
