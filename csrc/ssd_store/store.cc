@@ -4,6 +4,8 @@
 // store_compact.cc's.
 #include "ssd_store/store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -44,7 +46,8 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
       cache_(files, kMostOpenFiles,
              options.direct_io ? OpenMode::kReadDirect : OpenMode::kReadScattered),
       manifest_(files, options.path),
-      pace_(options.compaction_bytes_per_second) {
+      owner_(getpid()),
+      waiting_(std::make_unique<Waiting>(options.compaction_bytes_per_second)) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
@@ -74,7 +77,18 @@ Status SsdStore::CheckReadable() const {
   return Status::Ok();
 }
 
+// Takes no lock: one of the parent's threads may have held it at the fork.
+uint64_t SsdStore::Abandon() {
+  is_closed_ = true;
+  (void)waiting_.release();
+  if (pin_ != nullptr) pin_->Abandon();
+  pin_.reset();
+  lock_.reset();
+  return 0;
+}
+
 uint64_t SsdStore::Close() {
+  if (getpid() != owner_) return Abandon();
   {
     const std::lock_guard<std::mutex> lock(writer_);
     is_closed_ = true;

@@ -126,7 +126,8 @@ class SsdStore {
   Status CheckReadable() const;
   // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
   // later call is refused. A writer that stands at its current cut leaves a snapshot of the index,
-  // if that pays and the disk allows; the result is its size, else 0.
+  // if that pays and the disk allows; the result is its size, else 0. In a forked child it lets go
+  // of the child's share alone: the files are the parent's.
   uint64_t Close();
 
  private:
@@ -158,6 +159,7 @@ class SsdStore {
   Status RenewCheckpoint();
   Status SyncCut(Checkpoint* checkpoint);
 
+  uint64_t Abandon();
   Status CheckWritable() const;
   Status Stopped(StatusCode code, int os_error) const;
   // Stops the store after an error that leaves the disk unknown; the error that says so.
@@ -191,7 +193,18 @@ class SsdStore {
   uint64_t reader_cut_ = 0;
   std::vector<std::unique_ptr<TableStore>> tables_;
 
-  TurnLock mutations_;         // one mutation at a time; held also while it waits for space
+  // What threads wait on, on the heap: a forked child lacks those threads, so it cannot destroy it.
+  struct Waiting {
+    explicit Waiting(uint64_t bytes_per_second) : pace(bytes_per_second) {}
+    TurnLock mutations;
+    CompactionPace pace;
+    std::condition_variable progress;
+    std::thread compactor;
+  };
+  const int owner_;  // the process that opened it
+  std::unique_ptr<Waiting> waiting_;
+
+  TurnLock& mutations_ = waiting_->mutations;  // held also while a mutation waits for space
   std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
   mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;
@@ -206,9 +219,9 @@ class SsdStore {
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
   bool is_changed_ = false;                      // something was stored since the current cut
 
-  CompactionPace pace_;
-  std::thread compactor_;
-  std::condition_variable progress_;  // with writer_: work is due, or a compaction has ended
+  CompactionPace& pace_ = waiting_->pace;
+  std::thread& compactor_ = waiting_->compactor;
+  std::condition_variable& progress_ = waiting_->progress;  // with writer_: work is due, or done
   bool is_due_ = false;
   bool is_failing_ = false;     // the last compaction failed; nobody waits for the next
   uint64_t due_bytes_ = 0;      // stored since work was last due
