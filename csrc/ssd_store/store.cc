@@ -184,7 +184,9 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
     HPS_RETURN_IF_ERROR(CheckWritable());
     is_changed_ = true;
     const Status status = target.Append(rows + first * target.schema().row_bytes, size);
-    if (!status.ok()) return status.os_error() == ENOMEM ? Settle(status) : status;
+    // Stored, but not all in the index.
+    const bool is_lame = status.os_error() == ENOMEM || status.os_error() == EOVERFLOW;
+    if (!status.ok()) return is_lame ? Settle(status) : status;
     NoteChange(size * target.RowSpace());
     first += size;
   }
