@@ -1,6 +1,6 @@
 // Segment: one file of records, and the writer that fills and seals it.
 //
-// Above it: table_store, verify, recovery. Below it: format, file_system. A segment is written by
+// Above it: table_store, compaction, verify. Below it: format, file_system. A segment is written by
 // one SegmentWriter, sealed by its footer and immutable from then on. A record is a row image and
 // its checksum. Reading is safe from any thread, also of an unsealed segment up to what has been
 // written.

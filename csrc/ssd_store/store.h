@@ -118,7 +118,7 @@ class SsdStore {
   // Makes a store of its own at `target`, a folder that is empty or not there, which holds the
   // current cut (of a reader: the one it opened) and nothing else. Its files are links to those
   // here, which neither store ever changes; copies where the system has no links, or `may_link` is
-  // false. All are checked before CURRENT makes them a store. After an error the folder is empty.
+  // false. All are checked before CURRENT makes them a store. After an error only a LOCK is there.
   Status Clone(const std::string& target, bool may_link, CloneSummary* summary) const;
   FileCache* cache() { return &cache_; }
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
@@ -157,8 +157,8 @@ class SsdStore {
                          std::unique_ptr<Compaction>* compaction);
   Status EndCompaction(size_t table, std::unique_ptr<Compaction> compaction, Status status);
   Status RenewCheckpoint();
-  Status SyncCut(Checkpoint* checkpoint);
 
+  // store.cc
   uint64_t Abandon();
   Status CheckWritable() const;
   Status Stopped(StatusCode code, int os_error) const;
@@ -167,12 +167,13 @@ class SsdStore {
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
   Status SyncBefore(File* current);
+  Status SyncCut(Checkpoint* checkpoint);
   Status PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
   void RemoveExtras(const Checkpoint& checkpoint);
   Status CheckCut(const Checkpoint& cut);
   Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
   std::vector<uint64_t> Superseded(const std::string& tag) const;
-  Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
+  Status RemoveUnneeded(std::vector<std::string>* holders);
   Status LoadCut(const Checkpoint* cut);
   int NumLoadThreads(const Checkpoint* cut) const;
   int NumThreads() const;
@@ -180,7 +181,9 @@ class SsdStore {
   // store_snapshot.cc
   bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);
   uint64_t SaveSnapshot();
-  Status RemoveUnneeded(std::vector<std::string>* holders);
+
+  // store_queries.cc
+  Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
   FileSystem* files_;

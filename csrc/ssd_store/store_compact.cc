@@ -41,8 +41,9 @@ Status SsdStore::StartCompactor() {
     compactor_ = std::thread([this] { RunCompactor(); });
   } catch (const std::system_error&) {
     status = Status(StatusCode::kStore,
-                    options_.path + ": the system grants no thread for compaction; raise the "
-                                    "limit of threads, or open with compact_in_background=False",
+                    options_.path +
+                        ": the system grants no thread for compaction; raise the "
+                        "limit of threads, or open with compact_in_background=False",
                     EAGAIN);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -26,8 +26,8 @@ std::string Describe(double first, double second) {
 
 Status Mismatch(const std::string& subject, const std::string& field, const std::string& stored,
                 const std::string& value) {
-  return Status(StatusCode::kConfig, subject + ": stored " + field + " is " +
-                                         stored + ", asked is " + value +
+  return Status(StatusCode::kConfig, subject + ": stored " + field + " is " + stored +
+                                         ", asked is " + value +
                                          "; it is fixed once the store exists: ask for the stored "
                                          "one, or use another path");
 }

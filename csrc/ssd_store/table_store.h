@@ -4,7 +4,7 @@
 // Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
 // Snapshot may run beside them from any thread, and so may the copying and installing of one
 // compaction. Below it: key_index, segment, row_fetch. The lock here covers memory only: no I/O
-// happens under it, except in Load.
+// happens under it, except in Load and LoadSnapshot.
 #pragma once
 
 #include <atomic>

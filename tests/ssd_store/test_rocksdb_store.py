@@ -389,7 +389,7 @@ def test_a_sync_that_fails_stops_the_store(
                     lambda: store.erase("ads", KEYS[:1]),
                     lambda: store.delete_checkpoint("first"),
                 ):
-                    with pytest.raises(StoreError, match="the store stopped.*open it again"):
+                    with pytest.raises(StoreError, match=r"the store stopped.*open it again"):
                         change()
                 assert sync.num_calls == num_calls == fails_at
             assert dump(store, "ads") == after

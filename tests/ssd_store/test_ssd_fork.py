@@ -1,4 +1,4 @@
-"""A forked child that lets go of a store it inherited leaves the parent's files and threads alone."""
+"""A forked child that drops a store it inherited leaves the parent's files and threads alone."""
 
 import subprocess
 import sys
