@@ -294,10 +294,13 @@ bool RefuseMemoryAt(const CompactionLab& lab, int64_t read) {
   if (num_reads <= read) return false;
   HPS_CHECK(status.os_error() == ENOMEM && store->Figures().compaction_failures == 1);
   HPS_CHECK(Holds(*store, kKeys, state));
-  for (uint64_t value = 3; value < 30; ++value) {  // the bound asks for a compaction on the way
-    HPS_CHECK(Put(store.get(), Range(value % 3, kKeys, 3), value, &state).ok());
+  std::mt19937_64 random(11);
+  for (uint64_t value = 3; value < 60; ++value) {
+    std::vector<uint64_t> keys;
+    for (int i = 0; i < 50; ++i) keys.push_back(random() % (1 + random() % kKeys));
+    HPS_CHECK(Put(store.get(), keys, value, &state).ok() && IsWithinBound(*store));
   }
-  HPS_CHECK(store->Figures().compactions > 0 && IsWithinBound(*store));
+  HPS_CHECK(store->Figures().append_waits > 0 && store->Figures().compactions > 0);
   HPS_CHECK(store->Compact(0, 1).ok() && Save(store.get()).ok());
   HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
   HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
