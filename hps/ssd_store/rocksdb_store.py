@@ -222,7 +222,8 @@ class RocksDbStore:
             StoreError: the store is closed, read-only, or has stopped.
         """
         self._check_writable()
-        return self._worker.run(self._stop_if_unsynced, work, *arguments)
+        result: _Result = self._worker.run(self._stop_if_unsynced, work, *arguments)
+        return result
 
     def _stop_if_unsynced(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         self._check_writable()  # again: a change that was waiting comes after the failure
