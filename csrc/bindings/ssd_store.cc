@@ -108,8 +108,10 @@ void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags
   ThrowIfError(store.CheckReadable());
   CheckLengths(keys.shape(0), found.shape(0), "found");
   const nb::gil_scoped_release release;
-  ThrowIfError(store.table(table).Fetch(keys.data(), keys.shape(0),
-                                        reinterpret_cast<char*>(rows.data()), found.data()));
+  const Status fetched = store.table(table).Fetch(
+      keys.data(), keys.shape(0), reinterpret_cast<char*>(rows.data()), found.data());
+  ThrowIfError(store.CheckReadable());  // a restore that fails meanwhile empties the table
+  ThrowIfError(fetched);
 }
 
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
@@ -118,6 +120,7 @@ void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) 
   CheckLengths(keys.shape(0), found.shape(0), "found");
   const nb::gil_scoped_release release;
   asked.Contains(keys.data(), keys.shape(0), found.data());
+  ThrowIfError(store.CheckReadable());
 }
 
 void Erase(SsdStore& store, size_t table, ConstKeys keys, Flags found) {

@@ -1,9 +1,9 @@
 // ThreadPool: runs one function on every worker and waits; workers block between calls.
 //
-// Above it: dram_cache, reader. Below it: nothing. A pool that spins is ruinous on a busy machine,
-// so workers look for work for some microseconds, as long as a wake-up takes, then sleep. Run may
-// be called by one thread at a time; the caller works as worker 0, so a pool of one thread never
-// switches. Owned by whoever made it; joins in its destructor.
+// Above it: dram_cache, ssd_store, reader. Below it: nothing. A pool that spins is ruinous on a
+// busy machine, so workers look for work for some microseconds, as long as a wake-up takes, then
+// sleep. Run may be called by one thread at a time; the caller works as worker 0, so a pool of one
+// thread never switches. Owned by whoever made it; joins in its destructor.
 #pragma once
 
 #include <atomic>

@@ -143,8 +143,9 @@ Status Compaction::CopyRun(const Segment& segment, uint64_t first, const uint64_
   return Status::Ok();
 }
 
-// Behind all records: what they hide was gone when the records were copied. A key that is stored
-// needs none, its record hides whatever is older.
+// Behind the records of this input and of those before it: what the tombstones hide was gone when
+// these were copied, and the key of a record that is still to be copied is stored. A key that is
+// stored needs none, its record hides whatever is older.
 void Compaction::CarryTombstones(const std::vector<Tombstone>& tombstones) {
   std::vector<uint64_t> keys(tombstones.size());
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = tombstones[i].key;

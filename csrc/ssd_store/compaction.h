@@ -37,12 +37,13 @@ class CompactionPace {
 
 class Compaction {
  public:
-  // A plan that has begun. `is_paced` false: as fast as it goes, until `pace` is stopped.
+  // Of a plan that has begun, or is about to.
   Compaction(StoreContext* context, TableStore* table, CompactionPlan plan)
       : context_(context), table_(table), plan_(std::move(plan)) {}
 
   // Copies, seals, syncs, installs. After an error all rows are still where the index says, but
   // some may be in the output already. ECANCELED: a cut was loaded, or the pace was stopped.
+  // `is_paced` false: as fast as it goes, but `pace` may still be stopped.
   Status Run(CompactionPace* pace, bool is_paced);
   // The error was of the output's sync: what the disk holds is unknown.
   bool has_failed_sync() const { return has_failed_sync_; }

@@ -1,6 +1,6 @@
 // FileCache: keeps a bounded number of files open for reading, whatever the number of segments.
 //
-// Above it: row_fetch, scan, recovery. Below it: file_system. The file asked for longest ago is
+// Above it: table_store, row_fetch, scan. Below it: file_system. The file asked for longest ago is
 // closed first; one that is still in use lives on until its user lets go. Thread-safe.
 #pragma once
 

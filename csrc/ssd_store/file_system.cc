@@ -6,8 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace hps {
+namespace {
+
+constexpr std::string_view kAdvice = "; nothing stored was lost: free space and repeat the call";
+
+}  // namespace
 
 bool File::ReadCached(uint64_t, uint64_t, void*) { return false; }
 
@@ -26,10 +32,12 @@ Status FileSystem::ReadBatch(const BatchRead* reads, uint64_t count, const ReadS
 
 Status SystemError(const std::string& action, const std::string& path, int error) {
   std::string message = "cannot " + action + " " + path + ": " + std::strerror(error);
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    message += "; nothing stored was lost: free space and repeat the call";
-  }
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) message += kAdvice;
   return Status(StatusCode::kStore, message, error);
+}
+
+std::string WithoutAdvice(const std::string& message) {
+  return message.ends_with(kAdvice) ? message.substr(0, message.size() - kAdvice.size()) : message;
 }
 
 Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes) {

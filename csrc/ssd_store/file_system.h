@@ -103,7 +103,11 @@ FileSystem* PosixFileSystem();
 std::unique_ptr<FileSystem> MakePosixFileSystem(BatchMethod method);
 
 // kStore: what was tried, on which path, and the system's own words for `error` (an errno value).
+// Of a full disk it advises to repeat the call, as it is right for all calls but those after which
+// nobody knows what the disk holds.
 Status SystemError(const std::string& action, const std::string& path, int error);
+// Its message for a caller that may not repeat the call.
+std::string WithoutAdvice(const std::string& message);
 
 // Reads a whole file.
 Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes);

@@ -76,8 +76,8 @@ class PosixFiles final : public FileSystem {
   }
 
   Status Link(const std::string& source, const std::string& target) override {
-    if (link(source.c_str(), target.c_str()) != 0) return SystemError("link to", target, errno);
-    return Status::Ok();
+    if (link(source.c_str(), target.c_str()) == 0) return Status::Ok();
+    return SystemError("link " + source + " to", target, errno);
   }
 
   Status List(const std::string& path, std::vector<std::string>* names) override {
@@ -126,8 +126,8 @@ class PosixFiles final : public FileSystem {
 
 }  // namespace
 
-Status FileSystem::Link(const std::string&, const std::string& target) {
-  return SystemError("link to", target, EOPNOTSUPP);
+Status FileSystem::Link(const std::string& source, const std::string& target) {
+  return SystemError("link " + source + " to", target, EOPNOTSUPP);
 }
 
 FileSystem* PosixFileSystem() {

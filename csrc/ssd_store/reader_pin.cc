@@ -66,6 +66,7 @@ Status ReaderPin::Create(FileSystem* files, const std::string& folder,
 }
 
 ReaderPin::~ReaderPin() {
+  if (file_ == nullptr) return;
   (void)files_->Unlink(file_->path()).ok();  // a pin left behind is removed by the next writer
 }
 

@@ -24,6 +24,9 @@ class ReaderPin {
                        std::unique_ptr<ReaderPin>* pin);
   ~ReaderPin();
 
+  // In a forked child: the pin is the parent's and stays.
+  void Abandon() { file_.reset(); }
+
   // From now on only these files are needed.
   Status Narrow(uint64_t checkpoint, const std::vector<uint64_t>& file_numbers);
 

@@ -1,11 +1,12 @@
 // Segment: one file of records, and the writer that fills and seals it.
 //
-// Above it: table_store, verify, recovery. Below it: format, file_system. A segment is written by
+// Above it: table_store, compaction, verify. Below it: format, file_system. A segment is written by
 // one SegmentWriter, sealed by its footer and immutable from then on. A record is a row image and
 // its checksum. Reading is safe from any thread, also of an unsealed segment up to what has been
 // written.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -69,6 +70,13 @@ class SegmentWriter {
   // left.
   Status Append(const char* rows, uint64_t count);
   void AddTombstone(uint64_t key) { tombstones_.push_back({key, segment_->info.num_records}); }
+  // Makes room, so that the next `count` tombstones cannot fail for lack of memory.
+  void ReserveTombstones(uint64_t count) {
+    const uint64_t wanted = tombstones_.size() + count;
+    if (wanted > tombstones_.capacity()) {
+      tombstones_.reserve(std::max<uint64_t>(wanted, 2 * tombstones_.capacity()));
+    }
+  }
   // Writes the footer, whose keys are read back from the records (and checked) rather than kept in
   // memory. Not synced yet: the caller keeps file() and syncs it.
   Status Seal();

@@ -4,6 +4,8 @@
 // store_compact.cc's.
 #include "ssd_store/store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -44,7 +46,8 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
       cache_(files, kMostOpenFiles,
              options.direct_io ? OpenMode::kReadDirect : OpenMode::kReadScattered),
       manifest_(files, options.path),
-      pace_(options.compaction_bytes_per_second) {
+      owner_(getpid()),
+      waiting_(std::make_unique<Waiting>(options.compaction_bytes_per_second)) {
   context_.files = files;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
@@ -74,7 +77,18 @@ Status SsdStore::CheckReadable() const {
   return Status::Ok();
 }
 
+// Takes no lock: one of the parent's threads may have held it at the fork.
+uint64_t SsdStore::Abandon() {
+  is_closed_ = true;
+  (void)waiting_.release();
+  if (pin_ != nullptr) pin_->Abandon();
+  pin_.reset();
+  lock_.reset();
+  return 0;
+}
+
 uint64_t SsdStore::Close() {
+  if (getpid() != owner_) return Abandon();
   {
     const std::lock_guard<std::mutex> lock(writer_);
     is_closed_ = true;
@@ -98,18 +112,19 @@ Status SsdStore::CheckWritable() const {
   if (options_.read_only) {
     return Status(StatusCode::kStore, options_.path + ": the store was opened read-only", EROFS);
   }
-  if (!failure_.empty()) {
-    return Status(StatusCode::kStore,
-                  options_.path + ": the store stopped after an error (" + failure_ +
-                      "); open it again to go on from its newest checkpoint",
-                  EIO);
-  }
-  return Status::Ok();
+  return failure_.empty() ? Status::Ok() : Stopped(StatusCode::kStore, EIO);
 }
 
-Status SsdStore::Settle(Status status) {
-  if (failure_.empty()) failure_ = status.message();
-  return status;
+Status SsdStore::Stopped(StatusCode code, int os_error) const {
+  return Status(code,
+                options_.path + ": the store stopped after an error (" + failure_ +
+                    "); open it again to go on from its newest checkpoint",
+                os_error);
+}
+
+Status SsdStore::Settle(const Status& status) {
+  if (failure_.empty()) failure_ = WithoutAdvice(status.message());
+  return Stopped(status.code(), status.os_error());
 }
 
 // A failed sync is never retried: the kernel may have dropped the pages and call the next one a
@@ -169,7 +184,9 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
     HPS_RETURN_IF_ERROR(CheckWritable());
     is_changed_ = true;
     const Status status = target.Append(rows + first * target.schema().row_bytes, size);
-    if (!status.ok()) return status.os_error() == ENOMEM ? Settle(status) : status;
+    // Stored, but not all in the index.
+    const bool is_lame = status.os_error() == ENOMEM || status.os_error() == EOVERFLOW;
+    if (!status.ok()) return is_lame ? Settle(status) : status;
     NoteChange(size * target.RowSpace());
     first += size;
   }
@@ -276,10 +293,13 @@ Status SsdStore::SyncCut(Checkpoint* checkpoint) {
   return Status::Ok();
 }
 
+// Of a checkpoint that was not made. Open files would keep their space.
 void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
   for (const Extra& extra : checkpoint.extras) {
     if (extra.file_number == 0) continue;
-    (void)files_->Unlink(ExtraPath(options_.path, extra.file_number)).ok();
+    const std::string path = ExtraPath(options_.path, extra.file_number);
+    std::erase_if(unsynced_, [&](const auto& file) { return file->path() == path; });
+    (void)files_->Unlink(path).ok();
   }
 }
 
@@ -350,8 +370,10 @@ Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::s
 
 // Everything in the folder that bears a store's name and that no kept checkpoint, no table, no
 // living reader and no running call needs. Leftovers of killed processes go the same way. An error
-// is of no weight after a durable record: what stays is met again next time.
+// is of no weight after a durable record: what stays is met again next time. A store that stopped
+// removes nothing: the manifest on disk may be newer than the one that it knows.
 Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
+  if (!failure_.empty()) return Status::Ok();
   PinnedFiles pinned;
   HPS_RETURN_IF_ERROR(ReadPins(files_, options_.path, &pinned));
   *holders = pinned.holders;

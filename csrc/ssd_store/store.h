@@ -118,7 +118,7 @@ class SsdStore {
   // Makes a store of its own at `target`, a folder that is empty or not there, which holds the
   // current cut (of a reader: the one it opened) and nothing else. Its files are links to those
   // here, which neither store ever changes; copies where the system has no links, or `may_link` is
-  // false. All are checked before CURRENT makes them a store. After an error the folder is empty.
+  // false. All are checked before CURRENT makes them a store. After an error only a LOCK is there.
   Status Clone(const std::string& target, bool may_link, CloneSummary* summary) const;
   FileCache* cache() { return &cache_; }
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
@@ -126,7 +126,8 @@ class SsdStore {
   Status CheckReadable() const;
   // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
   // later call is refused. A writer that stands at its current cut leaves a snapshot of the index,
-  // if that pays and the disk allows; the result is its size, else 0.
+  // if that pays and the disk allows; the result is its size, else 0. In a forked child it lets go
+  // of the child's share alone: the files are the parent's.
   uint64_t Close();
 
  private:
@@ -144,7 +145,7 @@ class SsdStore {
   Status TakeNumber(uint64_t* number);
 
   // store_compact.cc
-  void StartCompactor();
+  Status StartCompactor();
   void RunCompactor();
   void NoteChange(uint64_t bytes);
   void WakeCompactor();
@@ -152,21 +153,27 @@ class SsdStore {
   void WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock);
   enum class Runner { kThread, kAppend, kCompact };
   Status CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained);
+  Status BeginCompaction(size_t table, Runner runner, uint64_t below, bool* has_gained,
+                         std::unique_ptr<Compaction>* compaction);
   Status EndCompaction(size_t table, std::unique_ptr<Compaction> compaction, Status status);
   Status RenewCheckpoint();
-  Status SyncCut(Checkpoint* checkpoint);
 
+  // store.cc
+  uint64_t Abandon();
   Status CheckWritable() const;
-  Status Settle(Status status);  // turns an error after which the disk is unknown into a refusal
+  Status Stopped(StatusCode code, int os_error) const;
+  // Stops the store after an error that leaves the disk unknown; the error that says so.
+  Status Settle(const Status& status);
   Status CommitRecord(RecordKind kind, const std::string& payload);
   Status SyncPending();
   Status SyncBefore(File* current);
+  Status SyncCut(Checkpoint* checkpoint);
   Status PrepareCheckpoint(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
   void RemoveExtras(const Checkpoint& checkpoint);
   Status CheckCut(const Checkpoint& cut);
   Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
   std::vector<uint64_t> Superseded(const std::string& tag) const;
-  Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
+  Status RemoveUnneeded(std::vector<std::string>* holders);
   Status LoadCut(const Checkpoint* cut);
   int NumLoadThreads(const Checkpoint* cut) const;
   int NumThreads() const;
@@ -174,7 +181,9 @@ class SsdStore {
   // store_snapshot.cc
   bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);
   uint64_t SaveSnapshot();
-  Status RemoveUnneeded(std::vector<std::string>* holders);
+
+  // store_queries.cc
+  Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
   FileSystem* files_;
@@ -187,7 +196,18 @@ class SsdStore {
   uint64_t reader_cut_ = 0;
   std::vector<std::unique_ptr<TableStore>> tables_;
 
-  TurnLock mutations_;         // one mutation at a time; held also while it waits for space
+  // What threads wait on, on the heap: a forked child lacks those threads, so it cannot destroy it.
+  struct Waiting {
+    explicit Waiting(uint64_t bytes_per_second) : pace(bytes_per_second) {}
+    TurnLock mutations;
+    CompactionPace pace;
+    std::condition_variable progress;
+    std::thread compactor;
+  };
+  const int owner_;  // the process that opened it
+  std::unique_ptr<Waiting> waiting_;
+
+  TurnLock& mutations_ = waiting_->mutations;  // held also while a mutation waits for space
   std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
   mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;
@@ -202,9 +222,9 @@ class SsdStore {
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
   bool is_changed_ = false;                      // something was stored since the current cut
 
-  CompactionPace pace_;
-  std::thread compactor_;
-  std::condition_variable progress_;  // with writer_: work is due, or a compaction has ended
+  CompactionPace& pace_ = waiting_->pace;
+  std::thread& compactor_ = waiting_->compactor;
+  std::condition_variable& progress_ = waiting_->progress;  // with writer_: work is due, or done
   bool is_due_ = false;
   bool is_failing_ = false;     // the last compaction failed; nobody waits for the next
   uint64_t due_bytes_ = 0;      // stored since work was last due

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <new>
+#include <system_error>
 
 #include "ssd_store/store.h"
 
@@ -26,16 +28,26 @@ constexpr std::chrono::seconds kPauseAfterFailure{1};
 
 }  // namespace
 
-void SsdStore::StartCompactor() {
-  if (!options_.compacts_in_background) return;
+Status SsdStore::StartCompactor() {
+  if (!options_.compacts_in_background) return Status::Ok();
   is_due_ = true;
   // Signals are for the threads of the process that holds the store, not for this one.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  compactor_ = std::thread([this] { RunCompactor(); });
+  Status status;
+  try {
+    compactor_ = std::thread([this] { RunCompactor(); });
+  } catch (const std::system_error&) {
+    status = Status(StatusCode::kStore,
+                    options_.path +
+                        ": the system grants no thread for compaction; raise the "
+                        "limit of threads, or open with compact_in_background=False",
+                    EAGAIN);
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
 }
 
 void SsdStore::RunCompactor() {
@@ -111,57 +123,77 @@ void SsdStore::WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::
   pace_.Hurry(false);
 }
 
-// One output's worth of work on a table, or none.
+// One output's worth of work on a table, or none. The thread may throw nothing, and a compaction
+// that has begun must end, or appends would wait for it: so memory that is refused is an error like
+// a full disk.
 Status SsdStore::CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained) {
   const std::lock_guard<std::mutex> step(compaction_);
   std::unique_ptr<Compaction> compaction;
-  TableStore& target = *tables_[table];
-  {
-    const std::lock_guard<std::mutex> lock(writer_);
-    HPS_RETURN_IF_ERROR(CheckWritable());
-    *has_gained = target.DropDead(&retired_);
-    const TableFigures figures = target.Figures();
-    const uint64_t bound = SpaceBound(table, figures.live_bytes, kSpareForThread);
-    CompactionNeed need = CompactionNeed::kRoutine;
-    if (figures.segment_bytes > bound) need = CompactionNeed::kSpace;
-    if (runner == Runner::kCompact) need = CompactionNeed::kAll;
-    CompactionPlan plan;
-    if (!target.Plan(need, options_.compaction_threshold, below, &plan)) {
-      std::vector<std::string> holders;
-      if (*has_gained) (void)RemoveUnneeded(&holders).ok();
-      if (*has_gained) progress_.notify_all();
-      return Status::Ok();
-    }
-    const Status numbered = TakeNumber(&plan.output.number);
-    is_failing_ = is_failing_ || !numbered.ok();
-    HPS_RETURN_IF_ERROR(numbered);
-    output_number_ = plan.output.number;
-    target.Begin(plan);
-    compaction = std::make_unique<Compaction>(&context_, &target, std::move(plan));
+  Status status;
+  try {
+    status = BeginCompaction(table, runner, below, has_gained, &compaction);
+    if (compaction == nullptr) return status;
+    status = compaction->Run(&pace_, runner == Runner::kThread);
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::kStore,
+                    options_.path + ": the system has no memory left for a compaction", ENOMEM);
   }
-  *has_gained = true;
-  const Status status = compaction->Run(&pace_, runner == Runner::kThread);
   return EndCompaction(table, std::move(compaction), status);
 }
 
+// *compaction stays empty if there is nothing to do.
+Status SsdStore::BeginCompaction(size_t table, Runner runner, uint64_t below, bool* has_gained,
+                                 std::unique_ptr<Compaction>* compaction) {
+  TableStore& target = *tables_[table];
+  const std::lock_guard<std::mutex> lock(writer_);
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  *has_gained = target.DropDead(&retired_);
+  const TableFigures figures = target.Figures();
+  const uint64_t bound = SpaceBound(table, figures.live_bytes, kSpareForThread);
+  CompactionNeed need = CompactionNeed::kRoutine;
+  if (figures.segment_bytes > bound) need = CompactionNeed::kSpace;
+  if (runner == Runner::kCompact) need = CompactionNeed::kAll;
+  CompactionPlan plan;
+  if (!target.Plan(need, options_.compaction_threshold, below, &plan)) {
+    std::vector<std::string> holders;
+    if (*has_gained) (void)RemoveUnneeded(&holders).ok();
+    if (*has_gained) progress_.notify_all();
+    return Status::Ok();
+  }
+  const Status numbered = TakeNumber(&plan.output.number);
+  is_failing_ = is_failing_ || !numbered.ok();
+  HPS_RETURN_IF_ERROR(numbered);
+  output_number_ = plan.output.number;
+  *compaction = std::make_unique<Compaction>(&context_, &target, std::move(plan));
+  target.Begin((*compaction)->plan());
+  *has_gained = true;
+  return Status::Ok();
+}
+
+// Without a compaction: memory was refused before there was one.
 Status SsdStore::EndCompaction(size_t table, std::unique_ptr<Compaction> compaction,
                                Status status) {
   const std::lock_guard<std::mutex> lock(writer_);
-  if (compaction->has_failed_sync()) (void)Settle(status).ok();
+  const bool has_memory = status.os_error() != ENOMEM;
+  const uint64_t damaged = compaction != nullptr && has_memory ? compaction->damaged() : 0;
+  if (compaction != nullptr && compaction->has_failed_sync()) status = Settle(status);
+  if (compaction != nullptr) tables_[table]->End(compaction->plan(), status.ok(), &retired_);
   if (status.os_error() == ECANCELED) {
     status = Status::Ok();  // nothing was gained, nothing was lost
-    tables_[table]->End(compaction->plan(), false, &retired_);
   } else {
-    tables_[table]->End(compaction->plan(), status.ok(), &retired_);
     num_compactions_ += status.ok();
     num_compaction_failures_ += !status.ok();
-    if (!status.ok() && compaction->damaged() != 0) tables_[table]->SetAside(compaction->damaged());
-    is_failing_ = !status.ok() && compaction->damaged() == 0;
+    if (!status.ok() && damaged != 0) tables_[table]->SetAside(damaged);
+    is_failing_ = !status.ok() && damaged == 0;
   }
   output_number_ = 0;
   compaction.reset();  // its files are nobody's now, unless a table or a checkpoint names them
-  std::vector<std::string> holders;
-  (void)RemoveUnneeded(&holders).ok();
+  try {
+    std::vector<std::string> holders;
+    (void)RemoveUnneeded(&holders).ok();
+  } catch (const std::bad_alloc&) {
+    // What stays is removed next time.
+  }
   progress_.notify_all();
   return status;
 }

@@ -24,10 +24,10 @@ std::string Describe(double first, double second) {
   return out.str();
 }
 
-Status Mismatch(const TableSchema& asked, const std::string& field, const std::string& stored,
+Status Mismatch(const std::string& subject, const std::string& field, const std::string& stored,
                 const std::string& value) {
-  return Status(StatusCode::kConfig, "table '" + asked.name + "': stored " + field + " is " +
-                                         stored + ", asked is " + value +
+  return Status(StatusCode::kConfig, subject + ": stored " + field + " is " + stored +
+                                         ", asked is " + value +
                                          "; it is fixed once the store exists: ask for the stored "
                                          "one, or use another path");
 }
@@ -49,20 +49,21 @@ const char* KindName(OptimizerKind kind) {
 }
 
 Status CompareSchemas(const TableSchema& stored, const TableSchema& asked) {
+  const std::string table = "table '" + asked.name + "'";
   if (stored.dim != asked.dim) {
-    return Mismatch(asked, "dim", std::to_string(stored.dim), std::to_string(asked.dim));
+    return Mismatch(table, "dim", std::to_string(stored.dim), std::to_string(asked.dim));
   }
   if (stored.kind != asked.kind) {
-    return Mismatch(asked, "optimizer", KindName(stored.kind), KindName(asked.kind));
+    return Mismatch(table, "optimizer", KindName(stored.kind), KindName(asked.kind));
   }
   if (stored.row_bytes != asked.row_bytes) {
-    return Mismatch(asked, "row_bytes", std::to_string(stored.row_bytes),
+    return Mismatch(table, "row_bytes", std::to_string(stored.row_bytes),
                     std::to_string(asked.row_bytes));
   }
   const double* left = stored.initializer_numbers;
   const double* right = asked.initializer_numbers;
   if (stored.initializer != asked.initializer || left[0] != right[0] || left[1] != right[1]) {
-    return Mismatch(asked, "initializer", stored.initializer + Describe(left[0], left[1]),
+    return Mismatch(table, "initializer", stored.initializer + Describe(left[0], left[1]),
                     asked.initializer + Describe(right[0], right[1]));
   }
   return Status::Ok();
@@ -159,10 +160,11 @@ Status SsdStore::MergeSchemas(OpenRecord* open) const {
 
 Status SsdStore::CheckSchemas() const {
   const OpenRecord& open = manifest_.state().open;
+  if (options_.has_seed && open.seed != options_.seed) {
+    return Mismatch(options_.path, "seed", std::to_string(open.seed),
+                    std::to_string(options_.seed));
+  }
   for (const TableSchema& asked : options_.tables) {
-    if (options_.has_seed && open.seed != options_.seed) {
-      return Mismatch(asked, "seed", std::to_string(open.seed), std::to_string(options_.seed));
-    }
     const TableSchema* stored = FindSchema(open.tables, asked.name);
     if (stored != nullptr) {
       HPS_RETURN_IF_ERROR(CompareSchemas(*stored, asked));
@@ -191,8 +193,7 @@ Status SsdStore::OpenWriter() {
   HPS_RETURN_IF_ERROR(MakeTables(manifest_.state().Current()));
   std::vector<std::string> holders;
   (void)RemoveUnneeded(&holders).ok();
-  StartCompactor();
-  return Status::Ok();
+  return StartCompactor();
 }
 
 Status SsdStore::OpenReader() {

@@ -242,7 +242,7 @@ Status TableStore::AddOutput(const CompactionPlan& plan, std::shared_ptr<Segment
     const Segment& segment = *segments_[*ordinal];
     free_chunks_.insert(free_chunks_.end(), segment.chunks.begin(), segment.chunks.end());
     segments_[*ordinal].reset();
-    return OutOfMemory();
+    return OutOfPlaces();
   }
   busy_.insert(*ordinal);
   return Status::Ok();

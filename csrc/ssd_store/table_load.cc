@@ -34,7 +34,7 @@ Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
   for (const SegmentInfo& info : cut->segments) {
     segments_.push_back(SealedSegment(info));
     const auto ordinal = static_cast<uint32_t>(segments_.size() - 1);
-    if (!AddChunks(ordinal, info.num_records)) return OutOfMemory();
+    if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
   }
   IndexSources sources{context_, &schema_, segments_, &chunks_, cut->num_rows};
   const Status built = BuildIndex(sources, pool, &index_);

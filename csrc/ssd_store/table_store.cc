@@ -22,6 +22,15 @@ Status TableStore::OutOfMemory() const {
                 ENOMEM);
 }
 
+Status TableStore::OutOfPlaces() const {
+  return Status(StatusCode::kStore,
+                "table '" + schema_.name + "': its segments hold " +
+                    std::to_string(chunks_.size() << kChunkBits) +
+                    " records, dead ones too, and the store's index can name no more; compact the "
+                    "store, or spread the rows over more tables",
+                EOVERFLOW);
+}
+
 uint64_t TableStore::CapacityOf(uint64_t num_bytes) const {
   const uint64_t records = num_bytes / (schema_.row_bytes + kChecksumBytes);
   return std::clamp<uint64_t>(records, 1, kMostRecords);
@@ -79,20 +88,20 @@ bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
   return true;
 }
 
-bool TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
-                         uint64_t count) {
-  if (!AddChunks(ordinal, first + count)) return false;
+Status TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
+                           uint64_t count) {
+  if (!AddChunks(ordinal, first + count)) return OutOfPlaces();
   Segment& segment = *segments_[ordinal];
   for (uint64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) index_.Prefetch(MixKey(RowKey(keys + (i + kAhead) * stride)));
     const uint64_t record = first + i;
     const uint64_t location = Location(segment, record);
     uint64_t previous = KeyIndex::kNone;
-    if (!index_.Put(MixKey(RowKey(keys + i * stride)), location, &previous)) return false;
+    if (!index_.Put(MixKey(RowKey(keys + i * stride)), location, &previous)) return OutOfMemory();
     ++segment.live;
     if (previous != KeyIndex::kNone) --segments_[chunks_[previous >> kChunkBits].segment]->live;
   }
-  return true;
+  return Status::Ok();
 }
 
 Status TableStore::Append(const char* rows, uint64_t count) {
@@ -115,7 +124,7 @@ Status TableStore::Append(const char* rows, uint64_t count) {
       const std::unique_lock<std::shared_mutex> lock(mutex_);
       segment.info.num_records += piece;
       const char* keys = rows + done * row_bytes;
-      if (!PutKeys(writer_ordinal_, first + done, keys, row_bytes, piece)) return OutOfMemory();
+      HPS_RETURN_IF_ERROR(PutKeys(writer_ordinal_, first + done, keys, row_bytes, piece));
       done += piece;
     }
     rows += size * row_bytes;
@@ -137,6 +146,7 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
   }
   for (uint64_t first = 0; first < count; first += kLockedKeys) {
     const uint64_t end = std::min(count, first + kLockedKeys);
+    writer_->ReserveTombstones(end - first);
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     for (uint64_t i = first; i < end; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));

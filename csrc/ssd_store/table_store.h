@@ -4,7 +4,7 @@
 // Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
 // Snapshot may run beside them from any thread, and so may the copying and installing of one
 // compaction. Below it: key_index, segment, row_fetch. The lock here covers memory only: no I/O
-// happens under it, except in Load.
+// happens under it, except in Load and LoadSnapshot.
 #pragma once
 
 #include <atomic>
@@ -158,7 +158,9 @@ class TableStore {
   static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
 
   Status OutOfMemory() const;
+  Status OutOfPlaces() const;
   Status OpenSegment();
+  // False when every place that the index can name is taken.
   bool AddChunks(uint32_t ordinal, uint64_t num_records);
   uint32_t AddSegment(std::shared_ptr<Segment> segment);
   std::vector<uint32_t> ByAge() const;
@@ -173,7 +175,9 @@ class TableStore {
   bool AdoptParts(const TableCut& cut, const TableImage& image);
   Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
-  bool PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride, uint64_t count);
+  // After an error some of the keys are in the index.
+  Status PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
+                 uint64_t count);
   WantedRecord Decode(uint64_t location) const {
     const ChunkPlace place = chunks_[location >> kChunkBits];
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};

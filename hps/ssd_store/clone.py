@@ -6,6 +6,8 @@ Above it: users, `hps clone`. Below it: hps.ssd_store.store, opened read-only an
 import os
 from typing import Any
 
+from hps.errors import ConfigError
+from hps.ssd_store.engine import ROCKSDB, engine_of
 from hps.ssd_store.store import SsdStore
 
 
@@ -33,7 +35,8 @@ def clone(
         bytes_copied.
 
     Raises:
-        ConfigError: `target` holds something; no such checkpoint, or none at all.
+        ConfigError: `target` holds something; no such checkpoint, or none at all; the store is of
+            the engine "rocksdb", which has no clones.
         StoreError: there is no store; the disk is full (`target` is empty again).
         CorruptionError: a file of the checkpoint is damaged; names it and the offset.
 
@@ -50,6 +53,11 @@ def clone(
     'day-1'
     {'note': b'hello'}
     """
+    if engine_of(path) == ROCKSDB:
+        raise ConfigError(
+            f"{os.fspath(path)}: a store of engine {ROCKSDB!r} cannot be cloned; copy its "
+            f"directory while no process has it open"
+        )
     options: dict[str, Any] = {"read_only": True, "rows": False, "checkpoint": checkpoint}
     with SsdStore.open(path, [], **options) as store:
         return store.clone(target, may_link=_may_link)

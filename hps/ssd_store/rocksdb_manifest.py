@@ -164,9 +164,9 @@ class RocksDbManifest:
             ConfigError: names table, field and both values; or a table that a reader lacks.
         """
         stored = {table.name: table for table in self.tables}
+        if seed not in (None, self.seed):
+            raise _mismatch(f"{path}", "seed", self.seed, seed)
         for table in asked:
-            if seed not in (None, self.seed):
-                raise _mismatch(table.name, "seed", self.seed, seed)
             if table.name in stored:
                 _compare(stored[table.name], table)
             elif read_only:
@@ -209,9 +209,9 @@ def _head(body: bytes) -> bytes:
     return f"{_MAGIC}{FORMAT_VERSION} {_C.crc32c(body):08x} {len(body)}".encode()
 
 
-def _mismatch(table: str, field: str, stored: object, asked: object) -> ConfigError:
+def _mismatch(subject: str, field: str, stored: object, asked: object) -> ConfigError:
     return ConfigError(
-        f"table {table!r}: stored {field} is {stored}, asked is {asked}; it is fixed once the "
+        f"{subject}: stored {field} is {stored}, asked is {asked}; it is fixed once the "
         f"store exists: ask for the stored one, or use another path"
     )
 
@@ -222,25 +222,45 @@ def _initializer(table: TableSchema) -> str:
 
 
 def _compare(stored: TableSchema, asked: TableSchema) -> None:
+    subject = f"table {asked.name!r}"
     for field in ("dim", "optimizer", "row_bytes"):
         if getattr(stored, field) != getattr(asked, field):
-            raise _mismatch(asked.name, field, getattr(stored, field), getattr(asked, field))
+            raise _mismatch(subject, field, getattr(stored, field), getattr(asked, field))
     if (stored.initializer, stored.numbers) != (asked.initializer, asked.numbers):
-        raise _mismatch(asked.name, "initializer", _initializer(stored), _initializer(asked))
+        raise _mismatch(subject, "initializer", _initializer(stored), _initializer(asked))
+
+
+class SyncError(OSError):
+    """An fsync failed: nobody knows what the disk holds, and another one may lie."""
+
+
+def _fsync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise SyncError(error.errno, f"{error.strerror} in fsync", str(path)) from error
 
 
 def sync(path: Path) -> None:
-    """fsync of a file or a folder."""
+    """fsync of a file or a folder.
+
+    Raises:
+        SyncError: it failed, and may not be tried again.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _fsync(descriptor, path)
     finally:
         os.close(descriptor)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a whole file and syncs it; its name is durable when its folder has been synced."""
+    """Writes a whole file and syncs it; its name is durable when its folder has been synced.
+
+    Raises:
+        SyncError: as sync.
+    """
     with path.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        _fsync(file.fileno(), path)

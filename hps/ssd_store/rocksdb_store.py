@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from hps.ssd_store.rocksdb_database import (
     pieces,
     translated,
 )
-from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
+from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest, SyncError
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
 from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions
 from hps.tier import Flags, Keys, Rows
+
+_Result = TypeVar("_Result")
 
 
 class _Live(NamedTuple):
@@ -79,6 +81,7 @@ class RocksDbStore:
         self._pin: cuts.ReaderPin | None = None
         self._live: _Live | None = None
         self._is_closed = False
+        self._failure = ""  # the sync that failed; no change is made after it
         self._is_changed = False  # since the current cut
         self._reader_cut: Cut | None = None
         self._bytes_read = self._bytes_written = 0
@@ -202,6 +205,33 @@ class RocksDbStore:
         self._open_live_or_raise()
         if self._is_read_only:
             raise StoreError(errno.EROFS, f"{self.path}: the store was opened read-only")
+        if self._failure:
+            raise self._stopped(errno.EIO)
+
+    def _stopped(self, number: int | None) -> StoreError:
+        return StoreError(
+            number,
+            f"{self.path}: the store stopped after an error ({self._failure}); open it again to go "
+            f"on from its newest checkpoint",
+        )
+
+    def _change(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Runs a change on the store's thread; a sync that fails in it is the last one.
+
+        Raises:
+            StoreError: the store is closed, read-only, or has stopped.
+        """
+        self._check_writable()
+        result: _Result = self._worker.run(self._stop_if_unsynced, work, *arguments)
+        return result
+
+    def _stop_if_unsynced(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        self._check_writable()  # again: a change that was waiting comes after the failure
+        try:
+            return work(*arguments)
+        except SyncError as error:
+            self._failure = str(error)
+            raise self._stopped(error.errno) from error
 
     def _number(self, table: str) -> int:
         if table not in self._numbers:
@@ -236,8 +266,7 @@ class RocksDbStore:
 
         Cost: RocksDB only estimates how many keys it has, so each key is looked up first.
         """
-        self._check_writable()
-        self._worker.run(self._append, table, rows)
+        self._change(self._append, table, rows)
 
     def _append(self, table: str, rows: Rows) -> None:
         number, row_bytes = self._number(table), self.schemas[table].row_bytes
@@ -298,8 +327,7 @@ class RocksDbStore:
         Raises:
             StoreError: as append.
         """
-        self._check_writable()
-        return self._worker.run(self._erase, table, keys)
+        return self._change(self._erase, table, keys)
 
     def _erase(self, table: str, keys: Keys) -> Flags:
         live = self._open_live_or_raise()
@@ -376,8 +404,7 @@ class RocksDbStore:
         """
         if tag == "":
             raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
-        self._check_writable()
-        return self._worker.run(self._checkpoint, tag, dict(extras or {}))
+        return self._change(self._checkpoint, tag, dict(extras or {}))
 
     def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
         counts = dict(self._open_live_or_raise().counts)
@@ -416,8 +443,7 @@ class RocksDbStore:
 
         Cost: reads and writes the table's files; appends and checkpoints wait.
         """
-        self._check_writable()
-        self._worker.run(self._compact, table)
+        self._change(self._compact, table)
 
     def _compact(self, table: str | None) -> None:
         database = self._open_live_or_raise().database
@@ -451,8 +477,7 @@ class RocksDbStore:
 
         Cost: a hard link a file.
         """
-        self._check_writable()
-        self._worker.run(self._restore, checkpoint)
+        self._change(self._restore, checkpoint)
 
     def _restore(self, checkpoint: str | int | None) -> None:
         cut = self._manifest.current
@@ -485,8 +510,7 @@ class RocksDbStore:
         """
         if checkpoint is None:
             raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
-        self._check_writable()
-        return self._worker.run(self._delete, checkpoint)
+        return self._change(self._delete, checkpoint)
 
     def _delete(self, checkpoint: str | int) -> list[str]:
         cut = self._manifest.find(self.path, checkpoint)

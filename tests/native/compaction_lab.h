@@ -135,7 +135,7 @@ inline bool IsWhole(const CompactionLab& lab) {
   return status.ok() && damages.empty();
 }
 
-// The operating system's files, but every read of a segment calls `on_read` first, and while
+// The files of another layer, but every read of a segment calls `on_read` first, and while
 // `is_full` the disk has no space for a new file of any thread but `favoured`.
 class ReadHooks final : public FileSystem {
  public:
@@ -143,6 +143,7 @@ class ReadHooks final : public FileSystem {
   std::atomic<bool> is_full{false};
   const std::thread::id favoured = std::this_thread::get_id();
 
+  explicit ReadHooks(FileSystem* files = PosixFileSystem()) : files_(files) {}
   Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override;
   Status Rename(const std::string& source, const std::string& target) override {
     return files_->Rename(source, target);
@@ -156,7 +157,7 @@ class ReadHooks final : public FileSystem {
   bool Exists(const std::string& path) override { return files_->Exists(path); }
 
  private:
-  FileSystem* files_ = PosixFileSystem();
+  FileSystem* files_;
 };
 
 class HookedFile final : public File {

@@ -5,6 +5,7 @@
 // Above it: ctest. Below it: compaction_lab.h, fault_file_system.h, csrc/ssd_store.
 #include <cerrno>
 #include <cstdio>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -218,9 +219,98 @@ void TestCheckpointInTheMiddleOfAnInstall(const CompactionLab& lab) {
   HPS_CHECK(Holds(*store, kMany, state));
 }
 
+// A sync of a checkpoint fails in the middle of a compaction. False if it has fewer syncs.
+bool FailSyncBesideACompaction(const CompactionLab& lab, int64_t sync, int* num_stopped) {
+  lab.Reset();
+  FaultFileSystem faulty;
+  ReadHooks files(&faulty);
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  std::vector<State> cuts(1);
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &cuts[0]).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &cuts[0]).ok() && Save(store.get()).ok());
+  State state = cuts[0];
+  int num_reads = 0;
+  Status saved;
+  files.on_read = [&](const std::string&) {
+    if (num_reads++ != 3) return;
+    std::thread([&] {
+      HPS_CHECK(Put(store.get(), Range(0, kKeys, 3), 3, &state).ok());
+      faulty.faults.counted = Call::kSync;
+      faulty.num_calls = 0;
+      faulty.faults.fail_at_call = sync;
+      saved = Save(store.get());
+      faulty.faults.fail_at_call = -1;
+    }).join();
+  };
+  const Status compacted = store->Compact(0, 1);
+  HPS_CHECK(num_reads > 3);
+  cuts.push_back(state);
+  const bool has_stopped = !store->Append(0, RowsOf({1}, 9).data(), 1).ok();
+  HPS_CHECK(has_stopped ? !saved.ok() && !compacted.ok() : compacted.ok());
+  *num_stopped += has_stopped;
+  store.reset();
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
+  std::vector<NamedBlob> extras;
+  HPS_CHECK(store->Extras({}, &extras).ok() && extras.size() == 1);
+  HPS_CHECK(Holds(*store, kKeys, cuts[1]) || (!saved.ok() && Holds(*store, kKeys, cuts[0])));
+  HPS_CHECK(IsWhole(lab));
+  return !saved.ok();
+}
+
+// Whether its record is on disk nobody knows then, so what either manifest names must stay.
+void TestAFailedCommitBesideACompactionLosesNothing(const CompactionLab& lab) {
+  int num_stopped = 0;
+  int64_t sync = 0;
+  while (FailSyncBesideACompaction(lab, sync, &num_stopped)) ++sync;
+  HPS_CHECK(num_stopped > 3 && sync > num_stopped);  // one of them may be survived
+}
+
 bool IsWithinBound(const SsdStore& store) {
   const TableFigures figures = store.table(0).Figures();
   return figures.segment_bytes <= 2 * figures.live_bytes + 4 * store.table(0).FullSegmentBytes();
+}
+
+// Refuses memory at a read of a compaction. False if it has fewer reads.
+bool RefuseMemoryAt(const CompactionLab& lab, int64_t read) {
+  lab.Reset();
+  ReadHooks files;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
+  State state;
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &state).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &state).ok() && Save(store.get()).ok());
+  int64_t num_reads = 0;
+  const auto compact = [&] {
+    num_reads = 0;
+    files.on_read = [&](const std::string&) {
+      if (num_reads++ == read) throw std::bad_alloc();
+    };
+    const Status status = store->Compact(0, 1);
+    files.on_read = nullptr;
+    return status;
+  };
+  const Status status = compact();
+  if (num_reads <= read) return false;
+  HPS_CHECK(status.os_error() == ENOMEM && store->Figures().compaction_failures == 1);
+  HPS_CHECK(Holds(*store, kKeys, state));
+  std::mt19937_64 random(11);
+  for (uint64_t value = 3; value < 60; ++value) {
+    std::vector<uint64_t> keys;
+    for (int i = 0; i < 50; ++i) keys.push_back(random() % (1 + random() % kKeys));
+    HPS_CHECK(Put(store.get(), keys, value, &state).ok() && IsWithinBound(*store));
+  }
+  HPS_CHECK(store->Figures().append_waits > 0 && store->Figures().compactions > 0);
+  HPS_CHECK(store->Compact(0, 1).ok() && Save(store.get()).ok());
+  HPS_CHECK(Holds(*store, kKeys, state) && IsWhole(lab));
+  HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
+  return true;
+}
+
+void TestRefusedMemoryEndsTheCompactionAlone(const CompactionLab& lab) {
+  int64_t read = 0;
+  while (RefuseMemoryAt(lab, read)) ++read;
+  HPS_CHECK(read > 8);
 }
 
 void TestSegmentsStayUnderTheBound(const CompactionLab& lab) {
@@ -342,6 +432,8 @@ int main() {
   hps::TestForgottenSyncsAreNoticed(lab);
   hps::TestWhatIsStoredMeanwhileWins(lab);
   hps::TestCheckpointInTheMiddleOfAnInstall(lab);
+  hps::TestAFailedCommitBesideACompactionLosesNothing(lab);
+  hps::TestRefusedMemoryEndsTheCompactionAlone(lab);
   hps::TestSegmentsStayUnderTheBound(lab);
   hps::TestSpaceComesBackAfterMassErase(lab);
   hps::TestFullDiskNeitherLosesNorHangs(lab);

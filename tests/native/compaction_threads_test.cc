@@ -242,6 +242,31 @@ void TestAppendsGoOnWhenCompactionFails(const CompactionLab& lab) {
   HPS_CHECK(is_within() && Holds(*store, kKeys, state));
 }
 
+// In the thread of the store, where an exception would end the process.
+void TestRefusedMemoryIsAFailureOfTheThread(const CompactionLab& lab) {
+  lab.Reset();
+  ReadHooks files;
+  std::atomic<bool> is_refusing{true};
+  files.on_read = [&](const std::string&) {
+    if (is_refusing && std::this_thread::get_id() != files.favoured) throw std::bad_alloc();
+  };
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(&files, ThreadedOptions(lab), &store).ok());
+  State state;
+  std::mt19937_64 random(6);
+  for (uint64_t value = 1; value < 40; ++value) {
+    std::vector<uint64_t> keys = Range(0, kKeys);
+    std::erase_if(keys, [&](uint64_t) { return random() % 3 != 0; });
+    HPS_CHECK(Put(store.get(), keys, value, &state).ok());
+  }
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (store->Figures().compaction_failures == 0 && Clock::now() < end) std::this_thread::yield();
+  HPS_CHECK(store->Figures().compaction_failures > 0 && store->Figures().compactions == 0);
+  is_refusing = false;
+  while (store->Figures().compactions == 0 && Clock::now() < end) std::this_thread::yield();
+  HPS_CHECK(store->Figures().compactions > 0 && Holds(*store, kKeys, state));
+}
+
 // Appends from one thread, close from another: each append ends, well or as refused.
 void TestCloseEndsAnAppendThatWaits(const CompactionLab& lab) {
   for (int round = 0; round < 5; ++round) {
@@ -273,6 +298,7 @@ int main() {
   hps::TestTombstonesOutliveTheirSegment(lab);
   hps::TestAnAppendThatWaitsIsServedFlatOut(lab);
   hps::TestAppendsGoOnWhenCompactionFails(lab);
+  hps::TestRefusedMemoryIsAFailureOfTheThread(lab);
   hps::TestCloseEndsAnAppendThatWaits(lab);
   std::printf("ok\n");
   return 0;

@@ -19,7 +19,7 @@ from ssd_twin import dump, fetch, keys_of, make_rows, schema
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
-from hps.ssd_store import SsdStore, engine_of, open_store, verify
+from hps.ssd_store import SsdStore, clone, engine_of, open_store, verify
 from tests.lab import Lab, evictions, random_floats, random_keys, table
 from tests.logs import write_criteo
 
@@ -338,3 +338,77 @@ def test_nothing_is_left_of_a_writer_that_was_killed_or_closed(kept: Path) -> No
         assert len(list(kept.glob("live-*"))) == 1
         assert store.num_rows("ads") == 297
     assert list(kept.glob("live-*")) == []
+
+
+def test_a_clone_is_refused_by_the_engines_name(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="engine 'rocksdb' cannot be cloned; copy"):
+        clone(kept, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+class FailingSync:
+    """os.fsync, of which one call fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, number: int) -> None:
+        self._sync, self._fails_at, self._number = os.fsync, fails_at, number
+        self.num_calls = 0
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        self.num_calls += 1
+        if self.num_calls == self._fails_at:
+            raise OSError(self._number, os.strerror(self._number))
+        self._sync(descriptor)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_sync_that_fails_stops_the_store(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fails_at = 0
+    while True:
+        fails_at += 1
+        with RocksDbStore.open(kept, [schema()]) as store:
+            before = dump(store, "ads")
+            store.append("ads", make_rows(KEYS[:50], 100 + fails_at))
+            after = dump(store, "ads")
+            with monkeypatch.context() as patch:
+                sync = FailingSync(patch, fails_at, number)
+                try:
+                    store.checkpoint(extras={"position": b"three"})
+                    break
+                except StoreError as error:
+                    assert error.errno == number
+                    assert "the store stopped" in str(error) and "fsync" in str(error)
+                num_calls = sync.num_calls
+                for change in (
+                    store.checkpoint,
+                    store.restore,
+                    store.compact,
+                    lambda: store.append("ads", make_rows(KEYS[:1], 1)),
+                    lambda: store.erase("ads", KEYS[:1]),
+                    lambda: store.delete_checkpoint("first"),
+                ):
+                    with pytest.raises(StoreError, match=r"the store stopped.*open it again"):
+                        change()
+                assert sync.num_calls == num_calls == fails_at
+            assert dump(store, "ads") == after
+        assert verify(kept) == []
+        with RocksDbStore.open(kept, [schema()]) as store:
+            assert dump(store, "ads") in (before, after)
+    assert fails_at > 8
+
+
+def test_a_write_that_meets_a_full_disk_may_be_repeated(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with RocksDbStore.open(kept, [schema()]) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(rocksdb_cuts, "write_durably", refuse)
+            with pytest.raises(StoreError, match="No space left"):
+                store.checkpoint(extras={"position": b"three"})
+        store.checkpoint(extras={"position": b"four"})
+        assert store.extras() == {"position": b"four"}
