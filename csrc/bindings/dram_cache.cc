@@ -153,9 +153,6 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro("num_unique", &BatchPlan::num_unique)
       .def_prop_ro("num_looked_up", &BatchPlan::num_looked_up)
       .def_prop_ro("num_missing", &BatchPlan::num_missing)
-      .def_ro("epoch", &BatchPlan::epoch)
-      .def_prop_ro("is_resolved",
-                   [](const BatchPlan& plan) { return plan.state == BatchPlan::State::kResolved; })
       .def_prop_ro(
           "unique_keys",
           [](const BatchPlan& plan) {

@@ -46,7 +46,7 @@ void BatchPlan::Empty() {
   num_workers_ = 0;
 }
 
-void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool) {
+void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
   // Empty until it is made: there may be no memory for it.
@@ -63,7 +63,6 @@ void BatchPlan::Begin(const uint64_t* keys, int64_t count, int64_t num_parts, Th
     WorkerBatch& batch = workers_[i].batch;
     batch.num_unique = batch.num_occurrences = batch.num_missing = batch.num_hot = 0;
   }
-  ChooseOwners(keys, num_parts);
   is_sorted_ = false;
   was_pulled_each_ = false;
 }
@@ -95,7 +94,8 @@ void BatchPlan::MissPulledEach(int64_t count) {
   if (was_pulled_each_ && count == num_pulled_each_) pulls_to_wait_ = kPullsToWait;
 }
 
-void BatchPlan::BeginPullEach(bool only_reads) {
+void BatchPlan::BeginPullEach(const uint64_t* keys, int64_t num_parts, bool only_reads) {
+  if (!only_reads) ChooseOwners(keys, num_parts);
   for (int i = 0; i < num_workers_; ++i) {
     Prepare(&workers_[i]);
     WorkerBatch& batch = workers_[i].batch;

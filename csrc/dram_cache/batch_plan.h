@@ -39,7 +39,8 @@ class BatchPlan {
   template <class Deduplicate>
   void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim, ThreadPool* pool,
              Deduplicate deduplicate) {
-    Begin(keys, count, num_parts, pool);
+    Begin(count, num_parts, pool);
+    ChooseOwners(keys, num_parts);
     const auto work = [&](int i) {
       CopyKeys(i, keys);
       Prepare(&workers_[i]);
@@ -72,8 +73,8 @@ class BatchPlan {
   template <class Pull>
   int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, bool only_reads,
                    ThreadPool* pool, Pull pull) {
-    Begin(keys, count, num_parts, pool);
-    BeginPullEach(only_reads);
+    Begin(count, num_parts, pool);
+    BeginPullEach(keys, num_parts, only_reads);
     ForWorkers(pool, pull);
     return EndPullEach();
   }
@@ -136,14 +137,14 @@ class BatchPlan {
     int64_t last_unique = 0;  // of the batch before: sizes the id table of the next
   };
 
-  void Begin(const uint64_t* keys, int64_t count, int64_t num_parts, ThreadPool* pool);
+  void Begin(int64_t count, int64_t num_parts, ThreadPool* pool);
   void ChooseOwners(const uint64_t* keys, int64_t num_parts);
   void CopyKeys(int worker, const uint64_t* keys);
   void Prepare(Worker* worker);
   void GrowIdTable(Worker* worker, int32_t dim);
   static void Finish(Worker* worker);
   void Empty();
-  void BeginPullEach(bool only_reads);
+  void BeginPullEach(const uint64_t* keys, int64_t num_parts, bool only_reads);
   int64_t EndPullEach();
   void CountUnique();
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "forwarding_files.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
 
@@ -137,27 +138,14 @@ inline bool IsWhole(const CompactionLab& lab) {
 
 // The files of another layer, but every read of a segment calls `on_read` first, and while
 // `is_full` the disk has no space for a new file of any thread but `favoured`.
-class ReadHooks final : public FileSystem {
+class ReadHooks final : public ForwardingFiles {
  public:
   std::function<void(const std::string& path)> on_read;
   std::atomic<bool> is_full{false};
   const std::thread::id favoured = std::this_thread::get_id();
 
-  explicit ReadHooks(FileSystem* files = PosixFileSystem()) : files_(files) {}
+  explicit ReadHooks(FileSystem* files = PosixFileSystem()) : ForwardingFiles(files) {}
   Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override;
-  Status Rename(const std::string& source, const std::string& target) override {
-    return files_->Rename(source, target);
-  }
-  Status SyncFolder(const std::string& path) override { return files_->SyncFolder(path); }
-  Status Unlink(const std::string& path) override { return files_->Unlink(path); }
-  Status List(const std::string& path, std::vector<std::string>* names) override {
-    return files_->List(path, names);
-  }
-  Status CreateFolder(const std::string& path) override { return files_->CreateFolder(path); }
-  bool Exists(const std::string& path) override { return files_->Exists(path); }
-
- private:
-  FileSystem* files_;
 };
 
 class HookedFile final : public File {

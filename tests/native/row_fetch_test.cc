@@ -18,29 +18,17 @@
 #include <vector>
 
 #include "common/check.h"
+#include "forwarding_files.h"
 #include "ssd_store/store.h"
 
 namespace hps {
 namespace {
 
 // POSIX files, counting the reads that were not answered by the page cache.
-class CountingFiles final : public FileSystem {
+class CountingFiles final : public ForwardingFiles {
  public:
-  explicit CountingFiles(BatchMethod method) : files_(MakePosixFileSystem(method)) {}
+  explicit CountingFiles(BatchMethod method) : CountingFiles(MakePosixFileSystem(method)) {}
 
-  Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override {
-    return files_->Open(path, mode, file);
-  }
-  Status Rename(const std::string& source, const std::string& target) override {
-    return files_->Rename(source, target);
-  }
-  Status SyncFolder(const std::string& path) override { return files_->SyncFolder(path); }
-  Status Unlink(const std::string& path) override { return files_->Unlink(path); }
-  Status List(const std::string& path, std::vector<std::string>* names) override {
-    return files_->List(path, names);
-  }
-  Status CreateFolder(const std::string& path) override { return files_->CreateFolder(path); }
-  bool Exists(const std::string& path) override { return files_->Exists(path); }
   Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) override {
     num_reads += count;
     return files_->ReadBatch(reads, count, sink);
@@ -49,7 +37,10 @@ class CountingFiles final : public FileSystem {
   std::atomic<uint64_t> num_reads{0};
 
  private:
-  std::unique_ptr<FileSystem> files_;
+  explicit CountingFiles(std::unique_ptr<FileSystem> files)
+      : ForwardingFiles(files.get()), owned_(std::move(files)) {}
+
+  std::unique_ptr<FileSystem> owned_;
 };
 
 struct Path {

@@ -124,7 +124,9 @@ def test_leaving_early_releases_the_pins(tmp_path: Path, how: str) -> None:
                         break
                     raise KeyError("a user's error")
         except KeyError:
-            pass
+            assert how == "exception"
+        else:
+            assert how != "exception"
         assert loop.pins == 0
         loop.optimizer.step()  # what was pending still finds its rows
         assert loop.server.num_rows("ads") == (2 if how == "pending" else 0)
