@@ -185,7 +185,7 @@ nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id) {
   return result;
 }
 
-nb::dict Clone(const SsdStore& store, const std::string& target, bool may_link) {
+nb::dict Clone(SsdStore& store, const std::string& target, bool may_link) {
   CloneSummary summary;
   {
     const nb::gil_scoped_release release;

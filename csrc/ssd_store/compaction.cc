@@ -127,18 +127,12 @@ Status Compaction::CopyPiece(File* file, size_t input, uint64_t first,
 
 Status Compaction::CopyRun(const Segment& segment, uint64_t first, const uint64_t* keys,
                            uint64_t count, const char* records) {
-  HPS_RETURN_IF_ERROR(CheckRecords(segment, first, count, records));
+  HPS_RETURN_IF_ERROR(CheckRecords(segment, first, count, records, keys));
   const size_t size = rows_.size();
   rows_.resize(size + count * segment.row_bytes);
   for (uint64_t i = 0; i < count; ++i) {
-    const char* record = records + i * segment.stride();
-    if (RowKey(record) != keys[i]) {
-      return Corruption(segment.path, segment.info.RecordOffset(first + i, segment.row_bytes),
-                        "record " + std::to_string(first + i) + " has key " +
-                            std::to_string(RowKey(record)) + ", its footer says " +
-                            std::to_string(keys[i]));
-    }
-    std::memcpy(&rows_[size + i * segment.row_bytes], record, segment.row_bytes);
+    std::memcpy(&rows_[size + i * segment.row_bytes], records + i * segment.stride(),
+                segment.row_bytes);
   }
   return Status::Ok();
 }

@@ -40,6 +40,26 @@ std::string WithoutAdvice(const std::string& message) {
   return message.ends_with(kAdvice) ? message.substr(0, message.size() - kAdvice.size()) : message;
 }
 
+std::string ParentOf(const std::string& path) {
+  const size_t last = path.find_last_not_of('/');
+  const size_t slash = last == std::string::npos ? last : path.rfind('/', last);
+  if (slash == std::string::npos) return last == std::string::npos ? "/" : ".";
+  const size_t end = path.find_last_not_of('/', slash);
+  return end == std::string::npos ? "/" : path.substr(0, end + 1);
+}
+
+Status CreateFolders(FileSystem* files, const std::string& path) {
+  for (size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string folder = path.substr(0, end);
+    const bool is_there = files->Exists(folder);
+    if (is_there && end != std::string::npos) continue;
+    HPS_RETURN_IF_ERROR(files->CreateFolder(folder));
+    if (!is_there) HPS_RETURN_IF_ERROR(files->SyncFolder(ParentOf(folder)));
+  }
+  return Status::Ok();
+}
+
 Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes) {
   std::unique_ptr<File> file;
   HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kRead, &file));

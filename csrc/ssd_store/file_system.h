@@ -82,7 +82,8 @@ class FileSystem {
   // or EXDEV where that cannot be.
   virtual Status Link(const std::string& source, const std::string& target);
   virtual Status List(const std::string& path, std::vector<std::string>* names) = 0;
-  virtual Status CreateFolder(const std::string& path) = 0;  // parents too; no error if it exists
+  // Makes a folder in one that is there; no error if it exists.
+  virtual Status CreateFolder(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
 
   // Reads all, in any order, many of them under way at once, through a bounded number of buffers.
@@ -109,6 +110,10 @@ Status SystemError(const std::string& action, const std::string& path, int error
 // Its message for a caller that may not repeat the call.
 std::string WithoutAdvice(const std::string& message);
 
+// The folder that holds `path`.
+std::string ParentOf(const std::string& path);
+// Makes a folder and those above it that are missing; each one made is durable when this returns.
+Status CreateFolders(FileSystem* files, const std::string& path);
 // Reads a whole file.
 Status ReadWholeFile(FileSystem* files, const std::string& path, std::string* bytes);
 // Makes `path` (which must not exist) of `bytes`, space reserved first, synced at the end.

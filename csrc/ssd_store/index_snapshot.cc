@@ -141,9 +141,9 @@ Status IndexSnapshot::Open(FileSystem* files, const std::string& path,
   HPS_RETURN_IF_ERROR(file->Size(&opened->num_bytes_));
   char front[kFrontBytes] = {};
   HPS_RETURN_IF_ERROR(file->Read(0, std::min(opened->num_bytes_, kFrontBytes), front));
-  opened->is_finished_ =
+  const bool is_finished =
       std::any_of(front, front + kIndexMagic.size(), [](char byte) { return byte != 0; });
-  if (opened->is_finished_) {
+  if (is_finished) {
     uint64_t length = 0;
     std::memcpy(&length, front + kIndexMagic.size(), sizeof(length));
     if (std::string_view(front, kIndexMagic.size()) != kIndexMagic || length < 4 ||
@@ -225,18 +225,6 @@ Status IndexSnapshot::LoadIndex(const TableImage& table, ThreadPool* pool, KeyIn
   HPS_RETURN_IF_ERROR(error.Take());
   if (index->size() == table.num_rows) return Status::Ok();
   return Corruption(file_->path(), 0, "the counts of the shards contradict the table's");
-}
-
-Status IndexSnapshot::Check() const {
-  std::vector<char> bytes;
-  for (const Shards& shards : shards_) {
-    for (const ShardEntry& shard : shards) {
-      bytes.resize(shard.num_bytes());
-      HPS_RETURN_IF_ERROR(file_->Read(shard.offset, shard.num_bytes(), bytes.data()));
-      HPS_RETURN_IF_ERROR(CheckShard(shard, bytes.data()));
-    }
-  }
-  return Status::Ok();
 }
 
 }  // namespace hps

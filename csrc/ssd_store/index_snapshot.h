@@ -1,7 +1,7 @@
 // IndexSnapshot: the index of every table in one file, as a clean close leaves it for the next
 // opening.
 //
-// Above it: store_snapshot, table_load, verify. Below it: key_index, file_system. A snapshot
+// Above it: store_snapshot, table_load. Below it: key_index, file_system. A snapshot
 // belongs to one cut, which it names by store, checkpoint and the digest of the checkpoint's
 // record; the record names every segment with its footer's checksum, so an equal digest means equal
 // contents. The file is a directory and, behind it, the shards' own bytes, each with a checksum, so
@@ -55,19 +55,16 @@ Status WriteIndexSnapshot(FileSystem* files, const std::string& path, const Snap
 
 class IndexSnapshot {
  public:
-  // Opens the file and reads its directory; kCorruption if that does not hold.
+  // Opens the file and reads its directory; kCorruption if that does not hold. One whose writer was
+  // killed before it was done is of no cut.
   static Status Open(FileSystem* files, const std::string& path,
                      std::unique_ptr<IndexSnapshot>* snapshot);
 
   const SnapshotCut& cut() const { return cut_; }
-  // False: whoever wrote it was killed before it was done.
-  bool is_finished() const { return is_finished_; }
   uint64_t num_bytes() const { return num_bytes_; }
   const TableImage* Find(uint32_t table) const;
   // Fills an empty index with a table's, checking every shard; after an error it is to be cleared.
   Status LoadIndex(const TableImage& table, ThreadPool* pool, KeyIndex* index) const;
-  // Checks every shard's checksum.
-  Status Check() const;
 
  private:
   struct ShardEntry {
@@ -85,7 +82,6 @@ class IndexSnapshot {
 
   std::unique_ptr<File> file_;
   SnapshotCut cut_;
-  bool is_finished_ = false;
   uint64_t num_bytes_ = 0;
   std::vector<TableImage> tables_;
   std::vector<Shards> shards_;  // of each table

@@ -96,9 +96,6 @@ class PosixFiles final : public FileSystem {
   }
 
   Status CreateFolder(const std::string& path) override {
-    for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-      mkdir(path.substr(0, end).c_str(), 0755);  // the last one tells whether all went well
-    }
     struct stat facts;
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
       return SystemError("make folder", path, errno);

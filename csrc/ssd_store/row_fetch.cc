@@ -168,28 +168,10 @@ class RowFetch {
       Crc32cMany(records.data(), row_bytes, size, seeds.data(), checksums.data());
       for (uint64_t i = 0; i < size; ++i) {
         const WantedRecord& next = wanted[first + i];
-        HPS_RETURN_IF_ERROR(Check(place, next, records[i], checksums[i]));
+        HPS_RETURN_IF_ERROR(CheckRecord(*place.segment, next.record, records[i], checksums[i],
+                                        &keys_[next.row]));
         std::memcpy(rows_ + next.row * row_bytes, records[i], row_bytes);
       }
-    }
-    return Status::Ok();
-  }
-
-  Status Check(const Place& place, const WantedRecord& wanted, const char* record,
-               uint32_t checksum) const {
-    uint32_t stored = 0;
-    std::memcpy(&stored, record + place.segment->row_bytes, sizeof(stored));
-    if (stored != checksum) {
-      return Corruption(place.segment->path, OffsetOf(place, wanted.record),
-                        "the checksum of record " + std::to_string(wanted.record) + " is " +
-                            std::to_string(checksum) + ", stored is " + std::to_string(stored));
-    }
-    const uint64_t key = keys_[wanted.row];
-    if (RowKey(record) != key) {
-      return Corruption(place.segment->path, OffsetOf(place, wanted.record),
-                        "record " + std::to_string(wanted.record) + " has key " +
-                            std::to_string(RowKey(record)) + ", key " + std::to_string(key) +
-                            " expected");
     }
     return Status::Ok();
   }

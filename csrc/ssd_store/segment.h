@@ -51,8 +51,22 @@ Status CheckFooterChecksum(File* file, const Segment& segment, uint32_t checksum
 // Checks length, footer and the footer's checksum (not the header), calling the visitor on the way;
 // kCorruption by name. What the visitor was given counts only if the result is ok.
 Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);
-// Checks `count` records that lie one after another in `bytes`; the first is record `first`.
-Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes);
+// kCorruption: in what the record in `bytes` differs from `checksum` or `*key`.
+Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, uint32_t checksum,
+                    const uint64_t* key);
+// The one check of a record in memory: its stored checksum against `checksum`, which the caller has
+// computed of a batch of them, and its key against `*key`, if one is expected.
+inline Status CheckRecord(const Segment& segment, uint64_t record, const char* bytes,
+                          uint32_t checksum, const uint64_t* key) {
+  uint32_t stored = 0;
+  std::memcpy(&stored, bytes + segment.row_bytes, sizeof(stored));
+  if (stored == checksum && (key == nullptr || RowKey(bytes) == *key)) return Status::Ok();
+  return RecordDamage(segment, record, bytes, checksum, key);
+}
+// Checks `count` records that lie one after another in `bytes`; the first is record `first`. Their
+// keys are keys[0 .. count), if `keys` is not null.
+Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes,
+                    const uint64_t* keys = nullptr);
 // Reads all records in pieces, checks them and calls visit(first, count, records).
 Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
                    const std::function<void(uint64_t, uint64_t, const char*)>& visit);

@@ -64,7 +64,21 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
   return CheckFooterChecksum(file, segment, checksum);
 }
 
-Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes) {
+Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, uint32_t checksum,
+                    const uint64_t* key) {
+  uint32_t stored = 0;
+  std::memcpy(&stored, bytes + segment.row_bytes, sizeof(stored));
+  const std::string wrong =
+      stored != checksum ? "the checksum of record " + std::to_string(record) + " is " +
+                               std::to_string(checksum) + ", stored is " + std::to_string(stored)
+                         : "record " + std::to_string(record) + " has key " +
+                               std::to_string(RowKey(bytes)) + ", key " + std::to_string(*key) +
+                               " expected";
+  return Corruption(segment.path, segment.info.RecordOffset(record, segment.row_bytes), wrong);
+}
+
+Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes,
+                    const uint64_t* keys) {
   const uint64_t segment_seed = SegmentSeed(segment.info.number);
   uint32_t seeds[kCheckedAtOnce];
   uint32_t checksums[kCheckedAtOnce];
@@ -74,13 +88,9 @@ Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, cons
     for (uint64_t i = 0; i < size; ++i) seeds[i] = RecordSeed(segment_seed, first + start + i);
     Crc32cMany(records, segment.stride(), segment.row_bytes, size, seeds, checksums);
     for (uint64_t i = 0; i < size; ++i) {
-      uint32_t stored = 0;
-      std::memcpy(&stored, records + i * segment.stride() + segment.row_bytes, 4);
-      if (stored == checksums[i]) continue;
-      const uint64_t record = first + start + i;
-      return Corruption(segment.path, segment.info.RecordOffset(record, segment.row_bytes),
-                        "the checksum of record " + std::to_string(record) + " is " +
-                            std::to_string(checksums[i]) + ", stored is " + std::to_string(stored));
+      const uint64_t* key = keys == nullptr ? nullptr : keys + start + i;
+      HPS_RETURN_IF_ERROR(CheckRecord(segment, first + start + i, records + i * segment.stride(),
+                                      checksums[i], key));
     }
   }
   return Status::Ok();

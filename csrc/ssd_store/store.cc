@@ -99,6 +99,7 @@ uint64_t SsdStore::Close() {
   const std::lock_guard<TurnLock> turn(mutations_);
   if (compactor_.joinable()) compactor_.join();
   const std::lock_guard<std::mutex> last(compaction_);
+  const std::lock_guard<std::mutex> clone(cloning_);
   const std::lock_guard<std::mutex> lock(writer_);
   const uint64_t snapshot_bytes = SaveSnapshot();
   unsynced_.clear();
@@ -303,17 +304,25 @@ void SsdStore::RemoveExtras(const Checkpoint& checkpoint) {
   }
 }
 
+// Look-ups wait from before the first table changes until all have, so none ever sees a table that
+// is empty because it is still to be filled. If one cannot be, that is known before they go on.
 Status SsdStore::LoadCut(const Checkpoint* cut) {
   ++num_loads_;
   ThreadPool pool(NumLoadThreads(cut));
-  is_half_loaded_ = true;  // until every table is in place, an absent key may only be unread
+  std::vector<std::unique_lock<std::shared_mutex>> held;
+  for (const std::unique_ptr<TableStore>& table : tables_) held.push_back(table->HoldContents());
+  struct Outcome {
+    ~Outcome() { *is_half_loaded = !is_whole; }
+    std::atomic<bool>* is_half_loaded;
+    bool is_whole = false;
+  } outcome{&is_half_loaded_};
   if (cut == nullptr || !LoadSnapshot(*cut, &pool)) {
     for (const std::unique_ptr<TableStore>& table : tables_) {
       const TableCut* found = cut == nullptr ? nullptr : cut->Find(table->schema().id);
       HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
     }
   }
-  is_half_loaded_ = false;
+  outcome.is_whole = true;
   return Status::Ok();
 }
 
@@ -382,6 +391,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
   needed.insert(manifest_.number());
   if (snapshot_cut_ == manifest_.state().current) needed.insert(snapshot_number_);
   needed.insert(output_number_);
+  needed.insert(cloned_.begin(), cloned_.end());
   for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
     for (const uint64_t number : checkpoint.FileNumbers()) needed.insert(number);
   }

@@ -119,7 +119,8 @@ class SsdStore {
   // current cut (of a reader: the one it opened) and nothing else. Its files are links to those
   // here, which neither store ever changes; copies where the system has no links, or `may_link` is
   // false. All are checked before CURRENT makes them a store. After an error only a LOCK is there.
-  Status Clone(const std::string& target, bool may_link, CloneSummary* summary) const;
+  // Everything else goes on meanwhile, but Close and another Clone, which wait.
+  Status Clone(const std::string& target, bool may_link, CloneSummary* summary);
   FileCache* cache() { return &cache_; }
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
   // half loaded by a failed restore.
@@ -182,6 +183,12 @@ class SsdStore {
   bool LoadSnapshot(const Checkpoint& cut, ThreadPool* pool);
   uint64_t SaveSnapshot();
 
+  // store_clone.cc
+  Status HoldCut(OpenRecord* open, Checkpoint* cut, CloneSummary* summary);
+  void LetCutGo();
+  Status MakeClone(const std::string& target, bool may_link, OpenRecord open, const Checkpoint& cut,
+                   CloneSummary* summary) const;
+
   // store_queries.cc
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
@@ -208,6 +215,7 @@ class SsdStore {
   std::unique_ptr<Waiting> waiting_;
 
   TurnLock& mutations_ = waiting_->mutations;  // held also while a mutation waits for space
+  std::mutex cloning_;         // held by a clone while it copies; taken before writer_
   std::mutex compaction_;      // one compaction at a time; taken after mutations_, before writer_
   mutable std::mutex writer_;  // guards what follows and the tables' contents
   std::string failure_;
@@ -220,6 +228,7 @@ class SsdStore {
   uint64_t snapshot_bytes_ = 0;
   std::vector<std::shared_ptr<File>> unsynced_;
   std::vector<std::weak_ptr<Segment>> retired_;  // dropped from a table, perhaps still being read
+  std::vector<uint64_t> cloned_;                 // files that a running clone needs
   bool is_changed_ = false;                      // something was stored since the current cut
 
   CompactionPace& pace_ = waiting_->pace;

@@ -90,34 +90,60 @@ Status WriteClone(FileSystem* files, const std::string& source, const std::strin
 
 }  // namespace
 
-Status SsdStore::Clone(const std::string& target, bool may_link, CloneSummary* summary) const {
+Status SsdStore::Clone(const std::string& target, bool may_link, CloneSummary* summary) {
+  const std::lock_guard<std::mutex> one(cloning_);
+  OpenRecord open;
+  Checkpoint cut;
+  HPS_RETURN_IF_ERROR(HoldCut(&open, &cut, summary));
+  const Status made = MakeClone(target, may_link, std::move(open), cut, summary);
+  LetCutGo();
+  return made;
+}
+
+// Notes what is to be cloned, and keeps its files from removal until LetCutGo.
+Status SsdStore::HoldCut(OpenRecord* open, Checkpoint* cut, CloneSummary* summary) {
   const std::lock_guard<std::mutex> lock(writer_);
   if (is_closed_) return CheckReadable();
-  const Checkpoint* cut = nullptr;
-  HPS_RETURN_IF_ERROR(Resolve(CheckpointName(), &cut));
-  if (cut == nullptr) {
+  const Checkpoint* found = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(CheckpointName(), &found));
+  if (found == nullptr) {
     return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint to clone");
   }
-  HPS_RETURN_IF_ERROR(files_->CreateFolder(target));
+  *open = manifest_.state().open;
+  *cut = *found;
+  summary->checkpoint = Summarize(*found);
+  cloned_ = found->FileNumbers();
+  return Status::Ok();
+}
+
+// The cut may have been given up meanwhile: then its files go now.
+void SsdStore::LetCutGo() {
+  const std::lock_guard<std::mutex> lock(writer_);
+  cloned_.clear();
+  std::vector<std::string> holders;
+  if (CheckWritable().ok()) (void)RemoveUnneeded(&holders).ok();
+}
+
+Status SsdStore::MakeClone(const std::string& target, bool may_link, OpenRecord open,
+                           const Checkpoint& cut, CloneSummary* summary) const {
+  HPS_RETURN_IF_ERROR(CreateFolders(files_, target));
   HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));
   std::unique_ptr<File> target_lock;
   HPS_RETURN_IF_ERROR(LockFolder(files_, target, &target_lock));
   HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));  // again, now that nobody else can begin
-  summary->checkpoint = Summarize(*cut);
-  OpenRecord open = manifest_.state().open;
   const uint64_t number = open.reserved_end++;
-  open.next_checkpoint = cut->id + 1;
+  open.next_checkpoint = cut.id + 1;
   open.tables.clear();
-  for (const TableCut& table : cut->tables) open.tables.push_back(table.schema);
-  Status status = WriteClone(files_, options_.path, target, may_link, summary, FileNames(*cut));
-  if (status.ok()) status = VerifyCheckpoint(files_, target, *cut, open.store_id);
+  for (const TableCut& table : cut.tables) open.tables.push_back(table.schema);
+  Status status = WriteClone(files_, options_.path, target, may_link, summary, FileNames(cut));
+  if (status.ok()) status = VerifyCheckpoint(files_, target, cut, open.store_id);
   if (status.code() == StatusCode::kCorruption) {
     // Most likely it is in the source; that name will still mean something when this call is over.
-    const Status source = VerifyCheckpoint(files_, options_.path, *cut, open.store_id);
+    const Status source = VerifyCheckpoint(files_, options_.path, cut, open.store_id);
     if (!source.ok()) status = source;
   }
-  if (status.ok()) status = files_->SyncFolder(target + "/..");
-  if (status.ok()) status = Manifest(files_, target).StartWith(number, open, *cut);
+  if (status.ok()) status = files_->SyncFolder(ParentOf(target));
+  if (status.ok()) status = Manifest(files_, target).StartWith(number, open, cut);
   if (status.ok()) return status;
   std::vector<std::string> names;
   (void)files_->List(target, &names).ok();  // what cannot be removed makes the next clone refuse

@@ -143,6 +143,10 @@ Status SsdStore::CreateManifest() {
   next_number_ = last + 2;
   open.reserved_end = next_number_ + kReservedNumbers;
   HPS_RETURN_IF_ERROR(MergeSchemas(&open));
+  // Whoever made the folder may have died before its name was durable. One that may not be read
+  // was made by somebody else, and long ago.
+  const Status named = files_->SyncFolder(ParentOf(options_.path));
+  if (!named.ok() && named.os_error() != EACCES) return named;
   bool is_begun = false;
   return manifest_.Start(last + 1, open, &is_begun);
 }
@@ -177,7 +181,7 @@ Status SsdStore::CheckSchemas() const {
 }
 
 Status SsdStore::OpenWriter() {
-  HPS_RETURN_IF_ERROR(files_->CreateFolder(options_.path + "/" + kPinFolder));
+  HPS_RETURN_IF_ERROR(CreateFolders(files_, options_.path + "/" + kPinFolder));
   HPS_RETURN_IF_ERROR(LockFolder(files_, options_.path, &lock_));
   if (!files_->Exists(options_.path + "/" + kCurrentName)) {
     HPS_RETURN_IF_ERROR(CreateManifest());

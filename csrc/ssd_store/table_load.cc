@@ -28,7 +28,6 @@ void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
 
 Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
                         std::vector<std::weak_ptr<Segment>>* retired) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
   Reset(retired);
   if (cut == nullptr) return Status::Ok();
   for (const SegmentInfo& info : cut->segments) {
@@ -51,7 +50,6 @@ Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
 
 Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot,
                                 ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
   Reset(retired);
   const TableImage* image = snapshot.Find(schema_.id);
   if (image == nullptr || image->num_rows != cut.num_rows || !AdoptParts(cut, *image)) {

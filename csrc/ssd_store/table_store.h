@@ -4,7 +4,7 @@
 // Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
 // Snapshot may run beside them from any thread, and so may the copying and installing of one
 // compaction. Below it: key_index, segment, row_fetch. The lock here covers memory only: no I/O
-// happens under it, except in Load and LoadSnapshot.
+// happens under it, but for loading a cut.
 #pragma once
 
 #include <atomic>
@@ -105,6 +105,10 @@ class TableStore {
   TableSnapshot Snapshot() const;
 
   Status Seal();
+  // Keeps every look-up waiting. Load and LoadSnapshot want it held.
+  std::unique_lock<std::shared_mutex> HoldContents() const {
+    return std::unique_lock<std::shared_mutex>(mutex_);
+  }
   // Replaces all contents by those of a cut, from its footers; nullptr empties the table.
   Status Load(const TableCut* cut, ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
   // As Load, but the index comes from a snapshot of the same cut. After an error: Load.

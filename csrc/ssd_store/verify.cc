@@ -1,12 +1,11 @@
 // VerifyStore: see verify.h.
 //
-// Above it: verify.h. Below it: manifest, segment, index_snapshot.
+// Above it: verify.h. Below it: manifest, segment.
 #include "ssd_store/verify.h"
 
 #include <cerrno>
 #include <set>
 
-#include "ssd_store/index_snapshot.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/segment.h"
@@ -81,16 +80,6 @@ void VerifyFiles(const Place& place, const Checkpoint& checkpoint, std::set<uint
   }
 }
 
-// Only a file that says it is whole can be damaged: a part, left by a killed process, is used by
-// none.
-Status VerifySnapshot(FileSystem* files, const std::string& path) {
-  std::unique_ptr<IndexSnapshot> snapshot;
-  const Status opened = IndexSnapshot::Open(files, path, &snapshot);
-  if (opened.os_error() == ENOENT) return Status::Ok();  // a writer has just removed it
-  HPS_RETURN_IF_ERROR(opened);
-  return snapshot->is_finished() ? snapshot->Check() : Status::Ok();
-}
-
 }  // namespace
 
 Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damage>* damages) {
@@ -111,14 +100,6 @@ Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damag
   std::set<uint64_t> seen;
   for (const auto& [id, checkpoint] : manifest.state().checkpoints) {
     VerifyFiles({files, path, store_id}, checkpoint, &seen, damages);
-  }
-  std::vector<std::string> names;
-  HPS_RETURN_IF_ERROR(files->List(path, &names));
-  for (const std::string& name : names) {
-    uint64_t number = 0;
-    if (!ParseFileName(name, kIndexPrefix, &number)) continue;
-    const Status status = VerifySnapshot(files, path + "/" + name);
-    if (!status.ok()) damages->push_back({path + "/" + name, status});
   }
   return Status::Ok();
 }

@@ -1,5 +1,6 @@
-// VerifyStore: checks every checksum of a store's directory: manifest, segments, footers, extras,
-// and the snapshot of the index.
+// VerifyStore: checks every checksum of a store's directory: manifest, segments, footers, extras.
+// Not those of a snapshot of the index: it is never synced, so a loss of power may tear it, an
+// opening checks all of it and passes over a torn one, and the footers hold the same.
 //
 // Above it: bindings (`hps verify`), store_clone. Below it: manifest, segment, reader_pin. It may
 // run beside a writer: while it runs, nothing is removed. It changes nothing.
@@ -18,7 +19,7 @@ struct Damage {
   Status status;
 };
 
-// kStore only if there is no store at `path` or it cannot be listed; all damage goes into the list.
+// kStore only if there is no store at `path` or it cannot be read; all damage goes into the list.
 Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damage>* damages);
 
 // Checks every file of one checkpoint in `folder`, record by record; the first damage.

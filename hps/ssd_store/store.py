@@ -68,7 +68,8 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     Raises:
         StoreError: there is no store, or it cannot be listed.
 
-    Cost: reads every byte of every kept checkpoint; nothing is removed while it runs.
+    Cost: reads every byte of every kept checkpoint; nothing is removed while it runs. A snapshot of
+        the index is not read: an opening checks it and passes over one that is damaged.
     """
     return _C.verify_store(os.fspath(path))
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -91,7 +92,7 @@ class FaultFileSystem : public FileSystem {
   Status List(const std::string& path, std::vector<std::string>* names) override {
     return files_->List(path, names);
   }
-  Status CreateFolder(const std::string& path) override { return files_->CreateFolder(path); }
+  Status CreateFolder(const std::string& path) override;
   bool Exists(const std::string& path) override { return files_->Exists(path); }
 
   // Takes back a random part of what was not synced; the store must be gone by then.
@@ -234,7 +235,17 @@ inline Status FaultFileSystem::SyncFolder(const std::string& path) {
     return faults.lie == Lie::kHiddenFailedSync ? Status::Ok() : Struck(path);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (faults.lie != Lie::kForgottenSync) names_.clear();
+  if (faults.lie == Lie::kForgottenSync) return Status::Ok();
+  std::erase_if(names_, [&](const Renamed& made) { return ParentOf(made.name) == path; });
+  return Status::Ok();
+}
+
+inline Status FaultFileSystem::CreateFolder(const std::string& path) {
+  if (Exists(path)) return files_->CreateFolder(path);
+  if (Strikes(Call::kChange)) return Struck(path);
+  HPS_RETURN_IF_ERROR(files_->CreateFolder(path));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  names_.push_back({path, {}, false});
   return Status::Ok();
 }
 
@@ -317,8 +328,7 @@ inline void FaultFileSystem::LosePower(std::mt19937_64* random) {
   for (const auto& [path, unsynced] : unsynced_) LoseBytes(path, unsynced, random);
   for (auto it = names_.rbegin(); it != names_.rend(); ++it) {
     if ((*random)() % 2 == 0) continue;
-    const bool exists = files_->Exists(it->name);
-    if (exists) (void)files_->Unlink(it->name).ok();
+    std::filesystem::remove_all(it->name);  // a folder goes with all that is in it
     if (it->existed) (void)WriteNewFile(files_, it->name, it->old).ok();
   }
   unsynced_.clear();

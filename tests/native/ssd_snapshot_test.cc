@@ -114,6 +114,8 @@ bool CrashInClose(const std::string& folder, int64_t call, bool loses_power, int
   store.reset();
   std::mt19937_64 random(static_cast<uint64_t>(call));
   if (loses_power) files.LosePower(&random);
+  std::vector<Damage> damages;  // as openings see it: what they would pass over is no damage
+  HPS_CHECK(VerifyStore(PosixFileSystem(), path, &damages).ok() && damages.empty());
   const Opened opened = Reopen(path);
   HPS_CHECK(opened.by_reader == opened.by_writer);
   HPS_CHECK(NumSnapshots(path) <= 1);

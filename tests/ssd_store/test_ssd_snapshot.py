@@ -153,7 +153,7 @@ def test_none_is_left_where_it_would_be_wrong_or_of_no_use(tmp_path: Path) -> No
     assert store.closing_bytes == 0 and snapshots(tmp_path) == []
 
 
-def test_a_damaged_snapshot_is_named_by_verify_and_never_used(closed: Path) -> None:
+def test_a_damaged_snapshot_is_never_used_and_no_damage_of_the_store(closed: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -171,7 +171,7 @@ def test_a_damaged_snapshot_is_named_by_verify_and_never_used(closed: Path) -> N
     ]
     for number, piece in enumerate(pieces):
         file.write_bytes(piece)
-        assert [Path(name).name for name, _ in verify(closed)] == [file.name], number
+        assert verify(closed) == [], number
         with open_store(closed, read_only=True) as reader:
             assert loaded_bytes(reader) == 0, number
             assert reader.num_rows("ads") == len(expected["ads"])
