@@ -52,6 +52,7 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
   context_.num_threads = NumThreads();
+  context_.most_places = options.most_places;
   context_.cache = &cache_;
   context_.take_number = [this](uint64_t* number) { return TakeNumber(number); };
   context_.sync_later = [this](std::shared_ptr<File> file) {
@@ -188,7 +189,7 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
     // Stored, but not all in the index.
     const bool is_lame = status.os_error() == ENOMEM || status.os_error() == EOVERFLOW;
     if (!status.ok()) return is_lame ? Settle(status) : status;
-    NoteChange(size * target.RowSpace());
+    NoteChange(table, size * target.RowSpace());
     first += size;
   }
   return Status::Ok();
@@ -199,7 +200,7 @@ Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
   is_changed_ = true;
-  NoteChange(count * tables_[table]->RowSpace());
+  NoteChange(table, count * tables_[table]->RowSpace());
   return tables_[table]->Erase(keys, count, found);
 }
 

@@ -38,6 +38,7 @@ struct StoreOptions {
   uint32_t keep_last = 2;
   int num_threads = 1;               // that load a cut, sync a checkpoint, fetch; 0: one a core
   uint64_t snapshot_rows = 1 << 16;  // fewer are read from footers as fast as from a snapshot
+  uint64_t most_places = KeyIndex::kNone;  // that a table's index can name; tests make do with few
   uint64_t seed = 0;
   bool has_seed = true;  // false: whatever is stored, 0 in a new store
   bool read_only = false;
@@ -148,7 +149,7 @@ class SsdStore {
   // store_compact.cc
   Status StartCompactor();
   void RunCompactor();
-  void NoteChange(uint64_t bytes);
+  void NoteChange(size_t table, uint64_t bytes);
   void WakeCompactor();
   uint64_t SpaceBound(size_t table, uint64_t live_bytes, uint64_t num_spare) const;
   void WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<std::mutex>* lock);

@@ -2,10 +2,12 @@
 //
 // Above it: store.h. Below it: compaction, table_store. One compaction at a time, in the thread, in
 // an append without one, or in Compact. What the tables name stays under a bound:
-// live rows' bytes / (1 - threshold) + four full segments a table. Two segments below it the thread
+// live rows' bytes / (1 - threshold) + four full segments a table, and a full segment is a quarter
+// of the live rows (8 MiB at least, segment_bytes at most). Two segments below it the thread
 // takes whatever gives most back, one below it an append waits until as much is free as it needs;
 // the last is for the output, which for a moment stands beside its inputs. An erase may break the
-// bound from the other side: then appends may not make it worse. If compaction fails (a full disk,
+// bound from the other side, and leave larger segments than the table would make now, whose output
+// may be larger, too: then appends may not make it worse. If compaction fails (a full disk,
 // damage), appends go through: an append that the disk can take is never refused or kept waiting
 // for the sake of the bound, and one that it cannot take says so itself.
 #include <signal.h>
@@ -74,9 +76,9 @@ void SsdStore::RunCompactor() {
   progress_.notify_all();
 }
 
-void SsdStore::NoteChange(uint64_t bytes) {
+void SsdStore::NoteChange(size_t table, uint64_t bytes) {
   due_bytes_ += bytes;
-  if (due_bytes_ >= options_.segment_bytes / kDueShare) WakeCompactor();
+  if (due_bytes_ >= tables_[table]->FullSegmentBytes() / kDueShare) WakeCompactor();
 }
 
 void SsdStore::WakeCompactor() {

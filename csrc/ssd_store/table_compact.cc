@@ -114,7 +114,8 @@ void TableStore::SelectRoutine(double threshold, std::vector<Candidate>* candida
   }
   uint64_t detained = 0;
   for (const Candidate& candidate : *candidates) detained += candidate.detained;
-  const uint64_t allowed = (index_.size() * RowSpace() + FullSegmentBytes()) / kDetainedShare;
+  const uint64_t allowed =
+      (index_.size() * RowSpace() + FullBytesFor(index_.size())) / kDetainedShare;
   if (detained > allowed) {
     KeepBlocking(candidates);
   } else {
@@ -147,8 +148,9 @@ void TableStore::SelectForSpace(std::vector<Candidate>* candidates) const {
 }
 
 void TableStore::SelectAll(std::vector<Candidate>* candidates) const {
-  const auto is_small = [this](const Candidate& candidate) {
-    return segments_[candidate.ordinal]->live * 2 < SegmentCapacity();
+  const uint64_t capacity = CapacityFor(index_.size());
+  const auto is_small = [&](const Candidate& candidate) {
+    return segments_[candidate.ordinal]->live * 2 < capacity;
   };
   const bool can_merge = std::count_if(candidates->begin(), candidates->end(), is_small) > 1;
   std::erase_if(*candidates, [&](const Candidate& candidate) {
@@ -158,6 +160,7 @@ void TableStore::SelectAll(std::vector<Candidate>* candidates) const {
 
 // Takes candidates as long as their live rows fit into one segment.
 void TableStore::FillPlan(const std::vector<Candidate>& candidates, CompactionPlan* plan) const {
+  const uint64_t capacity = CapacityFor(index_.size());
   uint64_t num_rows = 0;
   uint64_t num_tombstones = 0;
   std::set<uint32_t> chosen;
@@ -165,7 +168,7 @@ void TableStore::FillPlan(const std::vector<Candidate>& candidates, CompactionPl
     const std::shared_ptr<Segment>& segment = segments_[candidate.ordinal];
     num_rows += segment->live;
     num_tombstones += segment->info.num_tombstones;
-    const bool fits = num_rows <= SegmentCapacity() && num_tombstones <= kMostTombstones;
+    const bool fits = num_rows <= capacity && num_tombstones <= kMostTombstones;
     if (!plan->inputs.empty() && (!fits || plan->inputs.size() == kMostInputs)) break;
     plan->inputs.push_back({segment, candidate.ordinal, false});
     chosen.insert(candidate.ordinal);

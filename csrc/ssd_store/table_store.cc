@@ -31,19 +31,31 @@ Status TableStore::OutOfPlaces() const {
                 EOVERFLOW);
 }
 
-uint64_t TableStore::CapacityOf(uint64_t num_bytes) const {
-  const uint64_t records = num_bytes / (schema_.row_bytes + kChecksumBytes);
+// The bound on a table's space counts segments, so a small table must have small ones.
+uint64_t TableStore::SegmentBytesFor(uint64_t num_rows) const {
+  const uint64_t least = std::min(kLeastSegmentBytes, context_->segment_bytes);
+  return std::clamp(num_rows * RowSpace() / kSegmentShare, least, context_->segment_bytes);
+}
+
+uint64_t TableStore::CapacityFor(uint64_t num_rows) const {
+  const uint64_t records = SegmentBytesFor(num_rows) / (schema_.row_bytes + kChecksumBytes);
   return std::clamp<uint64_t>(records, 1, kMostRecords);
 }
 
-uint64_t TableStore::FullSegmentBytes() const {
+uint64_t TableStore::FullBytesFor(uint64_t num_rows) const {
   SegmentInfo full;
-  full.num_records = SegmentCapacity();
+  full.num_records = CapacityFor(num_rows);
   return full.FileBytes(schema_.row_bytes);
 }
 
-uint64_t TableStore::MostTombstones() const {
-  return std::clamp<uint64_t>(context_->segment_bytes / kTombstoneBytes, 1, kMostTombstones);
+// Of tombstones, or of more records than the table, which has shrunk, would have in a segment now:
+// compaction can have it only once it is sealed.
+bool TableStore::IsWriterFull() const {
+  const uint64_t rows = num_rows();
+  const uint64_t most =
+      std::clamp<uint64_t>(SegmentBytesFor(rows) / kTombstoneBytes, 1, kMostTombstones);
+  return writer_->num_tombstones() >= most ||
+         writer_->segment()->info.num_records > CapacityFor(rows);
 }
 
 Status TableStore::OpenSegment() {
@@ -76,7 +88,7 @@ bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
   while (segment.chunks.size() * kChunkRecords < num_records) {
     const ChunkPlace place{ordinal, static_cast<uint32_t>(segment.chunks.size())};
     if (free_chunks_.empty()) {
-      if ((chunks_.size() + 1) << kChunkBits >= KeyIndex::kNone) return false;
+      if ((chunks_.size() + 1) << kChunkBits >= context_->most_places) return false;
       segment.chunks.push_back(static_cast<uint32_t>(chunks_.size()));
       chunks_.push_back(place);
     } else {
@@ -106,8 +118,8 @@ Status TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, u
 
 Status TableStore::Append(const char* rows, uint64_t count) {
   const uint64_t row_bytes = schema_.row_bytes;
-  const uint64_t capacity = CapacityOf(context_->segment_bytes);
   while (count > 0) {
+    const uint64_t capacity = SegmentCapacity();
     if (writer_ != nullptr) {
       const uint64_t used = writer_->segment()->info.num_records;
       if (used > 0 && used + count > capacity) HPS_RETURN_IF_ERROR(Seal());
@@ -157,7 +169,7 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
       writer_->AddTombstone(keys[i]);
     }
   }
-  if (writer_->num_tombstones() < MostTombstones()) return Status::Ok();
+  if (!IsWriterFull()) return Status::Ok();
   // The keys are gone already. If a full disk refuses the footer, its tombstones wait in memory for
   // the next seal; an error after that is of the sync, and stops the store.
   const Status sealed = Seal();

@@ -33,6 +33,7 @@ struct StoreContext {
   uint64_t store_id = 0;
   uint64_t segment_bytes = 0;
   int num_threads = 1;  // of a fetch
+  uint64_t most_places = KeyIndex::kNone;
   FileCache* cache = nullptr;
   std::function<Status(uint64_t* number)> take_number;           // a file number never used before
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
@@ -121,8 +122,10 @@ class TableStore {
   // The sealed segments, after Seal.
   TableCut Cut() const;
   std::vector<std::shared_ptr<const Segment>> Segments() const;
-  uint64_t SegmentCapacity() const { return CapacityOf(context_->segment_bytes); }  // in records
-  uint64_t FullSegmentBytes() const;
+  // How large a segment may become, in records, and such a one's file in bytes. It follows the
+  // table: a quarter of the live rows, at least 8 MiB, at most the store's segment_bytes.
+  uint64_t SegmentCapacity() const { return CapacityFor(num_rows()); }
+  uint64_t FullSegmentBytes() const { return FullBytesFor(num_rows()); }
   uint64_t RowSpace() const { return schema_.row_bytes + kChecksumBytes + sizeof(uint64_t); }
 
   // table_compact.cc. The store runs one compaction at a time: Plan, Begin, then FindLive as rows
@@ -159,6 +162,8 @@ class TableStore {
     uint64_t detained = 0;  // bytes of tombstones that older segments still need
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
+  static constexpr uint64_t kLeastSegmentBytes = uint64_t{8} << 20;
+  static constexpr uint64_t kSegmentShare = 4;   // of a table's live rows, in one segment
   static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
 
   Status OutOfMemory() const;
@@ -186,8 +191,10 @@ class TableStore {
     const ChunkPlace place = chunks_[location >> kChunkBits];
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};
   }
-  uint64_t CapacityOf(uint64_t num_bytes) const;
-  uint64_t MostTombstones() const;
+  uint64_t SegmentBytesFor(uint64_t num_rows) const;
+  uint64_t CapacityFor(uint64_t num_rows) const;
+  uint64_t FullBytesFor(uint64_t num_rows) const;
+  bool IsWriterFull() const;
 
   StoreContext* context_;
   TableSchema schema_;

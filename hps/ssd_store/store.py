@@ -27,7 +27,8 @@ DEFAULT_COMPACTION_BYTES_PER_SECOND = 64 * 2**20
 class OpenOptions(TypedDict, total=False):
     """What `SsdStore.open` takes by keyword.
 
-    segment_bytes: a segment is sealed before it would grow past this; 256 MiB.
+    segment_bytes: a segment is sealed before it would grow past this, or past a quarter of its
+        table's live rows (but 8 MiB); 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
     threads: that load a cut and share a large fetch; 0 is one a core. Changes no bit.
     snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "scratch_store.h"
 #include "ssd_store/batch_read.h"
 #include "ssd_store/crc32c.h"
 
@@ -49,8 +50,6 @@ struct Path {
 class Lab {
  public:
   Lab() {
-    folder_ = std::filesystem::temp_directory_path() / "hps_batch_XXXXXX";
-    HPS_CHECK(mkdtemp(folder_.data()) != nullptr);
     std::mt19937_64 random(1);
     for (uint64_t i = 0; i < kNumFiles; ++i) {
       contents_.emplace_back(kFileBytes, '\0');
@@ -69,16 +68,15 @@ class Lab {
     }
     std::printf("ring %s, %zu paths\n", HasRing() ? "granted" : "refused", paths_.size());
   }
-  ~Lab() { std::filesystem::remove_all(folder_); }
 
   static bool HasRing() { return ReadRing::Create(kRingDepth) != nullptr; }
-  std::string Name(uint64_t file) const { return folder_ + "/file" + std::to_string(file); }
-  const std::string& folder() const { return folder_; }
+  std::string Name(uint64_t file) const { return folder() + "/file" + std::to_string(file); }
+  const std::string& folder() const { return folder_.path(); }
   const std::string& contents(uint64_t file) const { return contents_[file]; }
   const std::vector<Path>& paths() const { return paths_; }
 
  private:
-  std::string folder_;
+  ScratchFolder folder_{ScratchFolder::Where::kDisk};
   std::vector<std::string> contents_;
   std::unique_ptr<FileSystem> ring_ = MakePosixFileSystem(BatchMethod::kRing);
   std::unique_ptr<FileSystem> threads_ = MakePosixFileSystem(BatchMethod::kThreads);

@@ -1,10 +1,8 @@
 // CompactionLab: a folder for a store of small rows, its dict twin, and files that call back.
 //
-// Above it: compaction_test, compaction_threads_test. Below it: csrc/ssd_store. A row is a key and
+// Above it: compaction_test, compaction_threads_test. Below it: scratch_store.h. A row is a key and
 // a value; a state is the value of every stored key.
 #pragma once
-
-#include <stdlib.h>
 
 #include <atomic>
 #include <cerrno>
@@ -19,7 +17,7 @@
 
 #include "common/check.h"
 #include "forwarding_files.h"
-#include "ssd_store/store.h"
+#include "scratch_store.h"
 #include "ssd_store/verify.h"
 
 namespace hps {
@@ -30,31 +28,12 @@ constexpr uint64_t kRowBytes = 32;
 
 class CompactionLab {
  public:
-  CompactionLab() {
-    // In memory where that exists: the faults are made here, the disk's own syncs only take time.
-    folder_ = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    folder_ += "/hps_compaction_XXXXXX";
-    HPS_CHECK(mkdtemp(folder_.data()) != nullptr);
-  }
-  ~CompactionLab() { std::filesystem::remove_all(folder_); }
-
   StoreOptions Options() const {
-    StoreOptions options;
-    options.path = folder_ + "/store";
-    options.segment_bytes = 4000;
+    StoreOptions options = SmallStore(folder_.path() + "/store", kRowBytes, 4000);
     options.keep_last = 1;
-    TableSchema schema;
-    schema.name = "ads";
-    schema.dim = 4;
-    schema.initializer = "constant";
-    schema.row_bytes = kRowBytes;
-    options.tables = {schema};
     return options;
   }
-  void Reset() const {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-  }
+  void Reset() const { folder_.Reset(); }
   // Bytes of the segments and extras that lie in the folder, needed or not.
   uint64_t BytesOnDisk() const {
     uint64_t bytes = 0;
@@ -67,7 +46,7 @@ class CompactionLab {
   }
 
  private:
-  std::string folder_;
+  ScratchFolder folder_;
 };
 
 inline std::vector<uint64_t> Range(uint64_t first, uint64_t end, uint64_t step = 1) {

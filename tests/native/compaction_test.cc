@@ -332,6 +332,59 @@ void TestSegmentsStayUnderTheBound(const CompactionLab& lab) {
   HPS_CHECK(Holds(*store, 2000, state));
 }
 
+// With the default segment_bytes: four segments of that size would be a gigabyte.
+void TestASmallTableKeepsLittleThatIsDead(const CompactionLab& lab) {
+  constexpr uint64_t kSmall = 20000;
+  lab.Reset();
+  StoreOptions options = lab.Options();
+  options.segment_bytes = StoreOptions().segment_bytes;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
+  State state;
+  uint64_t most_bytes = 0;
+  uint64_t live_bytes = 0;
+  for (uint64_t value = 1; value <= 90; ++value) {
+    HPS_CHECK(Put(store.get(), Range(0, kSmall), value, &state).ok());
+    const TableFigures figures = store->table(0).Figures();
+    most_bytes = std::max(most_bytes, figures.segment_bytes);
+    live_bytes = figures.live_bytes;
+    HPS_CHECK(IsWithinBound(*store));
+  }
+  HPS_CHECK(store->Figures().bytes_appended > 40 * live_bytes);
+  HPS_CHECK(most_bytes > uint64_t{24} << 20 && most_bytes < 2 * live_bytes + (uint64_t{40} << 20));
+  HPS_CHECK(Holds(*store, kSmall, state));
+}
+
+// What it holds is bounded by what it has now, not by what it once had; also where the dead rows
+// lie in a segment that was still open.
+void TestATableThatHasShrunkHasSmallSegmentsAgain(const CompactionLab& lab) {
+  constexpr uint64_t kMany = 76000;
+  constexpr uint64_t kWide = 1024;  // so that the tombstones of all are few bytes
+  lab.Reset();
+  StoreOptions options = lab.Options();
+  options.segment_bytes = StoreOptions().segment_bytes;
+  options.tables[0].row_bytes = kWide;
+  std::unique_ptr<SsdStore> store;
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
+  const std::vector<uint64_t> keys = Range(0, kMany);
+  std::vector<char> rows(kMany * kWide);
+  for (const uint64_t key : keys) std::memcpy(&rows[key * kWide], &key, 8);
+  HPS_CHECK(store->Append(0, rows.data(), kMany).ok());
+  const TableStore& table = store->table(0);
+  HPS_CHECK(table.FullSegmentBytes() > uint64_t{16} << 20);
+  const std::shared_ptr<const Segment> last = table.Segments().back();
+  HPS_CHECK(!last->is_sealed && last->info.FileBytes(kWide) > uint64_t{10} << 20);
+  HPS_CHECK(table.Segments().size() > 4 && table.Segments().size() < 12);
+  std::vector<uint8_t> found(kMany);
+  HPS_CHECK(store->Erase(0, keys.data(), kMany - 100, found.data()).ok());
+  HPS_CHECK(last->is_sealed && table.FullSegmentBytes() < uint64_t{10} << 20);
+  HPS_CHECK(!IsWithinBound(*store));
+  HPS_CHECK(store->Append(0, rows.data(), 3).ok());
+  HPS_CHECK(IsWithinBound(*store));
+  HPS_CHECK(table.Fetch(keys.data(), kMany, rows.data(), found.data()).ok());
+  for (const uint64_t key : keys) HPS_CHECK(found[key] == (key < 3 || key >= kMany - 100));
+}
+
 void TestSpaceComesBackAfterMassErase(const CompactionLab& lab) {
   lab.Reset();
   std::unique_ptr<SsdStore> store;
@@ -435,6 +488,8 @@ int main() {
   hps::TestAFailedCommitBesideACompactionLosesNothing(lab);
   hps::TestRefusedMemoryEndsTheCompactionAlone(lab);
   hps::TestSegmentsStayUnderTheBound(lab);
+  hps::TestASmallTableKeepsLittleThatIsDead(lab);
+  hps::TestATableThatHasShrunkHasSmallSegmentsAgain(lab);
   hps::TestSpaceComesBackAfterMassErase(lab);
   hps::TestFullDiskNeitherLosesNorHangs(lab);
   hps::TestDamageIsNamedAndTheRestGoesOn(lab);

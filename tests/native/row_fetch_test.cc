@@ -19,7 +19,7 @@
 
 #include "common/check.h"
 #include "forwarding_files.h"
-#include "ssd_store/store.h"
+#include "scratch_store.h"
 
 namespace hps {
 namespace {
@@ -52,8 +52,6 @@ struct Path {
 class Lab {
  public:
   Lab() {
-    folder_ = std::filesystem::temp_directory_path() / "hps_fetch_XXXXXX";
-    HPS_CHECK(mkdtemp(folder_.data()) != nullptr);
     const bool has_direct = Opens(true).ok();
     for (const bool is_direct : {false, true}) {
       if (is_direct && !has_direct) continue;
@@ -63,27 +61,18 @@ class Lab {
     }
     Reset();
   }
-  ~Lab() { std::filesystem::remove_all(folder_); }
 
   StoreOptions Options(uint32_t row_bytes, bool is_direct) const {
-    StoreOptions options;
-    options.path = folder_ + "/store";
-    options.segment_bytes = 100000;
+    StoreOptions options = SmallStore(folder_.path() + "/store", row_bytes, 100000);
     options.direct_io = is_direct;
-    TableSchema schema;
-    schema.name = "ads";
-    schema.dim = 4;
-    schema.initializer = "constant";
-    schema.row_bytes = row_bytes;
-    options.tables = {schema};
     return options;
   }
-  void Reset() const { std::filesystem::remove_all(folder_ + "/store"); }
+  void Reset() const { folder_.Reset(); }
   const std::vector<Path>& paths() const { return paths_; }
 
   std::vector<std::string> Segments() const {
     std::vector<std::string> result;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/store")) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/store")) {
       const std::string name = entry.path().filename();
       if (name.find("segment-") == 0) result.push_back(entry.path());
     }
@@ -108,7 +97,7 @@ class Lab {
     return status;
   }
 
-  std::string folder_;
+  ScratchFolder folder_{ScratchFolder::Where::kDisk};
   std::vector<Path> paths_;
 };
 

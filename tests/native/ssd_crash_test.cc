@@ -144,6 +144,30 @@ bool LosePowerInAction(const Lab& lab, const Plan& plan, Action action, uint64_t
   return is_reached;
 }
 
+// P1, of a store that is made: its first opening dies at the call, and the next one, which finds
+// the folder, goes on. Once a checkpoint has returned the folder's own name must be durable, too.
+bool LosePowerAfterTheFirstOpening(const Lab& lab, const Plan& plan, uint64_t chance,
+                                   Recipe* recipe) {
+  lab.Reset();
+  Life life;
+  life.Arm(CrashAt(plan));
+  (void)life.Open(lab, plan.seed, 0).ok();
+  const bool is_reached = life.files.num_struck > 0;
+  life.cache.reset();
+  life.store.reset();
+  life.Arm({.lie = plan.lie});
+  Status went = life.Open(lab, plan.seed, 0);
+  if (went.ok()) went = life.Round(2);
+  life.store.reset();
+  std::mt19937_64 random(chance);
+  life.files.LosePower(&random);
+  recipe->runs += is_reached;
+  std::string wrong = went.ok() ? "" : "the next opening: " + went.message();
+  if (wrong.empty()) wrong = Reopen(lab, plan.seed, life.acknowledged, life.attempted);
+  recipe->Note(wrong, plan.seed, plan.call);
+  return is_reached;
+}
+
 // P1, in an opening: nothing is acknowledged there, and nothing may be lost.
 bool LosePowerInOpening(const Lab& lab, const Plan& plan, uint64_t chance, Recipe* recipe) {
   int64_t acknowledged = 0;
@@ -228,6 +252,14 @@ void RunP1(const Lab& lab, uint64_t num_seeds, Account* account) {
     for (Plan plan{seed}; LosePowerInOpening(lab, plan, seed, &recipe);) ++plan.call;
   }
   account->Add("P1", recipe, 4, "losses of power in openings");
+  Recipe first;
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    for (uint64_t chance = 0; chance < 2; ++chance) {
+      Plan plan{seed};
+      while (LosePowerAfterTheFirstOpening(lab, plan, 2 * seed + chance, &first)) ++plan.call;
+    }
+  }
+  account->Add("P1", first, 20, "losses of power after a first opening that died");
   Recipe planted;
   for (uint64_t chance = 0; chance < 8; ++chance) {
     LosePowerInAction(lab, {1, 1000, Lie::kForgottenSync}, TwoRounds, chance, &planted);

@@ -3,8 +3,6 @@
 // refused.
 //
 // Above it: ctest. Below it: fault_file_system.h, csrc/ssd_store.
-#include <stdlib.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -12,7 +10,7 @@
 
 #include "common/check.h"
 #include "fault_file_system.h"
-#include "ssd_store/store.h"
+#include "scratch_store.h"
 #include "ssd_store/verify.h"
 
 namespace hps {
@@ -21,24 +19,9 @@ namespace {
 constexpr uint64_t kRowBytes = 32;
 constexpr uint64_t kNumKeys = 3000;  // shards of some entries, and some kilobytes of index
 
-std::string NewFolder() {
-  std::string folder = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-  folder += "/hps_snapshot_XXXXXX";
-  HPS_CHECK(mkdtemp(folder.data()) != nullptr);
-  return folder;
-}
-
 StoreOptions OptionsOf(const std::string& path) {
-  StoreOptions options;
-  options.path = path;
-  options.segment_bytes = 40000;
+  StoreOptions options = SmallStore(path, kRowBytes, 40000);
   options.snapshot_rows = 0;
-  TableSchema schema;
-  schema.name = "ads";
-  schema.dim = 4;
-  schema.initializer = "constant";
-  schema.row_bytes = kRowBytes;
-  options.tables = {schema};
   return options;
 }
 
@@ -193,6 +176,25 @@ void TestCrashAtEveryCallOfClone(const std::string& folder) {
   Reopen(path);  // the source is as it was
 }
 
+// Folders in folders that were not there; once a checkpoint, or a clone, has returned they stay.
+void TestTheNamesOfNewFoldersAreDurable(const std::string& folder) {
+  const std::string path = folder + "/new/deeper/store";
+  const std::string target = folder + "/other/deeper/clone";
+  for (uint64_t chance = 0; chance < 16; ++chance) {
+    std::filesystem::remove_all(folder + "/new");
+    std::filesystem::remove_all(folder + "/other");
+    FaultFileSystem files;
+    std::unique_ptr<SsdStore> store = MakeStore(&files, path);
+    CloneSummary summary;
+    HPS_CHECK(store->Clone(target, false, &summary).ok());
+    store.reset();
+    std::mt19937_64 random(chance);
+    files.LosePower(&random);
+    Reopen(path);
+    Reopen(target);
+  }
+}
+
 // Threads load footers and snapshots, write snapshots and sync checkpoints; the sanitizers look on.
 void TestThreads(const std::string& folder) {
   constexpr uint64_t kMany = 80000;  // fewer rows are loaded by one thread
@@ -234,12 +236,12 @@ void TestThreads(const std::string& folder) {
 }  // namespace hps
 
 int main() {
-  const std::string folder = hps::NewFolder();
-  hps::TestCrashAtEveryCallOfClose(folder);
-  hps::TestFullDiskAtClose(folder);
-  hps::TestCrashAtEveryCallOfClone(folder);
-  hps::TestThreads(folder);
-  std::filesystem::remove_all(folder);
+  const hps::ScratchFolder folder;
+  hps::TestCrashAtEveryCallOfClose(folder.path());
+  hps::TestFullDiskAtClose(folder.path());
+  hps::TestCrashAtEveryCallOfClone(folder.path());
+  hps::TestTheNamesOfNewFoldersAreDurable(folder.path());
+  hps::TestThreads(folder.path());
   std::printf("ok\n");
   return 0;
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <malloc.h>
-#include <stdlib.h>
 
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,7 @@
 
 #include "common/check.h"
 #include "fault_file_system.h"
+#include "scratch_store.h"
 #include "ssd_store/verify.h"
 #include "torture_workload.h"
 
@@ -29,41 +29,26 @@ class Lab {
     // Small stores read and write through large buffers, which malloc would give back every time.
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
-    // In memory where that exists: the faults are made here, the disk's own syncs only take time.
-    folder_ = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    folder_ += "/hps_fault_XXXXXX";
-    HPS_CHECK(mkdtemp(folder_.data()) != nullptr);
   }
-  ~Lab() { std::filesystem::remove_all(folder_); }
 
   StoreOptions Options(bool read_only = false) const {
-    StoreOptions options;
-    options.path = folder_ + "/store";
-    options.segment_bytes = 1500;  // 41 records
+    StoreOptions options = SmallStore(folder_.path() + "/store", kRowBytes, 1500);  // 41 records
+    options.tables[0].dim = kNumClients + 1;
     options.keep_last = 1;
     options.read_only = read_only;
-    TableSchema schema;
-    schema.name = "ads";
-    schema.dim = kNumClients + 1;
-    schema.initializer = "constant";
-    schema.row_bytes = kRowBytes;
-    options.tables = {schema};
     return options;
   }
-  void Reset() const {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-  }
+  void Reset() const { folder_.Reset(); }
   uint64_t NumFiles(const std::string& prefix) const {
     uint64_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/store")) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/store")) {
       count += entry.path().filename().string().rfind(prefix, 0) == 0;
     }
     return count;
   }
 
  private:
-  std::string folder_;
+  ScratchFolder folder_;
 };
 
 // A life of a store under faults: opened, trained, dropped.
