@@ -450,6 +450,36 @@ void Flip(const std::string& path, uint64_t offset) {
   HPS_CHECK(file->Write(offset, &byte, 1).ok());
 }
 
+// The one check behind fetches, scans, seals and compactions.
+void TestTheCheckOfARecordNamesWhatIsWrong() {
+  Segment segment;
+  segment.path = "folder/segment";
+  segment.row_bytes = kRowBytes;
+  segment.info.number = 7;
+  const std::vector<uint64_t> keys = {5, 6};
+  const std::vector<char> rows = RowsOf(keys, 1);
+  std::vector<char> records(2 * segment.stride());
+  for (uint64_t i = 0; i < 2; ++i) {
+    char* record = &records[i * segment.stride()];
+    const uint32_t seed = RecordSeed(SegmentSeed(7), 40 + i);
+    const uint32_t checksum = Crc32c(seed, &rows[i * kRowBytes], kRowBytes);
+    std::memcpy(record, &rows[i * kRowBytes], kRowBytes);
+    std::memcpy(record + kRowBytes, &checksum, 4);
+  }
+  const std::string place = "folder/segment: offset " + std::to_string(64 + 41 * segment.stride());
+  HPS_CHECK(CheckRecords(segment, 40, 2, records.data(), keys.data()).ok());
+  const std::vector<uint64_t> others = {5, 8};
+  const Status other = CheckRecords(segment, 40, 2, records.data(), others.data());
+  HPS_CHECK(other.code() == StatusCode::kCorruption);
+  HPS_CHECK(other.message() == place + ": record 41 has key 6, key 8 expected");
+  HPS_CHECK(CheckRecords(segment, 40, 2, records.data()).ok());  // where no key is expected
+  records.back() ^= 1;
+  const Status damaged = CheckRecords(segment, 40, 2, records.data(), others.data());
+  HPS_CHECK(damaged.code() == StatusCode::kCorruption);
+  HPS_CHECK(damaged.message().rfind(place + ": the checksum of record 41 is ", 0) == 0);
+  HPS_CHECK(!CheckRecords(segment, 39, 1, records.data()).ok());  // in another place
+}
+
 void TestDamageIsNamedAndTheRestGoesOn(const CompactionLab& lab) {
   for (const bool is_live : {false, true}) {
     lab.Reset();
@@ -492,6 +522,7 @@ int main() {
   hps::TestATableThatHasShrunkHasSmallSegmentsAgain(lab);
   hps::TestSpaceComesBackAfterMassErase(lab);
   hps::TestFullDiskNeitherLosesNorHangs(lab);
+  hps::TestTheCheckOfARecordNamesWhatIsWrong();
   hps::TestDamageIsNamedAndTheRestGoesOn(lab);
   std::printf("ok\n");
   return 0;
