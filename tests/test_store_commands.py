@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,12 @@ def test_checkpoints_lists_and_deletes(store: Path, capsys: pytest.CaptureFixtur
     assert main(["checkpoints", str(store)]) == 0
     text = capsys.readouterr().out
     assert "day-1" in text and "last" in text
+    with hps.open(store) as server:
+        kept = server.checkpoints()
+    for info in kept:
+        (told,) = re.findall(rf"id {info['id']}, created (\S+),", text)
+        assert abs(datetime.fromisoformat(told).timestamp() - info["created"]) <= 1
+        assert told.endswith("+00:00")
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
     capsys.readouterr()
     assert main(["checkpoints", str(store)]) == 0
@@ -209,4 +216,10 @@ def test_digits_name_a_checkpoint_by_its_id(
     assert json.loads(captured.out)["tables"]["ads"]["rows"] == len(KEYS)
     assert "row bytes" in captured.err
     assert main(["checkpoints", str(store), "--json", "-"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
+    listed = json.loads(capsys.readouterr().out)
+    assert len(listed) == 2 and all(isinstance(info["created"], float) for info in listed)
+    assert main(["checkpoints", str(store), "--delete", str(ids["day-1"])]) == 0
+    with hps.open(store) as server:
+        assert [entry["tag"] for entry in server.checkpoints()] == ["last"]
+    assert main(["checkpoints", str(store), "--delete", str(ids["day-1"])]) == 1
+    assert f"no checkpoint {ids['day-1']};" in capsys.readouterr().err

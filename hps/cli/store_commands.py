@@ -4,6 +4,7 @@ Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is change
 """
 
 import argparse
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def _add_looking(subparsers: Any) -> None:
 
     checkpoints = subparsers.add_parser("checkpoints", help="list or delete checkpoints")
     checkpoints.add_argument("store", type=Path, metavar="DIR")
-    checkpoints.add_argument("--delete", metavar="TAG", help="let go of a tagged checkpoint")
+    checkpoints.add_argument(
+        "--delete", type=checkpoint_name, metavar="TAG", help="let go of one: tag, or id in digits"
+    )
     checkpoints.add_argument("--json", type=Path, metavar="OUT", help="write the list to a file")
     checkpoints.set_defaults(run=run_checkpoints)
 
@@ -122,6 +125,7 @@ def run_checkpoints(options: argparse.Namespace) -> int:
         listed = server.checkpoints()
     for info in listed:
         others = {name: value for name, value in info.items() if name != "tag"}
+        others["created"] = datetime.fromtimestamp(info["created"], UTC).isoformat("T", "seconds")
         words = ", ".join(f"{name} {_plain(value)}" for name, value in others.items())
         print(f"{info['tag'] or '(untagged)':<20} {words}", file=out)
     if not listed:

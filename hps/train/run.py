@@ -17,6 +17,7 @@ from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline
 from hps.reader.open import open_reader
 from hps.reader.source import check_paths
+from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
@@ -55,7 +56,7 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
         check_paths(options.test)
     if not options.resume:
         _ = reader.schema
-    _check_tables(config)
+    _check_tables(config, options)
     with ParameterServer(config) as server:
         run = TrainingRun(server, options, reader, progress or Progress(0))
         figures = run.train()
@@ -72,18 +73,32 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
     return figures
 
 
-def _check_tables(config: Config) -> None:
-    """Refuses a store of other tables, before opening it for writing would add this run's own."""
-    if not (Path(config.path) / "CURRENT").exists():
+def _check_tables(config: Config, options: TrainOptions) -> None:
+    """Refuses a store of other tables, before opening it for writing would add this run's own.
+
+    Of another dim, too: the store would speak of columns, the user knows of --dim.
+    """
+    path = Path(config.path)
+    if not any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
         return
     with open_store(config.path) as stored:
-        held = sorted(stored.tables)
+        dims = {table.name: table.dim for table in stored.tables.values()}
+    held = sorted(dims)
     wanted = sorted(table.name for table in config.tables)
     if held and not set(wanted) <= set(held):
         raise ConfigError(
             f"store {str(config.path)!r} holds the tables {held}, this run needs {wanted}; it "
             "belongs to another run or to a program of its own: give another --store"
         )
+    for table in config.tables:
+        others = table.dim - options.dim  # a first-order weight, in models that have one
+        if held and dims[table.name] != table.dim:
+            beside = f" and {others} first-order weight" if others else ""
+            raise ConfigError(
+                f"--dim {options.dim}: the rows of store {str(config.path)!r} have "
+                f"{dims[table.name]} columns, and --model {options.model} wants {options.dim}"
+                f"{beside}; give --dim {dims[table.name] - others}, or another --store"
+            )
 
 
 class TrainingRun:
