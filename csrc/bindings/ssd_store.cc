@@ -84,11 +84,14 @@ const TableStore& TableOf(const SsdStore& store, size_t table) {
   return store.table(table);
 }
 
+void CheckWidth(const std::string& name, size_t row_bytes, uint32_t expected) {
+  Require(row_bytes == expected, name + ": rows have " + std::to_string(row_bytes) + " bytes, " +
+                                     std::to_string(expected) + " expected");
+}
+
 void CheckRows(const SsdStore& store, size_t table, size_t row_bytes) {
   const TableSchema& schema = TableOf(store, table).schema();
-  Require(row_bytes == schema.row_bytes, "table '" + schema.name + "': rows have " +
-                                             std::to_string(row_bytes) + " bytes, " +
-                                             std::to_string(schema.row_bytes) + " expected");
+  CheckWidth("table '" + schema.name + "'", row_bytes, schema.row_bytes);
 }
 
 void CheckLengths(size_t keys, size_t other, const char* name) {
@@ -246,6 +249,7 @@ void BindSsdStore(nb::module_& module) {
           "next",
           [](TableScan& scan, Rows rows) {
             uint64_t count = 0;
+            CheckWidth("a scan", rows.shape(1), scan.row_bytes());
             const nb::gil_scoped_release release;
             ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
             return count;

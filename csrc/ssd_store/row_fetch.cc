@@ -168,8 +168,8 @@ class RowFetch {
       Crc32cMany(records.data(), row_bytes, size, seeds.data(), checksums.data());
       for (uint64_t i = 0; i < size; ++i) {
         const WantedRecord& next = wanted[first + i];
-        HPS_RETURN_IF_ERROR(CheckRecord(*place.segment, next.record, records[i], checksums[i],
-                                        &keys_[next.row]));
+        HPS_RETURN_IF_ERROR(
+            CheckRecord(*place.segment, next.record, records[i], checksums[i], &keys_[next.row]));
         std::memcpy(rows_ + next.row * row_bytes, records[i], row_bytes);
       }
     }

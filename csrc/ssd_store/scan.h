@@ -17,6 +17,7 @@ class TableScan {
   // Fills up to `capacity` rows; *count is 0 at the end.
   Status Next(char* rows, uint64_t capacity, uint64_t* count);
   uint64_t num_rows() const { return snapshot_.num_rows; }
+  uint32_t row_bytes() const { return snapshot_.row_bytes; }
 
  private:
   Status ReadPiece();

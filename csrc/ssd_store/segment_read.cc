@@ -69,11 +69,11 @@ Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, 
   uint32_t stored = 0;
   std::memcpy(&stored, bytes + segment.row_bytes, sizeof(stored));
   const std::string wrong =
-      stored != checksum ? "the checksum of record " + std::to_string(record) + " is " +
-                               std::to_string(checksum) + ", stored is " + std::to_string(stored)
-                         : "record " + std::to_string(record) + " has key " +
-                               std::to_string(RowKey(bytes)) + ", key " + std::to_string(*key) +
-                               " expected";
+      stored != checksum
+          ? "the checksum of record " + std::to_string(record) + " is " + std::to_string(checksum) +
+                ", stored is " + std::to_string(stored)
+          : "record " + std::to_string(record) + " has key " + std::to_string(RowKey(bytes)) +
+                ", key " + std::to_string(*key) + " expected";
   return Corruption(segment.path, segment.info.RecordOffset(record, segment.row_bytes), wrong);
 }
 

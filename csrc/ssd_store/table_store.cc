@@ -250,6 +250,7 @@ TableSnapshot TableStore::Snapshot() const {
     parts[place.segment].live[place.record / 64] |= uint64_t{1} << (place.record % 64);
   });
   snapshot.num_rows = index_.size();
+  snapshot.row_bytes = schema_.row_bytes;
   for (TableSnapshot::Part& part : parts) {
     if (part.segment != nullptr) snapshot.parts.push_back(std::move(part));
   }

@@ -58,6 +58,7 @@ struct TableSnapshot {
   };
   std::vector<Part> parts;
   uint64_t num_rows = 0;
+  uint32_t row_bytes = 0;
 };
 
 struct TableFigures {
