@@ -11,9 +11,10 @@ namespace hps {
 namespace {
 
 constexpr int64_t kKeysPerWorker = 4096;  // below this a second thread costs more than it saves
-constexpr int64_t kSampledKeys = 2048;
-constexpr int64_t kLeastSampled = 1024;  // of which it is asked whether they repeat
+constexpr int64_t kLeastSampled = 1024;
 constexpr int64_t kMostSampled = 16384;
+constexpr int64_t kBalance = 16;  // no worker may have more than an average and one in so many
+constexpr int64_t kRepeats = 64;  // keys repeat if one in so many does
 constexpr uint64_t kBitsOfSampled = 64;
 constexpr int kPullsAfterMiss = 16;
 constexpr uint64_t kMinIdTable = 1 << 12;
@@ -27,19 +28,24 @@ uint64_t PowerOfTwoFrom(uint64_t least) {
   return power;
 }
 
-// Calls visit(key) for about `wanted` keys, one from each stretch of equal length and not always
-// from the same place in it: a batch may be a table whose columns differ.
-template <class Visit>
-void ForSample(const uint64_t* keys, int64_t count, int64_t wanted, Visit visit) {
-  const int64_t stretch = std::max<int64_t>(1, count / wanted);
-  for (int64_t first = 0; first + stretch <= count; first += stretch) {
-    const uint64_t place =
-        Choose(MixKey(static_cast<uint64_t>(first)) >> 32, static_cast<uint64_t>(stretch));
-    visit(keys[first + static_cast<int64_t>(place)]);
-  }
-}
-
 }  // namespace
+
+// Writes hashes of some of the keys to sample_: one key from each stretch of equal length and not
+// always from the same place in it, for a batch may be a table whose columns differ. They are
+// written down before anyone counts them, so that keys that no cache holds are waited for together.
+// Returns how many.
+int64_t BatchPlan::Sample(const uint64_t* keys, int64_t count) {
+  const int64_t wanted = std::clamp<int64_t>(count / 64, kLeastSampled, kMostSampled);
+  const int64_t stretch = std::max<int64_t>(1, count / wanted);
+  const int64_t num_sampled = count / stretch;
+  uint64_t* hashes = sample_.Reserve(num_sampled);
+  for (int64_t i = 0; i < num_sampled; ++i) {
+    const uint64_t bits = MixKey(static_cast<uint64_t>(i)) >> 32;
+    const uint64_t place = Choose(bits, static_cast<uint64_t>(stretch));
+    hashes[i] = MixKey(keys[i * stretch + static_cast<int64_t>(place)]);
+  }
+  return num_sampled;
+}
 
 void BatchPlan::Empty() {
   num_occurrences_ = num_unique_ = window_first_ = window_size_ = 0;
@@ -72,22 +78,20 @@ bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {
     --pulls_to_wait_;
     return false;
   }
-  if (count < kLeastPulledEach) return false;
-  const int64_t wanted = std::clamp<int64_t>(count / 64, kLeastSampled, kMostSampled);
-  const uint64_t num_bits = PowerOfTwoFrom(kBitsOfSampled * static_cast<uint64_t>(wanted));
+  if (count < kLeastPulledEach || has_repeats_) return false;
+  const int64_t num_sampled = Sample(keys, count);
+  const uint64_t num_bits = PowerOfTwoFrom(kBitsOfSampled * static_cast<uint64_t>(num_sampled));
   uint64_t* seen = seen_.Reserve(static_cast<int64_t>(num_bits / 64));
   std::memset(seen, 0, num_bits / 8);
-  int64_t num_sampled = 0;
   int64_t num_repeated = 0;
-  ForSample(keys, count, wanted, [&](uint64_t key) {
-    const uint64_t place = MixKey(key) & (num_bits - 1);
+  for (int64_t i = 0; i < num_sampled; ++i) {
+    const uint64_t place = sample_[i] & (num_bits - 1);
     const uint64_t bit = uint64_t{1} << (place % 64);
     num_repeated += (seen[place / 64] & bit) != 0;
     seen[place / 64] |= bit;
-    ++num_sampled;
-  });
+  }
   // Of so many distinct keys one in 128 meets another's bit.
-  return num_repeated * 64 < num_sampled;
+  return num_repeated * kRepeats < num_sampled;
 }
 
 void BatchPlan::MissPulledEach(int64_t count) {
@@ -116,34 +120,55 @@ int64_t BatchPlan::EndPullEach() {
 
 void BatchPlan::CountUnique() {
   num_unique_ = 0;
-  ForWorkersInTurn([&](WorkerBatch* worker) { num_unique_ += worker->num_unique; });
+  int64_t most = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) {
+    num_unique_ += worker->num_unique;
+    most = std::max(most, worker->num_occurrences);
+  });
   window_first_ = 0;
   window_size_ = num_unique_;
+  is_balanced_ = most * num_workers_ * kBalance <= num_occurrences_ * (kBalance + 1);
+  if (num_occurrences_ >= kLeastPulledEach) {
+    has_repeats_ = num_unique_ * kRepeats < num_occurrences_ * (kRepeats - 1);
+  }
 }
 
 // Spreads the parts so that each worker gets about as many occurrences, by a sample of the batch:
-// with skewed keys equal numbers of parts would not do. Any assignment gives the same result.
+// with skewed keys equal numbers of parts would not do. Any assignment gives the same result; it is
+// kept while it does, for a row is soonest found in the near cache of the core that wrote it last.
 void BatchPlan::ChooseOwners(const uint64_t* keys, int64_t num_parts) {
   const int num_workers = num_workers_;
   if (num_workers == 1) {
     workers_[0].batch.owned_parts = ~uint64_t{0};
     return;
   }
+  if (num_workers != num_owners_ || num_parts != num_parts_owned_ || !is_balanced_) {
+    SpreadParts(keys, num_parts);
+    num_owners_ = num_workers;
+    num_parts_owned_ = num_parts;
+  }
+  for (int i = 0; i < num_workers; ++i) workers_[i].batch.owned_parts = workers_[i].parts;
+}
+
+void BatchPlan::SpreadParts(const uint64_t* keys, int64_t num_parts) {
+  const int num_workers = num_workers_;
   int64_t weights[kNumSubparts] = {};
   const int64_t group = kNumSubparts / num_parts;
-  ForSample(keys, num_occurrences_, kSampledKeys,
-            [&](uint64_t key) { weights[static_cast<int64_t>(MixKey(key) >> 58) / group] += 1; });
+  const int64_t num_sampled = Sample(keys, num_occurrences_);
+  for (int64_t i = 0; i < num_sampled; ++i) {
+    weights[static_cast<int64_t>(sample_[i] >> 58) / group] += 1;
+  }
   int64_t loads[kMaxParts] = {};
   int order[kNumSubparts];
   for (int part = 0; part < num_parts; ++part) order[part] = part;
   std::stable_sort(order, order + num_parts,
                    [&](int left, int right) { return weights[left] > weights[right]; });
-  for (int i = 0; i < num_workers; ++i) workers_[i].batch.owned_parts = 0;
+  for (int i = 0; i < num_workers; ++i) workers_[i].parts = 0;
   const uint64_t part_bits = group == 64 ? ~uint64_t{0} : (uint64_t{1} << group) - 1;
   for (int64_t i = 0; i < num_parts; ++i) {
     const auto lightest = std::min_element(loads, loads + num_workers) - loads;
     loads[lightest] += weights[order[i]] + 1;
-    workers_[lightest].batch.owned_parts |= part_bits << (order[i] * group);
+    workers_[lightest].parts |= part_bits << (order[i] * group);
   }
 }
 

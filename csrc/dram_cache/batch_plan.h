@@ -60,9 +60,9 @@ class BatchPlan {
     CountUnique();
   }
 
-  // Whether keys[count] are to be pulled without deduplicating them: by a sample they hardly
-  // repeat, and such a pull has not lately missed a key, or come before a push, which needs them
-  // deduplicated after all. Counts the pulls.
+  // Whether keys[count] are to be pulled without deduplicating them: neither the last batch that
+  // was deduplicated nor a sample of this one repeats keys, and such a pull has not lately missed a
+  // key, or come before a push, which needs them deduplicated after all. Counts the pulls.
   bool ChoosePullEach(const uint64_t* keys, int64_t count);
   // A plan for `count` keys is wanted: if as many were just pulled, they are probably the same, and
   // that pull had better deduplicated.
@@ -135,10 +135,13 @@ class BatchPlan {
     Array<Reservation> reservations;
     Array<float> values;
     int64_t last_unique = 0;  // of the batch before: sizes the id table of the next
+    uint64_t parts = 0;       // that it owns; see ChooseOwners
   };
 
   void Begin(int64_t count, int64_t num_parts, ThreadPool* pool);
+  int64_t Sample(const uint64_t* keys, int64_t count);
   void ChooseOwners(const uint64_t* keys, int64_t num_parts);
+  void SpreadParts(const uint64_t* keys, int64_t num_parts);
   void CopyKeys(int worker, const uint64_t* keys);
   void Prepare(Worker* worker);
   void GrowIdTable(Worker* worker, int32_t dim);
@@ -151,11 +154,16 @@ class BatchPlan {
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
   Array<uint64_t> keys_;
-  Array<uint64_t> seen_;  // bits of sampled keys
+  Array<uint64_t> sample_;  // hashes of sampled keys
+  Array<uint64_t> seen_;    // bits of them
   int64_t num_occurrences_ = 0;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;
+  int num_owners_ = 0;           // workers that the parts are spread over, or 0
+  int64_t num_parts_owned_ = 0;  // parts that are spread
+  bool is_balanced_ = false;     // of the last batch that was deduplicated: no worker had too much
+  bool has_repeats_ = false;     // and its keys repeated
   bool is_sorted_ = false;
   bool was_pulled_each_ = false;
   int64_t num_pulled_each_ = 0;

@@ -62,7 +62,6 @@ inline void AskForBuckets(const TableView& table, const uint64_t* keys, int coun
   }
   for (int i = 0; i < count; ++i) {
     __builtin_prefetch(table.digests + stage->first[i] * kBucketSlots);
-    __builtin_prefetch(table.spilled + stage->first[i]);
   }
 }
 
