@@ -3,6 +3,8 @@
 // Above it: batch_read.h. Below it: read_ring, and threads that block in Read.
 #include "ssd_store/batch_read.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -14,18 +16,20 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kMostBufferBytes = uint64_t{32} << 20;
 constexpr uint64_t kMostThreads = 16;
 constexpr uint64_t kReadsOfThread = 4;  // fewer are not worth another thread
 constexpr uint32_t kMostRetries = 1000;
+constexpr uint64_t kFewBytes = uint64_t{1} << 20;  // of buffers: cheaper made than kept
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit; }
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return RoundDown(value + unit - 1, unit); }
 
 class RingBatch {
  public:
-  RingBatch(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink)
-      : ring_(ring), reads_(reads), count_(count), sink_(sink) {
+  RingBatch(ReadRing* ring, ReadBuffers* spare, const BatchRead* reads, uint64_t count,
+            const ReadSink& sink)
+      : ring_(ring), reads_(reads), count_(count), sink_(sink), spare_(spare) {
     uint64_t largest = 1;
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t alignment = FileOf(i).alignment();
@@ -33,12 +37,18 @@ class RingBatch {
       largest = std::max(largest, end - RoundDown(reads[i].offset, alignment));
     }
     slot_bytes_ = RoundUp(largest, kDirectAlignment);
-    const uint64_t depth = std::clamp<uint64_t>(kMostBufferBytes / slot_bytes_, 1,
+    const uint64_t depth = std::clamp<uint64_t>(ReadBuffers::kBytes / slot_bytes_, 1,
                                                 std::min<uint64_t>(count, kRingDepth));
-    buffers_ = AllocateAligned(depth * slot_bytes_);
+    is_kept_ = depth * slot_bytes_ > kFewBytes && slot_bytes_ <= ReadBuffers::kBytes;
+    buffers_ = is_kept_ ? spare_->Take() : AllocateAligned(depth * slot_bytes_);
     slots_.resize(depth);
     for (uint32_t slot = 0; slot < depth; ++slot) free_.push_back(slot);
   }
+  ~RingBatch() {
+    if (is_kept_) spare_->GiveBack(std::move(buffers_));
+  }
+  RingBatch(const RingBatch&) = delete;
+  RingBatch& operator=(const RingBatch&) = delete;
 
   Status Run() {
     for (;;) {
@@ -119,6 +129,8 @@ class RingBatch {
   const BatchRead* reads_;
   uint64_t count_;
   const ReadSink& sink_;
+  ReadBuffers* spare_;
+  bool is_kept_ = false;
   uint64_t slot_bytes_ = 0;
   AlignedMemory buffers_;
   std::vector<Slot> slots_;
@@ -180,8 +192,36 @@ class ThreadedBatch {
 
 }  // namespace
 
-Status ReadByRing(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink) {
-  return RingBatch(ring, reads, count, sink).Run();
+ReadBuffers::~ReadBuffers() {
+  for (std::atomic<char*>& place : kept_) FreeAligned()(place.load());
+}
+
+AlignedMemory ReadBuffers::Take() {
+  for (std::atomic<char*>& place : kept_) {
+    AlignedMemory found(place.exchange(nullptr));
+    if (found != nullptr) return found;
+  }
+  AlignedMemory fresh = AllocateAligned(kBytes);
+  const auto address = reinterpret_cast<uint64_t>(fresh.get());
+  const uint64_t start = RoundUp(address, kHugePage);
+  // A hint: long reads pin fewer pages.
+  (void)madvise(fresh.get() + (start - address), address + kBytes - start, MADV_HUGEPAGE);
+  return fresh;
+}
+
+void ReadBuffers::GiveBack(AlignedMemory memory) {
+  for (std::atomic<char*>& place : kept_) {
+    char* empty = nullptr;
+    if (place.compare_exchange_strong(empty, memory.get())) {
+      (void)memory.release();
+      return;
+    }
+  }
+}
+
+Status ReadByRing(ReadRing* ring, ReadBuffers* spare, const BatchRead* reads, uint64_t count,
+                  const ReadSink& sink) {
+  return RingBatch(ring, spare, reads, count, sink).Run();
 }
 
 Status ReadByThreads(const BatchRead* reads, uint64_t count, const ReadSink& sink) {
