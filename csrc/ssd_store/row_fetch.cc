@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kMostCachedGap = 4096;
 constexpr uint64_t kMostCachedBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostGap = uint64_t{32} << 10;
-constexpr uint64_t kMostReadBytes = uint64_t{256} << 10;
+constexpr uint64_t kMostReadBytes = uint64_t{512} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
 constexpr uint64_t kCheckedAtOnce = 96;
 constexpr uint64_t kRecordsOfThread = 8192;  // fewer are not worth another thread
