@@ -72,9 +72,12 @@ Status SegmentWriter::Append(ThreadPool* pool, std::vector<RecordPiece>* pieces,
   const uint64_t offset = segment_->info.RecordOffset(record, row_bytes);
   const uint64_t end = offset + count * stride;
   if (end > reserved_) {
-    const bool is_ample = file_->Allocate(offset, end - offset + kReserveBytes).ok();
+    // To give the rest back waits for what is being written, so a long append has none.
+    const uint64_t ample = end - offset < kReserveBytes ? end + kReserveBytes : end;
+    touched_ = std::max(touched_, ample);
+    const bool is_ample = file_->Allocate(offset, ample - offset).ok();
     if (!is_ample) HPS_RETURN_IF_ERROR(file_->Allocate(offset, end - offset));
-    reserved_ = is_ample ? end + kReserveBytes : end;
+    reserved_ = is_ample ? ample : end;
   }
   const uint64_t size = std::clamp<uint64_t>(kPieceBytes / stride, 1, count);
   if (pieces->size() < static_cast<size_t>(pool->num_threads())) {
@@ -151,7 +154,8 @@ Status SegmentWriter::Seal() {
   HPS_RETURN_IF_ERROR(file_->Allocate(start, sealed.FooterBytes()));
   uint64_t end = 0;
   HPS_RETURN_IF_ERROR(WriteFooter(&end));
-  return file_->Truncate(end);  // gives back what was reserved or left behind a failed append
+  // Gives back what was reserved or left behind a failed append.
+  return touched_ > end ? file_->Truncate(end) : Status::Ok();
 }
 
 Status SegmentWriter::WriteFooter(uint64_t* end) {

@@ -108,6 +108,7 @@ class SegmentWriter {
   std::vector<uint64_t> keys_;  // of records from first_key_ on, a bounded number
   uint64_t first_key_ = 0;
   uint64_t reserved_ = 0;
+  uint64_t touched_ = 0;    // up to here space may have been taken, by what failed too
   uint64_t announced_ = 0;  // the system has been told to write up to here
 };
 

@@ -16,6 +16,12 @@ namespace {
 constexpr uint64_t kAhead = 16;  // keys between a prefetch and its use
 constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
 
+// Keys of an append by shard, each with its record.
+struct InstallPart {
+  const KeyItem* items = nullptr;
+  KeyIndex::ShardStarts starts{};
+};
+
 }  // namespace
 
 Status TableStore::OutOfMemory() const {
@@ -90,26 +96,33 @@ bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
   return true;
 }
 
-// Shards take their keys in order, each by one thread. One after the other they stay in a core's
-// cache, which keys as they come do not.
+// Each thread sorts a part of the rows' keys by shard; then shards take theirs in order, each by one
+// thread. A shard at a time stays in a core's cache, which keys as they come do not.
 Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count) {
   const uint64_t row_bytes = schema_.row_bytes;
   if (items_ == nullptr) items_.reset(new KeyItem[kInstalledKeys]);
-  const auto item = [&](uint64_t i) { return KeyItem{MixKey(RowKey(rows + i * row_bytes)), i}; };
-  const KeyIndex::ShardStarts starts = KeyIndex::SortByShard(count, item, items_.get());
+  std::vector<InstallPart> parts(pool->num_threads());
+  pool->Run([&](int worker) {
+    const uint64_t start = count * worker / parts.size();
+    const uint64_t end = count * (worker + 1) / parts.size();
+    parts[worker].items = &items_[start];
+    const auto item = [&](uint64_t i) {
+      return KeyItem{MixKey(RowKey(rows + (start + i) * row_bytes)), first + start + i};
+    };
+    parts[worker].starts = KeyIndex::SortByShard(end - start, item, &items_[start]);
+  });
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  Segment& segment = *segments_[writer_ordinal_];
-  segment.info.num_records = first + count;
+  segments_[writer_ordinal_]->info.num_records = first + count;
   if (!AddChunks(writer_ordinal_, first + count)) return OutOfPlaces();
-  for (uint64_t i = 0; i < count; ++i) {
-    items_[i].location = Location(segment, first + items_[i].location);
-  }
-  std::vector<std::vector<int64_t>> live(pool->num_threads());
+  std::vector<std::vector<int64_t>> live(parts.size());
   for (std::vector<int64_t>& counts : live) counts.resize(segments_.size());
   std::atomic<bool> has_memory{true};
   DealOut(pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
-    const uint64_t size = starts[shard + 1] - starts[shard];
-    if (!PutShard(&items_[starts[shard]], size, &live[worker])) has_memory = false;
+    for (const InstallPart& part : parts) {
+      const uint64_t size = part.starts[shard + 1] - part.starts[shard];
+      const KeyItem* items = part.items + part.starts[shard];
+      if (!PutShard(items, size, &live[worker])) has_memory = false;
+    }
   });
   for (size_t i = 0; i < segments_.size(); ++i) {
     if (segments_[i] == nullptr) continue;
@@ -118,12 +131,15 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
   return has_memory ? Status::Ok() : OutOfMemory();
 }
 
+// items[i].location is a record of the open segment.
 bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<int64_t>* live) {
+  const Segment& segment = *segments_[writer_ordinal_];
   for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_.Prefetch(items[i].hash);
   for (uint64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) index_.Prefetch(items[i + kAhead].hash);
     uint64_t previous = KeyIndex::kNone;
-    if (!index_.Put(items[i].hash, items[i].location, &previous)) return false;
+    const uint64_t location = Location(segment, items[i].location);
+    if (!index_.Put(items[i].hash, location, &previous)) return false;
     ++(*live)[writer_ordinal_];
     if (previous != KeyIndex::kNone) --(*live)[chunks_[previous >> kChunkBits].segment];
   }

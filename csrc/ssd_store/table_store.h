@@ -156,7 +156,7 @@ class TableStore {
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
   static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
-  static constexpr uint64_t kInstalledKeys = 32768;  // the same, by all threads
+  static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 
   Status OutOfMemory() const;
   Status OutOfPlaces() const;
