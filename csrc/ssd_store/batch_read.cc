@@ -3,6 +3,8 @@
 // Above it: batch_read.h. Below it: read_ring, and threads that block in Read.
 #include "ssd_store/batch_read.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -14,117 +16,148 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kMostBufferBytes = uint64_t{32} << 20;
 constexpr uint64_t kMostThreads = 16;
 constexpr uint64_t kReadsOfThread = 4;  // fewer are not worth another thread
 constexpr uint32_t kMostRetries = 1000;
+constexpr uint64_t kFewBytes = uint64_t{1} << 20;  // of buffers: cheaper made than kept
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit; }
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return RoundDown(value + unit - 1, unit); }
 
 class RingBatch {
  public:
-  RingBatch(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink)
-      : ring_(ring), reads_(reads), count_(count), sink_(sink) {
-    uint64_t largest = 1;
+  RingBatch(ReadRing* ring, ReadBuffers* spare, const BatchRead* reads, uint64_t count,
+            const ReadSink& sink)
+      : ring_(ring), reads_(reads), count_(count), sink_(sink), spare_(spare) {
+    uint64_t largest = 0;
+    uint64_t total = 0;
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t alignment = FileOf(i).alignment();
-      const uint64_t end = RoundUp(reads[i].offset + reads[i].size, alignment);
-      largest = std::max(largest, end - RoundDown(reads[i].offset, alignment));
+      largest = std::max(largest, SpaceOf(i));
+      total += SpaceOf(i);
     }
-    slot_bytes_ = RoundUp(largest, kDirectAlignment);
-    const uint64_t depth = std::clamp<uint64_t>(kMostBufferBytes / slot_bytes_, 1,
-                                                std::min<uint64_t>(count, kRingDepth));
-    buffers_ = AllocateAligned(depth * slot_bytes_);
-    slots_.resize(depth);
-    for (uint32_t slot = 0; slot < depth; ++slot) free_.push_back(slot);
+    is_kept_ = total > kFewBytes && largest <= ReadBuffers::kBytes;
+    capacity_ = is_kept_ ? ReadBuffers::kBytes : std::max(largest, std::min(total, kFewBytes));
+    buffers_ = is_kept_ ? spare_->Take() : AllocateAligned(capacity_);
+    slots_.resize(std::min<uint64_t>(count, kRingDepth));
   }
+  ~RingBatch() {
+    if (is_kept_) spare_->GiveBack(std::move(buffers_));
+  }
+  RingBatch(const RingBatch&) = delete;
+  RingBatch& operator=(const RingBatch&) = delete;
 
   Status Run() {
     for (;;) {
-      while (status_.ok() && next_ < count_ && !free_.empty()) Begin(next_++);
-      if (free_.size() == slots_.size()) return status_;
+      while (status_.ok() && next_ < count_ && Begin()) {
+      }
+      if (under_way_ == 0) return status_;
       const int error = ring_->Wait();
       if (error != 0) {
         Fail(SystemError("hand a read to io_uring for", reads_[0].file->path(), error));
         // What was never begun is given up; what is under way still writes into its buffer.
-        const uint32_t withdrawn = ring_->Withdraw();
-        num_lost_ += withdrawn;
+        under_way_ -= ring_->Withdraw();
       }
-      uint64_t slot = 0;
+      uint64_t read = 0;
       int32_t result = 0;
-      while (ring_->Pop(&slot, &result)) Answer(static_cast<uint32_t>(slot), result);
-      if (free_.size() + num_lost_ == slots_.size() && !status_.ok()) return status_;
+      while (ring_->Pop(&read, &result)) Answer(read, result);
     }
   }
 
  private:
   struct Slot {
-    uint64_t read = 0;
+    uint64_t place = 0;  // in the buffer, counted on and on
     uint64_t start = 0;  // in the file, aligned
     uint64_t end = 0;    // in the file, aligned
     uint64_t done = 0;   // bytes that have arrived, from `start` on
     uint32_t retries = 0;
+    bool is_over = false;
   };
 
   const PosixFile& FileOf(uint64_t read) const {
     return *static_cast<const PosixFile*>(reads_[read].file);
   }
-  char* BufferOf(uint32_t slot) const { return buffers_.get() + slot * slot_bytes_; }
+  Slot& SlotOf(uint64_t read) { return slots_[read % slots_.size()]; }
+  char* BufferOf(const Slot& slot) const { return buffers_.get() + slot.place % capacity_; }
+  // What a read takes of the buffer: its blocks, which are of the file's alignment.
+  uint64_t SpaceOf(uint64_t read) const {
+    const uint64_t alignment = FileOf(read).alignment();
+    const uint64_t end = RoundUp(reads_[read].offset + reads_[read].size, alignment);
+    return RoundUp(end - RoundDown(reads_[read].offset, alignment), kDirectAlignment);
+  }
   void Fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  void Begin(uint64_t read) {
-    const uint32_t slot = free_.back();
-    free_.pop_back();
-    const uint64_t alignment = FileOf(read).alignment();
-    slots_[slot] = {read, RoundDown(reads_[read].offset, alignment),
-                    RoundUp(reads_[read].offset + reads_[read].size, alignment), 0, 0};
-    Push(slot);
+  // Begins the next read if there is room for it: reads take the buffer in order, and give it back
+  // in order, so that there are as many under way as their bytes allow.
+  bool Begin() {
+    if (next_ - oldest_ == slots_.size()) return false;
+    const uint64_t space = SpaceOf(next_);
+    uint64_t place = end_;
+    if (place % capacity_ + space > capacity_) place = RoundUp(place, capacity_);
+    if (next_ > oldest_ && place + space > SlotOf(oldest_).place + capacity_) return false;
+    end_ = place + space;
+    const BatchRead& wanted = reads_[next_];
+    const uint64_t alignment = FileOf(next_).alignment();
+    SlotOf(next_) = {.place = place,
+                     .start = RoundDown(wanted.offset, alignment),
+                     .end = RoundUp(wanted.offset + wanted.size, alignment)};
+    ++under_way_;
+    Push(next_++);
+    return true;
   }
 
-  void Push(uint32_t slot) {
-    const Slot& state = slots_[slot];
-    ring_->Push(FileOf(state.read).descriptor(), state.start + state.done,
-                static_cast<uint32_t>(state.end - state.start - state.done),
-                BufferOf(slot) + state.done, slot);
+  void Push(uint64_t read) {
+    const Slot& slot = SlotOf(read);
+    ring_->Push(FileOf(read).descriptor(), slot.start + slot.done,
+                static_cast<uint32_t>(slot.end - slot.start - slot.done),
+                BufferOf(slot) + slot.done, read);
   }
 
-  void Answer(uint32_t slot, int32_t result) {
-    Slot& state = slots_[slot];
-    const BatchRead& read = reads_[state.read];
-    const uint64_t alignment = FileOf(state.read).alignment();
+  void Answer(uint64_t read, int32_t result) {
+    if (!IsOver(read, result)) return Push(read);
+    SlotOf(read).is_over = true;
+    --under_way_;
+    while (oldest_ < next_ && SlotOf(oldest_).is_over) ++oldest_;
+  }
+
+  // False when the rest of the read is to be asked for again.
+  bool IsOver(uint64_t number, int32_t result) {
+    Slot& slot = SlotOf(number);
+    const BatchRead& read = reads_[number];
     if (result < 0) {
       const bool may_pass = result == -EINTR || result == -EAGAIN;
-      if (status_.ok() && may_pass && ++state.retries < kMostRetries) return Push(slot);
-      Fail(ReadError(read.file->path(), state.start + state.done, -result));
-    } else {
-      const uint64_t reached = state.start + state.done + static_cast<uint64_t>(result);
-      if (reached >= read.offset + read.size) {
-        if (status_.ok()) {
-          Fail(sink_(state.read, BufferOf(slot) + (read.offset - state.start)));
-        }
-      } else if (result == 0 || static_cast<uint64_t>(result) % alignment != 0) {
-        Fail(FileEndsEarly(read.file->path(), reached, read.offset + read.size - reached));
-      } else if (status_.ok()) {
-        state.done += static_cast<uint64_t>(result);
-        return Push(slot);
-      }
+      if (status_.ok() && may_pass && ++slot.retries < kMostRetries) return false;
+      Fail(ReadError(read.file->path(), slot.start + slot.done, -result));
+      return true;
     }
-    free_.push_back(slot);
+    const auto size = static_cast<uint64_t>(result);
+    const uint64_t reached = slot.start + slot.done + size;
+    if (reached >= read.offset + read.size) {
+      if (status_.ok()) Fail(sink_(number, BufferOf(slot) + (read.offset - slot.start)));
+    } else if (size == 0 || size % FileOf(number).alignment() != 0) {
+      Fail(FileEndsEarly(read.file->path(), reached, read.offset + read.size - reached));
+    } else if (status_.ok()) {
+      slot.done += size;
+      return false;
+    }
+    return true;
   }
 
   ReadRing* ring_;
   const BatchRead* reads_;
   uint64_t count_;
   const ReadSink& sink_;
-  uint64_t slot_bytes_ = 0;
+  ReadBuffers* spare_;
+  bool is_kept_ = false;
+  uint64_t capacity_ = 0;
   AlignedMemory buffers_;
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
+  uint64_t end_ = 0;         // of what is taken of the buffer, counted on and on
+  std::vector<Slot> slots_;  // of reads [oldest_, next_), some of which are over
+  uint64_t oldest_ = 0;
   uint64_t next_ = 0;
-  uint64_t num_lost_ = 0;
+  uint64_t under_way_ = 0;
   Status status_;
 };
 
@@ -180,8 +213,36 @@ class ThreadedBatch {
 
 }  // namespace
 
-Status ReadByRing(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink) {
-  return RingBatch(ring, reads, count, sink).Run();
+ReadBuffers::~ReadBuffers() {
+  for (std::atomic<char*>& place : kept_) FreeAligned()(place.load());
+}
+
+AlignedMemory ReadBuffers::Take() {
+  for (std::atomic<char*>& place : kept_) {
+    AlignedMemory found(place.exchange(nullptr));
+    if (found != nullptr) return found;
+  }
+  AlignedMemory fresh = AllocateAligned(kBytes);
+  const auto address = reinterpret_cast<uint64_t>(fresh.get());
+  const uint64_t start = RoundUp(address, kHugePage);
+  // A hint: long reads pin fewer pages.
+  (void)madvise(fresh.get() + (start - address), address + kBytes - start, MADV_HUGEPAGE);
+  return fresh;
+}
+
+void ReadBuffers::GiveBack(AlignedMemory memory) {
+  for (std::atomic<char*>& place : kept_) {
+    char* empty = nullptr;
+    if (place.compare_exchange_strong(empty, memory.get())) {
+      (void)memory.release();
+      return;
+    }
+  }
+}
+
+Status ReadByRing(ReadRing* ring, ReadBuffers* spare, const BatchRead* reads, uint64_t count,
+                  const ReadSink& sink) {
+  return RingBatch(ring, spare, reads, count, sink).Run();
 }
 
 Status ReadByThreads(const BatchRead* reads, uint64_t count, const ReadSink& sink) {

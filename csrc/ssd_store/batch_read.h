@@ -4,6 +4,9 @@
 // buffers and begin reads in the order given. Thread-safe: a call shares nothing with another.
 #pragma once
 
+#include <array>
+#include <atomic>
+
 #include "ssd_store/posix_file.h"
 #include "ssd_store/read_ring.h"
 
@@ -11,9 +14,29 @@ namespace hps {
 
 inline constexpr uint32_t kRingDepth = 256;
 
+// What large batches read into, kept from one to the next: memory that is new to the process, and
+// perhaps to its machine, costs as much as the disk does. Thread-safe without a lock, so that a
+// forked child never meets one that its parent held.
+class ReadBuffers {
+ public:
+  static constexpr uint64_t kBytes = uint64_t{16} << 20;
+
+  ReadBuffers() = default;
+  ~ReadBuffers();
+  ReadBuffers(const ReadBuffers&) = delete;
+  ReadBuffers& operator=(const ReadBuffers&) = delete;
+
+  AlignedMemory Take();  // kBytes
+  void GiveBack(AlignedMemory memory);
+
+ private:
+  std::array<std::atomic<char*>, 4> kept_{};
+};
+
 // The files are PosixFiles. As FileSystem::ReadBatch; `ring` is fresh, its depth the
 // smaller of `count` and kRingDepth.
-Status ReadByRing(ReadRing* ring, const BatchRead* reads, uint64_t count, const ReadSink& sink);
+Status ReadByRing(ReadRing* ring, ReadBuffers* spare, const BatchRead* reads, uint64_t count,
+                  const ReadSink& sink);
 Status ReadByThreads(const BatchRead* reads, uint64_t count, const ReadSink& sink);
 
 }  // namespace hps

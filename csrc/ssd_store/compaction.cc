@@ -117,7 +117,7 @@ Status Compaction::CopyPiece(File* file, size_t input, uint64_t first,
   }
   const uint64_t count = rows_.size() / segment.row_bytes;
   damaged_ = 0;  // an error from here on is not the input's
-  HPS_RETURN_IF_ERROR(writer_->Append(rows_.data(), count));
+  HPS_RETURN_IF_ERROR(writer_->Append(&pool_, &pieces_, rows_.data(), count));
   damaged_ = segment.info.number;
   writer_->segment()->info.num_records += count;
   context_->bytes_written += count * segment.stride();

@@ -64,6 +64,8 @@ class Compaction {
   TableStore* table_;
   CompactionPlan plan_;
   std::unique_ptr<SegmentWriter> writer_;
+  ThreadPool pool_{1};
+  std::vector<RecordPiece> pieces_;
   std::vector<std::vector<uint64_t>> copied_;  // of each input, one bit a record
   std::vector<char> records_;                  // of one piece, as read
   std::vector<char> rows_;                     // of one piece, as written

@@ -8,15 +8,29 @@
 namespace hps {
 
 Status FileCache::Open(uint64_t number, const std::string& path, std::shared_ptr<File>* file) {
+  return OpenAs(mode_, number, path, file);
+}
+
+std::shared_ptr<File> FileCache::OpenDirect(uint64_t number, const std::string& path) {
+  if (mode_ == OpenMode::kReadDirect || is_refused_) return nullptr;
+  std::shared_ptr<File> file;
+  const Status opened = OpenAs(OpenMode::kReadDirect, number, path, &file);
+  if (opened.code() == StatusCode::kConfig) is_refused_ = true;
+  return file;
+}
+
+Status FileCache::OpenAs(OpenMode mode, uint64_t number, const std::string& path,
+                         std::shared_ptr<File>* file) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = open_.find(number);
+  const uint64_t slot = SlotOf(mode, number);
+  const auto found = open_.find(slot);
   if (found != open_.end()) {
     found->second.used = ++clock_;
     *file = found->second.file;
     return Status::Ok();
   }
   std::unique_ptr<File> opened;
-  HPS_RETURN_IF_ERROR(files_->Open(path, mode_, &opened));
+  HPS_RETURN_IF_ERROR(files_->Open(path, mode, &opened));
   if (open_.size() >= capacity_) {
     const auto oldest = std::min_element(
         open_.begin(), open_.end(),
@@ -24,13 +38,14 @@ Status FileCache::Open(uint64_t number, const std::string& path, std::shared_ptr
     open_.erase(oldest);
   }
   *file = std::move(opened);
-  open_[number] = Entry{*file, ++clock_};
+  open_[slot] = Entry{*file, ++clock_};
   return Status::Ok();
 }
 
 void FileCache::Forget(uint64_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  open_.erase(number);
+  open_.erase(2 * number);
+  open_.erase(2 * number + 1);
 }
 
 }  // namespace hps

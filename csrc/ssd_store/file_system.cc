@@ -16,6 +16,7 @@ constexpr std::string_view kAdvice = "; nothing stored was lost: free space and 
 }  // namespace
 
 bool File::ReadCached(uint64_t, uint64_t, void*) { return false; }
+bool File::IsCached(uint64_t, uint64_t) { return false; }
 
 void File::StartWriteback(uint64_t, uint64_t) {}
 

@@ -35,8 +35,11 @@ class File {
   // Reads exactly `size` bytes; a file that ends before is kCorruption (naming path and offset).
   virtual Status Read(uint64_t offset, uint64_t size, void* bytes) = 0;
   // Reads them only if the system has them in memory; false (bytes undefined) where it would have
-  // to wait, or for any error, which Read will then name.
+  // to wait, or for any error, which Read will then name. The system may begin to read what it
+  // lacks: where that is likely, ask IsCached first.
   virtual bool ReadCached(uint64_t offset, uint64_t size, void* bytes);
+  // Whether the system has all of a range in memory, as far as it tells; reads nothing.
+  virtual bool IsCached(uint64_t offset, uint64_t size);
   // Writes all of `size` bytes. After an error the range holds old, new or torn bytes.
   virtual Status Write(uint64_t offset, const void* bytes, uint64_t size) = 0;
   // Reserves the disk space of a range; the file's size stays. kStore with ENOSPC when the disk is

@@ -14,12 +14,6 @@ namespace {
 constexpr uint64_t kAhead = 12;             // items between a prefetch and its use
 constexpr size_t kMostPiecesOfBatch = 128;  // of small segments
 
-// A key on its way to its shard: with its location, or the one below which its tombstone reaches.
-struct Item {
-  uint64_t hash;
-  uint64_t location;
-};
-
 // Keys or tombstones that lie one after another in one footer.
 struct Piece {
   uint32_t segment = 0;
@@ -28,8 +22,9 @@ struct Piece {
   uint64_t first = 0;    // among the segment's entries: its records, then its tombstones
   uint64_t count = 0;
   uint64_t location = 0;  // of the first record, or of the segment's first
-  Item* items = nullptr;  // by shard: starts[s] to starts[s + 1] are shard s's
-  std::array<uint32_t, KeyIndex::kNumShards + 1> starts{};
+  // By shard: each key with its location, or the one below which its tombstone reaches.
+  KeyItem* items = nullptr;
+  KeyIndex::ShardStarts starts{};
   uint64_t num_bytes = 0;  // read, and their checksum
   uint32_t checksum = 0;
   Status status;
@@ -55,7 +50,7 @@ class Builder {
   Status ReadWords(Piece* piece, std::vector<uint64_t>* words);
   void SortByShard(Piece* piece, const std::vector<uint64_t>& words);
   bool FillShard(int shard, std::vector<int64_t>* live);
-  void EraseOlder(const Item& item, std::vector<int64_t>* live);
+  void EraseOlder(const KeyItem& item, std::vector<int64_t>* live);
   Status FinishBatch();
 
   const IndexSources& sources_;
@@ -65,7 +60,7 @@ class Builder {
   const uint64_t batch_items_;
   std::vector<std::vector<int64_t>> live_;    // by thread, then by segment
   std::vector<std::vector<uint64_t>> words_;  // by thread: what it has read
-  std::unique_ptr<Item[]> items_;
+  std::unique_ptr<KeyItem[]> items_;
   std::vector<Piece> pieces_;
   // Where the next batch starts.
   uint32_t segment_ = 0;
@@ -135,17 +130,11 @@ Status Builder::ReadWords(Piece* piece, std::vector<uint64_t>* words) {
 
 void Builder::SortByShard(Piece* piece, const std::vector<uint64_t>& words) {
   const uint64_t step = piece->is_tombstones ? 2 : 1;
-  std::array<uint32_t, KeyIndex::kNumShards + 1> ends{};
-  for (uint64_t i = 0; i < piece->count; ++i) {
-    ++ends[KeyIndex::ShardOf(MixKey(words[i * step])) + 1];
-  }
-  for (int shard = 0; shard < KeyIndex::kNumShards; ++shard) ends[shard + 1] += ends[shard];
-  piece->starts = ends;
-  for (uint64_t i = 0; i < piece->count; ++i) {
-    const uint64_t hash = MixKey(words[i * step]);
+  const auto item = [&](uint64_t i) {
     const uint64_t place = piece->is_tombstones ? words[i * step + 1] : i;
-    piece->items[ends[KeyIndex::ShardOf(hash)]++] = {hash, piece->location + place};
-  }
+    return KeyItem{MixKey(words[i * step]), piece->location + place};
+  };
+  piece->starts = KeyIndex::SortByShard(piece->count, item, piece->items);
 }
 
 void Builder::ReadPiece(Piece* piece, std::vector<uint64_t>* words) {
@@ -153,7 +142,7 @@ void Builder::ReadPiece(Piece* piece, std::vector<uint64_t>* words) {
   if (piece->status.ok()) SortByShard(piece, *words);
 }
 
-void Builder::EraseOlder(const Item& item, std::vector<int64_t>* live) {
+void Builder::EraseOlder(const KeyItem& item, std::vector<int64_t>* live) {
   const uint64_t location = index_->Find(item.hash);
   if (location >= item.location) return;  // newer than the tombstone, or absent
   index_->Erase(item.hash);
@@ -162,7 +151,7 @@ void Builder::EraseOlder(const Item& item, std::vector<int64_t>* live) {
 
 bool Builder::FillShard(int shard, std::vector<int64_t>* live) {
   for (const Piece& piece : pieces_) {
-    const Item* items = piece.items + piece.starts[shard];
+    const KeyItem* items = piece.items + piece.starts[shard];
     const uint64_t count = piece.starts[shard + 1] - piece.starts[shard];
     for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_->Prefetch(items[i].hash);
     for (uint64_t i = 0; i < count; ++i) {
@@ -197,7 +186,7 @@ Status Builder::FinishBatch() {
 
 Status Builder::Run() {
   std::atomic<bool> has_memory{Reserve()};
-  items_.reset(new Item[batch_items_]);
+  items_.reset(new KeyItem[batch_items_]);
   for (PlanBatch(); has_memory && !pieces_.empty(); PlanBatch()) {
     DealOut(pool_, pieces_.size(),
             [&](size_t number, int worker) { ReadPiece(&pieces_[number], &words_[worker]); });

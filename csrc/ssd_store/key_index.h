@@ -29,6 +29,11 @@ struct ChunkPlace {
   uint32_t idx = 0;      // of the chunk within its segment
 };
 
+struct KeyItem {
+  uint64_t hash;      // MixKey(key)
+  uint64_t location;  // or another number that goes with the key
+};
+
 // One shard as it lies in memory: `slots` entries of 12 bytes. For index_snapshot.
 struct ShardImage {
   uint64_t slots = 0;
@@ -52,6 +57,11 @@ class KeyIndex {
   uint64_t size() const;
   uint64_t memory_bytes() const;
   static int ShardOf(uint64_t hash) { return static_cast<int>(hash >> 56); }
+  // Where in a list each shard's items start; the last is the end of all.
+  using ShardStarts = std::array<uint32_t, kNumShards + 1>;
+  // Lists item(i) for all i < count by shard, in order within a shard.
+  template <typename ItemAt>
+  static ShardStarts SortByShard(uint64_t count, ItemAt item, KeyItem* items);
 
   // All take MixKey(key). Prefetch ahead of the other three hides the one cache miss of a look-up.
   void Prefetch(uint64_t hash) const;
@@ -121,6 +131,19 @@ class KeyIndex {
 
   std::array<Shard, kNumShards> shards_;
 };
+
+template <typename ItemAt>
+KeyIndex::ShardStarts KeyIndex::SortByShard(uint64_t count, ItemAt item, KeyItem* items) {
+  ShardStarts starts{};
+  for (uint64_t i = 0; i < count; ++i) ++starts[ShardOf(item(i).hash) + 1];
+  for (int shard = 0; shard < kNumShards; ++shard) starts[shard + 1] += starts[shard];
+  ShardStarts ends = starts;
+  for (uint64_t i = 0; i < count; ++i) {
+    const KeyItem next = item(i);
+    items[ends[ShardOf(next.hash)]++] = next;
+  }
+  return starts;
+}
 
 inline void KeyIndex::Prefetch(uint64_t hash) const {
   const Shard& shard = shards_[ShardOf(hash)];

@@ -42,6 +42,7 @@ class PosixFile final : public File {
 
   Status Read(uint64_t offset, uint64_t size, void* bytes) override;
   bool ReadCached(uint64_t offset, uint64_t size, void* bytes) override;
+  bool IsCached(uint64_t offset, uint64_t size) override;
   Status Write(uint64_t offset, const void* bytes, uint64_t size) override;
   Status Allocate(uint64_t offset, uint64_t size) override;
   Status Truncate(uint64_t size) override;

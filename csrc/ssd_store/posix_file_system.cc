@@ -112,13 +112,14 @@ class PosixFiles final : public FileSystem {
     if (method_ == BatchMethod::kRing) {
       const auto depth = static_cast<uint32_t>(std::min<uint64_t>(count, kRingDepth));
       const std::unique_ptr<ReadRing> ring = ReadRing::Create(depth);
-      if (ring != nullptr) return ReadByRing(ring.get(), reads, count, sink);
+      if (ring != nullptr) return ReadByRing(ring.get(), &buffers_, reads, count, sink);
     }
     return ReadByThreads(reads, count, sink);
   }
 
  private:
   BatchMethod method_;
+  ReadBuffers buffers_;
 };
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace {
 // In memory a gap costs its copying, on disk it saves another read.
 constexpr uint64_t kMostCachedGap = 4096;
 constexpr uint64_t kMostCachedBytes = uint64_t{64} << 10;
-constexpr uint64_t kMostGap = uint64_t{16} << 10;
-constexpr uint64_t kMostReadBytes = uint64_t{128} << 10;
+constexpr uint64_t kMostGap = uint64_t{32} << 10;
+constexpr uint64_t kMostReadBytes = uint64_t{512} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
 constexpr uint64_t kCheckedAtOnce = 96;
 constexpr uint64_t kRecordsOfThread = 8192;  // fewer are not worth another thread
@@ -39,8 +39,16 @@ uint64_t EndOfRun(const WantedRecord* wanted, uint64_t first, uint64_t end, uint
 class CacheGuess {
  public:
   bool IsWorthATry() const { return credit_ > 0; }
-  void Hit() { credit_ = std::min(credit_ + 4, 32); }
-  void Miss() { credit_ -= 4; }
+  // After a hit another one is likely, and asking first would double the calls.
+  bool IsLikely() const { return is_likely_; }
+  void Hit() {
+    is_likely_ = true;
+    credit_ = std::min(credit_ + 4, 32);
+  }
+  void Miss() {
+    is_likely_ = false;
+    credit_ -= 4;
+  }
   // Records to pass over; then one more try.
   uint64_t Skip() {
     credit_ = 1;
@@ -50,6 +58,7 @@ class CacheGuess {
  private:
   static constexpr uint64_t kSkipped = 128;
   int credit_ = 16;
+  bool is_likely_ = false;
 };
 
 class RowFetch {
@@ -73,7 +82,10 @@ class RowFetch {
           source_.cache->Open(place.segment->info.number, place.segment->path, &place.file));
       const uint64_t rest = rest_.size();
       HPS_RETURN_IF_ERROR(TakeCached(place, wanted + first, end - first));
-      PlanReads(place, rest);
+      if (rest_.size() > rest) {
+        place.direct = source_.cache->OpenDirect(place.segment->info.number, place.segment->path);
+        PlanReads(place, rest);
+      }
       places_.push_back(std::move(place));
       first = end;
     }
@@ -91,6 +103,7 @@ class RowFetch {
     const Segment* segment = nullptr;
     uint64_t seed = 0;
     std::shared_ptr<File> file;
+    std::shared_ptr<File> direct;  // the same, past the page cache; none where that cannot be
   };
   struct Run {
     uint32_t place = 0;
@@ -113,8 +126,9 @@ class RowFetch {
       if (most_records > 0 && guess_.IsWorthATry()) {
         end = EndOfRun(wanted, first, count, most_skipped, most_records);
         const uint64_t size = (wanted[end - 1].record - wanted[first].record + 1) * stride;
-        is_cached =
-            place.file->ReadCached(OffsetOf(place, wanted[first].record), size, cached_.get());
+        const uint64_t offset = OffsetOf(place, wanted[first].record);
+        is_cached = (guess_.IsLikely() || place.file->IsCached(offset, size)) &&
+                    place.file->ReadCached(offset, size, cached_.get());
         if (is_cached) {
           guess_.Hit();
           bytes_read_ += size;
@@ -131,6 +145,15 @@ class RowFetch {
     return Status::Ok();
   }
 
+  // How to read a run from its first record on. What the page cache begins to hold is read through
+  // it (it may not be on disk yet), and so are some of the others: what is wanted again and again
+  // comes to stay, and what is wanted once costs the memory little and the processor less.
+  File* Choose(const Place& place, uint64_t record) {
+    if (place.direct == nullptr) return place.file.get();
+    const bool is_cached = place.file->IsCached(OffsetOf(place, record), place.segment->stride());
+    return is_cached || source_.cache->Admits() ? place.file.get() : place.direct.get();
+  }
+
   // Reads for rest_ from `first` on, all of which lie in `place`, the next of places_.
   void PlanReads(const Place& place, uint64_t first) {
     const uint64_t stride = place.segment->stride();
@@ -140,7 +163,7 @@ class RowFetch {
           EndOfRun(rest_.data(), first, rest_.size(), kMostGap / stride + 1, most_records);
       const uint64_t start = rest_[first].record;
       const uint64_t size = (rest_[end - 1].record - start + 1) * stride;
-      reads_.push_back({place.file.get(), OffsetOf(place, start), size});
+      reads_.push_back({Choose(place, start), OffsetOf(place, start), size});
       runs_.push_back(
           {static_cast<uint32_t>(places_.size()), static_cast<uint32_t>(end - first), first});
       bytes_read_ += size;

@@ -10,8 +10,10 @@ namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;      // of a write, small enough for a cache
 constexpr uint64_t kWritebackBytes = uint64_t{1} << 20;  // and so much is handed to the disk early
+constexpr uint64_t kEarlyBytes = uint64_t{1} << 19;      // and while others are still copied
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;  // space is reserved this far ahead
+constexpr uint64_t kMostKeys = uint64_t{1} << 18;      // kept for the footer: 2 MiB
 
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
   Encoder out;
@@ -62,35 +64,78 @@ Status SegmentWriter::Create(FileSystem* files, std::shared_ptr<Segment> segment
   return Status::Ok();
 }
 
-Status SegmentWriter::Append(const char* rows, uint64_t count) {
+Status SegmentWriter::Append(ThreadPool* pool, std::vector<RecordPiece>* pieces, const char* rows,
+                             uint64_t count) {
   const uint64_t row_bytes = segment_->row_bytes;
   const uint64_t stride = segment_->stride();
-  uint64_t record = segment_->info.num_records;
-  uint64_t offset = segment_->info.RecordOffset(record, row_bytes);
+  const uint64_t record = segment_->info.num_records;
+  const uint64_t offset = segment_->info.RecordOffset(record, row_bytes);
   const uint64_t end = offset + count * stride;
   if (end > reserved_) {
-    const bool is_ample = file_->Allocate(offset, end - offset + kReserveBytes).ok();
+    // To give the rest back waits for what is being written, so a long append has none.
+    const uint64_t ample = end - offset < kReserveBytes ? end + kReserveBytes : end;
+    touched_ = std::max(touched_, ample);
+    const bool is_ample = file_->Allocate(offset, ample - offset).ok();
     if (!is_ample) HPS_RETURN_IF_ERROR(file_->Allocate(offset, end - offset));
-    reserved_ = is_ample ? end + kReserveBytes : end;
+    reserved_ = is_ample ? ample : end;
   }
-  const uint64_t piece = std::clamp<uint64_t>(kPieceBytes / stride, 1, count);
-  pieces_.resize(piece * stride);
-  seeds_.resize(piece);
-  checksums_.resize(piece);
-  const uint64_t segment_seed = SegmentSeed(segment_->info.number);
-  for (uint64_t first = 0; first < count; first += piece) {
-    const uint64_t size = std::min(piece, count - first);
-    for (uint64_t i = 0; i < size; ++i) seeds_[i] = RecordSeed(segment_seed, record + first + i);
-    const char* source = rows + first * row_bytes;
-    Crc32cMany(source, row_bytes, row_bytes, size, seeds_.data(), checksums_.data());
-    for (uint64_t i = 0; i < size; ++i) {
-      std::memcpy(&pieces_[i * stride], source + i * row_bytes, row_bytes);
-      std::memcpy(&pieces_[i * stride + row_bytes], &checksums_[i], kChecksumBytes);
-    }
-    HPS_RETURN_IF_ERROR(file_->Write(offset + first * stride, pieces_.data(), size * stride));
+  const uint64_t size = std::clamp<uint64_t>(kPieceBytes / stride, 1, count);
+  if (pieces->size() < static_cast<size_t>(pool->num_threads())) {
+    pieces->resize(pool->num_threads());
   }
+  std::vector<Status> written((count + size - 1) / size);
+  DealOut(pool, written.size(), [&](size_t number, int worker) {
+    const uint64_t first = number * size;
+    written[number] = WritePiece(&(*pieces)[worker], rows + first * row_bytes, record + first,
+                                 std::min(size, count - first));
+  });
+  for (Status& status : written) HPS_RETURN_IF_ERROR(std::move(status));
   StartWriteback(end);
+  KeepKeys(rows, record, count);
   return Status::Ok();
+}
+
+Status SegmentWriter::WritePiece(RecordPiece* piece, const char* rows, uint64_t record,
+                                 uint64_t count) {
+  const uint64_t row_bytes = segment_->row_bytes;
+  const uint64_t stride = segment_->stride();
+  const uint64_t size = count * stride;
+  if (piece->seeds.size() < count || piece->bytes.size() < size) {
+    piece->bytes.resize(size);
+    piece->seeds.resize(count);
+    piece->checksums.resize(count);
+  }
+  const uint64_t segment_seed = SegmentSeed(segment_->info.number);
+  for (uint64_t i = 0; i < count; ++i) piece->seeds[i] = RecordSeed(segment_seed, record + i);
+  Crc32cMany(rows, row_bytes, row_bytes, count, piece->seeds.data(), piece->checksums.data());
+  for (uint64_t i = 0; i < count; ++i) {
+    char* target = &piece->bytes[i * stride];
+    std::memcpy(target, rows + i * row_bytes, row_bytes);
+    std::memcpy(target + row_bytes, &piece->checksums[i], kChecksumBytes);
+  }
+  const uint64_t offset = segment_->info.RecordOffset(record, row_bytes);
+  HPS_RETURN_IF_ERROR(file_->Write(offset, piece->bytes.data(), size));
+  // Pages that the pieces beside it share wait for StartWriteback.
+  const uint64_t start = (offset + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uint64_t end = (offset + size) / kPageBytes * kPageBytes;
+  if (end >= start + kEarlyBytes) file_->StartWriteback(start, end - start);
+  return Status::Ok();
+}
+
+// A checkpoint after every batch finds all keys here; a large segment would need too much memory.
+void SegmentWriter::KeepKeys(const char* rows, uint64_t first, uint64_t count) {
+  keys_.resize(first - first_key_);  // without those of an append that was not installed
+  if (keys_.size() + count > kMostKeys) {
+    keys_.clear();
+    first_key_ = first;
+  }
+  if (count > kMostKeys) {
+    first_key_ = first + count;
+    return;
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    keys_.push_back(RowKey(rows + i * segment_->row_bytes));
+  }
 }
 
 // A page that is not full yet would be written twice.
@@ -109,7 +154,8 @@ Status SegmentWriter::Seal() {
   HPS_RETURN_IF_ERROR(file_->Allocate(start, sealed.FooterBytes()));
   uint64_t end = 0;
   HPS_RETURN_IF_ERROR(WriteFooter(&end));
-  return file_->Truncate(end);  // gives back what was reserved or left behind a failed append
+  // Gives back what was reserved or left behind a failed append.
+  return touched_ > end ? file_->Truncate(end) : Status::Ok();
 }
 
 Status SegmentWriter::WriteFooter(uint64_t* end) {
@@ -124,7 +170,8 @@ Status SegmentWriter::WriteFooter(uint64_t* end) {
   };
   std::vector<uint64_t> keys;
   Status written;
-  const Status read = ReadRecords(file_.get(), *segment_, info.num_records,
+  const uint64_t num_read = std::min(first_key_, info.num_records);
+  const Status read = ReadRecords(file_.get(), *segment_, num_read,
                                   [&](uint64_t, uint64_t count, const char* records) {
                                     keys.resize(count);
                                     for (uint64_t i = 0; i < count; ++i)
@@ -133,6 +180,7 @@ Status SegmentWriter::WriteFooter(uint64_t* end) {
                                   });
   HPS_RETURN_IF_ERROR(read);
   HPS_RETURN_IF_ERROR(written);
+  HPS_RETURN_IF_ERROR(put(keys_.data(), (info.num_records - num_read) * 8));
   HPS_RETURN_IF_ERROR(put(tombstones_.data(), tombstones_.size() * kTombstoneBytes));
   Encoder out;
   out.PutRaw(kFooterMagic);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/thread_pool.h"
 #include "ssd_store/file_cache.h"
 #include "ssd_store/file_system.h"
 #include "ssd_store/manifest_records.h"
@@ -71,6 +72,13 @@ Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, cons
 Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
                    const std::function<void(uint64_t, uint64_t, const char*)>& visit);
 
+// Records on their way from a caller's rows to a file; kept from one append to the next.
+struct RecordPiece {
+  std::vector<char> bytes;
+  std::vector<uint32_t> seeds;
+  std::vector<uint32_t> checksums;
+};
+
 class SegmentWriter {
  public:
   // Makes the file and writes its header. `segment` must carry path, row_bytes and numbers.
@@ -79,10 +87,11 @@ class SegmentWriter {
                        std::unique_ptr<SegmentWriter>* writer);
 
   // Writes `count` rows (row_bytes apart) as records behind the last: space reserved, then one
-  // write for each MiB of records; the disk begins with them at once. The caller raises
-  // info.num_records when it installs them. After an error the next Append overwrites what was
-  // left.
-  Status Append(const char* rows, uint64_t count);
+  // write for each MiB of records, by the next thread that is free; the disk begins with them at
+  // once. The caller raises info.num_records when it installs them. After an error the next Append
+  // overwrites what was left. `pieces` is the caller's memory for it.
+  Status Append(ThreadPool* pool, std::vector<RecordPiece>* pieces, const char* rows,
+                uint64_t count);
   void AddTombstone(uint64_t key) { tombstones_.push_back({key, segment_->info.num_records}); }
   // Makes room, so that the next `count` tombstones cannot fail for lack of memory.
   void ReserveTombstones(uint64_t count) {
@@ -91,8 +100,8 @@ class SegmentWriter {
       tombstones_.reserve(std::max<uint64_t>(wanted, 2 * tombstones_.capacity()));
     }
   }
-  // Writes the footer, whose keys are read back from the records (and checked) rather than kept in
-  // memory. Not synced yet: the caller keeps file() and syncs it.
+  // Writes the footer. Of the keys the newest are still in memory; the others are read back from
+  // the records (and checked). Not synced yet: the caller keeps file() and syncs it.
   Status Seal();
 
   const std::shared_ptr<Segment>& segment() const { return segment_; }
@@ -102,18 +111,19 @@ class SegmentWriter {
  private:
   SegmentWriter(std::shared_ptr<Segment> segment, std::shared_ptr<File> file)
       : segment_(std::move(segment)), file_(std::move(file)) {}
+  Status WritePiece(RecordPiece* piece, const char* rows, uint64_t record, uint64_t count);
   void StartWriteback(uint64_t end);
+  void KeepKeys(const char* rows, uint64_t first, uint64_t count);
   Status WriteFooter(uint64_t* end);
 
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<File> file_;
   std::vector<Tombstone> tombstones_;
+  std::vector<uint64_t> keys_;  // of records from first_key_ on, a bounded number
+  uint64_t first_key_ = 0;
   uint64_t reserved_ = 0;
+  uint64_t touched_ = 0;    // up to here space may have been taken, by what failed too
   uint64_t announced_ = 0;  // the system has been told to write up to here
-  // Of Append: records to be written, kept for the next one.
-  std::vector<char> pieces_;
-  std::vector<uint32_t> seeds_;
-  std::vector<uint32_t> checksums_;
 };
 
 }  // namespace hps

@@ -176,6 +176,8 @@ class SsdStore {
   Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
   std::vector<uint64_t> Superseded(const std::string& tag) const;
   Status RemoveUnneeded(std::vector<std::string>* holders);
+  void CloseLater(std::vector<std::unique_ptr<File>> files);
+  void AwaitClosing();
   Status LoadCut(const Checkpoint* cut);
   int NumLoadThreads(const Checkpoint* cut) const;
   int NumThreads() const;
@@ -211,6 +213,7 @@ class SsdStore {
     CompactionPace pace;
     std::condition_variable progress;
     std::thread compactor;
+    std::thread closer;
   };
   const int owner_;  // the process that opened it
   std::unique_ptr<Waiting> waiting_;
@@ -234,6 +237,7 @@ class SsdStore {
 
   CompactionPace& pace_ = waiting_->pace;
   std::thread& compactor_ = waiting_->compactor;
+  std::thread& closer_ = waiting_->closer;  // of files that were removed; guarded as failure_
   std::condition_variable& progress_ = waiting_->progress;  // with writer_: work is due, or done
   bool is_due_ = false;
   bool is_failing_ = false;     // the last compaction failed; nobody waits for the next

@@ -4,6 +4,7 @@
 #include "ssd_store/table_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 
@@ -13,6 +14,13 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kAhead = 16;  // keys between a prefetch and its use
+constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
+
+// Keys of an append by shard, each with its record.
+struct InstallPart {
+  const KeyItem* items = nullptr;
+  KeyIndex::ShardStarts starts{};
+};
 
 }  // namespace
 
@@ -100,24 +108,60 @@ bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
   return true;
 }
 
-Status TableStore::PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
-                           uint64_t count) {
-  if (!AddChunks(ordinal, first + count)) return OutOfPlaces();
-  Segment& segment = *segments_[ordinal];
-  for (uint64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) index_.Prefetch(MixKey(RowKey(keys + (i + kAhead) * stride)));
-    const uint64_t record = first + i;
-    const uint64_t location = Location(segment, record);
-    uint64_t previous = KeyIndex::kNone;
-    if (!index_.Put(MixKey(RowKey(keys + i * stride)), location, &previous)) return OutOfMemory();
-    ++segment.live;
-    if (previous != KeyIndex::kNone) --segments_[chunks_[previous >> kChunkBits].segment]->live;
+// Each thread sorts a part of the rows' keys by shard; then shards take theirs in order, each by one
+// thread. A shard at a time stays in a core's cache, which keys as they come do not.
+Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count) {
+  const uint64_t row_bytes = schema_.row_bytes;
+  if (items_ == nullptr) items_.reset(new KeyItem[kInstalledKeys]);
+  std::vector<InstallPart> parts(pool->num_threads());
+  pool->Run([&](int worker) {
+    const uint64_t start = count * worker / parts.size();
+    const uint64_t end = count * (worker + 1) / parts.size();
+    parts[worker].items = &items_[start];
+    const auto item = [&](uint64_t i) {
+      return KeyItem{MixKey(RowKey(rows + (start + i) * row_bytes)), first + start + i};
+    };
+    parts[worker].starts = KeyIndex::SortByShard(end - start, item, &items_[start]);
+  });
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  segments_[writer_ordinal_]->info.num_records = first + count;
+  if (!AddChunks(writer_ordinal_, first + count)) return OutOfPlaces();
+  std::vector<std::vector<int64_t>> live(parts.size());
+  for (std::vector<int64_t>& counts : live) counts.resize(segments_.size());
+  std::atomic<bool> has_memory{true};
+  DealOut(pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
+    for (const InstallPart& part : parts) {
+      const uint64_t size = part.starts[shard + 1] - part.starts[shard];
+      const KeyItem* items = part.items + part.starts[shard];
+      if (!PutShard(items, size, &live[worker])) has_memory = false;
+    }
+  });
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    if (segments_[i] == nullptr) continue;
+    for (const std::vector<int64_t>& counts : live) segments_[i]->live += counts[i];
   }
-  return Status::Ok();
+  return has_memory ? Status::Ok() : OutOfMemory();
+}
+
+// items[i].location is a record of the open segment.
+bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<int64_t>* live) {
+  const Segment& segment = *segments_[writer_ordinal_];
+  for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_.Prefetch(items[i].hash);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) index_.Prefetch(items[i + kAhead].hash);
+    uint64_t previous = KeyIndex::kNone;
+    const uint64_t location = Location(segment, items[i].location);
+    if (!index_.Put(items[i].hash, location, &previous)) return false;
+    ++(*live)[writer_ordinal_];
+    if (previous != KeyIndex::kNone) --(*live)[chunks_[previous >> kChunkBits].segment];
+  }
+  return true;
 }
 
 Status TableStore::Append(const char* rows, uint64_t count) {
   const uint64_t row_bytes = schema_.row_bytes;
+  ThreadPool pool(static_cast<int>(std::clamp<uint64_t>(
+      std::min(count, kInstalledKeys) / kKeysOfThread, 1, context_->num_threads)));
   while (count > 0) {
     const uint64_t capacity = SegmentCapacity();
     if (writer_ != nullptr) {
@@ -128,15 +172,12 @@ Status TableStore::Append(const char* rows, uint64_t count) {
     Segment& segment = *writer_->segment();
     const uint64_t first = segment.info.num_records;
     const uint64_t size = std::min(count, std::max<uint64_t>(1, capacity - first));
-    HPS_RETURN_IF_ERROR(writer_->Append(rows, size));
+    HPS_RETURN_IF_ERROR(writer_->Append(&pool, &pieces_, rows, size));
     context_->bytes_written += size * segment.stride();
     context_->bytes_appended += size * segment.stride();
     for (uint64_t done = 0; done < size;) {
-      const uint64_t piece = std::min(kLockedKeys, size - done);
-      const std::unique_lock<std::shared_mutex> lock(mutex_);
-      segment.info.num_records += piece;
-      const char* keys = rows + done * row_bytes;
-      HPS_RETURN_IF_ERROR(PutKeys(writer_ordinal_, first + done, keys, row_bytes, piece));
+      const uint64_t piece = std::min(kInstalledKeys, size - done);
+      HPS_RETURN_IF_ERROR(InstallRows(&pool, rows + done * row_bytes, first + done, piece));
       done += piece;
     }
     rows += size * row_bytes;

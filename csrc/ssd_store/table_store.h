@@ -166,6 +166,7 @@ class TableStore {
   static constexpr uint64_t kLeastSegmentBytes = uint64_t{8} << 20;
   static constexpr uint64_t kSegmentShare = 4;   // of a table's live rows, in one segment
   static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
+  static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 
   Status OutOfMemory() const;
   Status OutOfPlaces() const;
@@ -185,9 +186,10 @@ class TableStore {
   bool AdoptParts(const TableCut& cut, const TableImage& image);
   Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
-  // After an error some of the keys are in the index.
-  Status PutKeys(uint32_t ordinal, uint64_t first, const char* keys, uint64_t stride,
-                 uint64_t count);
+  // Names the records [first, first + count) of the open segment, whose rows these are. After an
+  // error some of the keys are in the index.
+  Status InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count);
+  bool PutShard(const KeyItem* items, uint64_t count, std::vector<int64_t>* live);
   WantedRecord Decode(uint64_t location) const {
     const ChunkPlace place = chunks_[location >> kChunkBits];
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};
@@ -206,6 +208,9 @@ class TableStore {
   std::vector<std::shared_ptr<Segment>> segments_;  // by ordinal; empty where one was removed
   std::unique_ptr<SegmentWriter> writer_;           // guarded by the store's writer lock
   uint32_t writer_ordinal_ = 0;
+  // Memory of Append, kept for the next one; guarded as writer_.
+  std::unique_ptr<KeyItem[]> items_;
+  std::vector<RecordPiece> pieces_;
   uint64_t num_loads_ = 0;
   std::set<uint32_t> busy_;       // ordinals of the running compaction, which only it may remove
   std::set<uint64_t> set_aside_;  // numbers of segments that compaction could not read
