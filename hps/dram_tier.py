@@ -12,6 +12,7 @@ write_back never waits for a pin. A row that no tier stores takes no slot.
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,17 @@ class WarmRows:
         """Drops the pins; nothing to do the second time."""
         if self._tier is not None:
             self._tier.cool(self)
+
+    def __enter__(self) -> "WarmRows":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def __del__(self) -> None:
         self.release()

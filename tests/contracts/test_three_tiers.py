@@ -175,6 +175,44 @@ def test_rows_on_their_way_between_all_tiers_are_seen(lab: Lab) -> None:
         assert server.pins == 0 and server.digest("ads") == digest
 
 
+def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
+    """Only the lower tier moves: what has left it is in no tier above."""
+    with lab.server(table()) as server:
+        _, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        server.push("ads", KEYS, ones(700))
+        before, digest = dump(server), server.digest("ads")
+        assert dram.cache.num_dirty > 0
+        away = KEYS[dram.cache.contains(KEYS) == 0]
+        with held(server, "append") as store:
+            warm = Call(lambda: dram.warm(away[: 3 * dram.cache.capacity_rows // 4]))
+            assert store.reached.wait(10)
+            assert not server._stack("ads").is_moving and server.contains("ads", KEYS).all()
+            calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]
+            assert all(call.is_waiting() for call in calls)
+            store.gate.set()
+            assert calls[0].result() == digest and calls[1].result() == before
+            warm.result().release()
+        assert server.digest("ads") == digest and server.pins == 0
+
+
+def test_rows_keep_their_keys_where_threads_divide_a_batch(tmp_path: Path) -> None:
+    lab = Lab("three_native", tmp_path)
+    generator = np.random.default_rng(7)
+    with lab.server(table(), scale=100.0, threads=2) as server:
+        top, dram, _ = tiers(server)
+        assert top.num_parts > 1
+        keys = np.unique(random_keys(generator, 60_000, 10**6))
+        rows = random_floats(generator, len(keys), 4)
+        server.assign("ads", keys, rows)
+        assert dram.cache.num_rows > 5000  # came down
+        for part in np.array_split(generator.permutation(len(keys)), 20):
+            with server.warm("ads", keys[part]) as warm:
+                assert warm.num_rows > 100
+                np.testing.assert_array_equal(server.pull("ads", keys[part]), rows[part])
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 def test_the_same_bits_with_and_without_a_second_cache(
     tmp_path: Path, optimizer: hps.optimizers.Optimizer
