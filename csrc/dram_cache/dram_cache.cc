@@ -249,15 +249,12 @@ void DramCache::CountEviction(const Reservation& reservation, int64_t sign) {
 void DramCache::CommitReservations(BatchPlan* plan) {
   const TableView& table = view_.table;
   const int64_t row_bytes = table.shape.row_bytes;
-  const auto goes_down = [](const Reservation& reservation) {
-    return reservation.had_victim && (reservation.victim_mark.flags & (kDirty | kFresh)) == kDirty;
-  };
   int64_t num_victims = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     worker->result = num_victims;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       CountEviction(worker->reservations[entry], 1);
-      num_victims += goes_down(worker->reservations[entry]);
+      num_victims += IsWrittenBack(worker->reservations[entry]);
     }
   });
   uint8_t* buffer = plan->victims.Reserve(num_victims * row_bytes);
@@ -266,7 +263,7 @@ void DramCache::CommitReservations(BatchPlan* plan) {
     uint8_t* dst = buffer + worker->result * row_bytes;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const Reservation& reservation = worker->reservations[entry];
-      if (goes_down(reservation)) {
+      if (IsWrittenBack(reservation)) {
         std::memcpy(dst, RowAt(table, reservation.slot), static_cast<size_t>(row_bytes));
         dst += row_bytes;
       }
