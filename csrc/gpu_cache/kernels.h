@@ -42,7 +42,7 @@
 // | SumBlockOne        | SumArgs            | blocks of 64 runs                         | hot       | any   |
 // | CombineRunsOne     | SumArgs            | hot keys                                  | bound     | any   |
 // | NoteFailureOne     | NoteFailureArgs    | a sum was not finite: stops updates       | 1         | 1     |
-// | ApplyOne           | ApplyArgs          | the optimizer once a key                  | bound     | 4     |
+// | ApplyOne<kind>     | ApplyArgs          | the optimizer once a key                  | bound     | 4     |
 // | FindLastOne        | AssignArgs         | a key's last occurrence                   | L         | 1     |
 // | AssignOne          | AssignArgs         | rows set outright                         | bound     | 4     |
 // | CreateOne          | CreateArgs         | fresh rows become stored                  | bound     | 4     |

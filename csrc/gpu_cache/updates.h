@@ -221,8 +221,9 @@ HPS_HD void NoteFailureOne(Group, const NoteFailureArgs& args, int64_t) {
 }
 
 // i: below bound. A new row's state starts with the learning rate of its first update, not of the
-// read that brought it up: how long a row stays cached must not show in its bits.
-template <class Group>
+// read that brought it up: how long a row stays cached must not show in its bits. Compiled once an
+// optimizer, which must be the cache's: one kernel for all would need the registers of the greediest.
+template <OptimizerKind kKind, class Group>
 HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
@@ -232,10 +233,10 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
   const auto lanes = LanesOf(group, cache.dim);
   float* const row = FloatsAt(cache, slot);
   if (flags & kFresh) {
-    StartState(lanes, cache.kind, row, args.lr, cache.numbers);
+    StartState(lanes, kKind, row, args.lr, cache.numbers);
     group.sync();  // the header's scalars are read by all lanes
   }
-  UpdateRow(lanes, cache.kind, row, args.sums + id * cache.dim, args.lr, cache.numbers);
+  UpdateRow(lanes, kKind, row, args.sums + id * cache.dim, args.lr, cache.numbers);
   group.sync();  // all have seen the flags
   group.elect([&] { MarkUpdated(cache, slot, i); });
 }
