@@ -81,7 +81,7 @@ class GpuCache {
   // What absent keys read as, into out [count, dim]; takes no slot.
   void InitialWeights(const uint64_t* keys, int64_t count, float* out);
 
-  // presence[i]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty.
+  // presence[i]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty, 4 pending.
   void Contains(const uint64_t* keys, int64_t count, uint8_t* presence);
   // Drops keys; presence[i] as Contains before it. kConfig, and nothing changed, if one is pinned.
   Status Erase(const uint64_t* keys, int64_t count, uint8_t* presence);
