@@ -271,6 +271,11 @@ class Config:
                     )
                 owner[feature] = table.name
 
+    def shares(self, budget: int) -> dict[str, int]:
+        """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""
+        total = sum(table.share for table in self.tables)
+        return {table.name: int(budget * (table.share / total)) for table in self.tables}
+
     def num_threads(self) -> int:
         """Threads of the native core after 0 has been resolved to the cores at hand."""
         if self.threads:

@@ -16,7 +16,7 @@ from tests.lab import OPTIMIZERS, Lab, dump, keys_of, random_floats, random_keys
 KEYS = np.arange(700, dtype=np.uint64)
 
 
-@pytest.fixture(params=["three_twins", "three_native"])
+@pytest.fixture(params=["three_twins", "gpu"])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
     """An empty store under two caches."""
     return Lab(request.param, tmp_path)
@@ -198,7 +198,7 @@ def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
 
 
 def test_rows_keep_their_keys_where_threads_divide_a_batch(tmp_path: Path) -> None:
-    lab = Lab("three_native", tmp_path)
+    lab = Lab("gpu", tmp_path)
     generator = np.random.default_rng(7)
     with lab.server(table(), scale=100.0, threads=2) as server:
         top, dram, _ = tiers(server)
@@ -218,7 +218,7 @@ def test_the_same_bits_with_and_without_a_second_cache(
     tmp_path: Path, optimizer: hps.optimizers.Optimizer
 ) -> None:
     digests = set()
-    for kind, scale in (("native", 40.0), ("native", 1.0), ("three_native", 1.0)):
+    for kind, scale in (("native", 40.0), ("native", 1.0), ("gpu", 1.0)):
         generator = np.random.default_rng(23)
         lab = Lab(kind, tmp_path / f"{kind}-{scale}")
         with lab.server(table(optimizer), scale=scale) as server:
@@ -235,7 +235,7 @@ def test_the_same_bits_with_and_without_a_second_cache(
                     server.checkpoint()
                 server.pull("ads", random_keys(generator, 300, 900), create=step % 3 == 0)
             digests.add((server.digest("ads"), server.num_rows("ads")))
-            if kind == "three_native":
+            if kind == "gpu":
                 stats = server.stats()
                 assert stats["gpu_cache"]["write_backs"] > 0
                 assert stats["dram_cache"]["evictions"] > 0 and stats["dram_cache"]["hits"] > 0
