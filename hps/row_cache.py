@@ -1,7 +1,9 @@
-"""What a cache of rows offers to the server: the verbs of dram_cache, as types and contracts.
+"""What a cache of rows offers to the server: the verbs of every cache, as types and contracts.
 
-Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests,
-the twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
+Above it: cached_tier.py, table_stack.py and dram_tier.py, which alone call these verbs. Below it:
+csrc/dram_cache, csrc/gpu_cache (and, in tests, the twin in tests/twins). Verbs are issued one at a
+time; a cache's own threads work inside a verb. On a device, keys, outputs and gradients may be
+tensors of that device; images of rows are arrays of the host everywhere.
 
 A plan is one batch of keys: deduplicated, in an order of the cache's own, with the slots found for
 them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
@@ -15,6 +17,13 @@ from numpy.typing import NDArray
 
 from hps.row_layout import Floats, Images, Keys
 
+# What contains() answers.
+ABSENT = 0
+STORED = 1
+FRESH = 2  # initialised here, stored by nobody
+DIRTY = 3  # stored, and newer than the tier below
+PENDING = 4  # a batch has taken a slot for it and its row has not arrived: ask below
+
 
 class BatchPlan(Protocol):
     """One batch of keys. Views stay valid until the plan is made again."""
@@ -26,6 +35,10 @@ class BatchPlan(Protocol):
     @property
     def num_unique(self) -> int:
         """N, distinct keys of the batch; 0 after a pull that did not deduplicate."""
+
+    @property
+    def num_missing(self) -> int:
+        """Keys of the window that the last find did not find; waits for a device."""
 
     @property
     def num_looked_up(self) -> int:
@@ -41,6 +54,10 @@ class BatchPlan(Protocol):
 
 class RowCache(Protocol):
     """A fixed budget of memory that holds rows of one table."""
+
+    @property
+    def has_pool(self) -> bool:
+        """True if the cache has `pool`."""
 
     @property
     def capacity_rows(self) -> int:
@@ -61,6 +78,10 @@ class RowCache(Protocol):
     @property
     def num_fresh(self) -> int:
         """Rows here that nobody stored yet."""
+
+    @property
+    def num_created(self) -> int:
+        """Fresh rows that have become stored ones since the cache was made; never falls."""
 
     @property
     def num_dirty(self) -> int:
@@ -86,8 +107,12 @@ class RowCache(Protocol):
     def is_current(self, plan: Any) -> bool:
         """True if the plan was found whole and no slot has moved since."""
 
-    def find(self, plan: Any, first: int, count: int) -> int:
-        """Makes [first, first + count) the window and looks it up; returns the number missing."""
+    def find(self, plan: Any, first: int, count: int) -> None:
+        """Makes [first, first + count) the window and looks it up; -1 is all from `first` on.
+
+        A key whose row is on its way (see PENDING) counts as found. `plan.num_missing` tells the
+        others.
+        """
 
     def reserve(self, plan: Any) -> bool:
         """Pins the window and takes slots for what is missing; False: refused, nothing taken."""
@@ -116,11 +141,22 @@ class RowCache(Protocol):
     def gather(self, plan: Any, out: Floats) -> None:
         """Copies the window's embeddings to all their positions in out [L, D]."""
 
+    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums (or means) of bags straight from the slots of a whole batch, if `has_pool`.
+
+        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];
+        in the order of hps/pooling.py, bit for bit.
+        """
+
     def release(self, plan: Any) -> None:
         """Drops the window's pins."""
 
     def sum_gradients(self, plan: Any, grads: Floats) -> int:
-        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key."""
+        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
+
+        A cache on a device returns -1 always and has one verb more: `failed_key(wait)` tells later,
+        once, which key it was, or None; until it has, apply changes nothing.
+        """
 
     def apply(self, plan: Any, lr: float) -> None:
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
@@ -129,12 +165,18 @@ class RowCache(Protocol):
     def assign(self, plan: Any, rows: Floats, state: Floats | None, lr: float) -> None:
         """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
 
+    def read_rows(self, plan: Any, images: Images) -> None:
+        """Copies the window's row images, in the plan's unique order, to [window, row_bytes]."""
+
+    def write_rows(self, plan: Any, images: Images) -> None:
+        """Sets the window's rows from images in the plan's unique order; stored and dirty then."""
+
     def contains(self, keys: Keys) -> NDArray[np.uint8]:
-        """uint8 [L]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty."""
+        """uint8 [L]: ABSENT, STORED, FRESH, DIRTY or PENDING; odd where the row here is stored."""
 
     def erase(self, keys: Keys) -> NDArray[np.uint8]:
         """Drops keys; uint8 [L] as contains() was before it. ConfigError, and nothing dropped, if a
-        key is pinned."""
+        key is pinned, as one that is on its way is."""
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
         """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""
