@@ -68,6 +68,11 @@ class Pipeline:
     2
     """
 
+    # What a pipeline is made of; tests put parts with a planted fault here.
+    _work_type = StageWork
+    _flow_type = Flow
+    _threads_type = StageThreads
+
     def __init__(
         self,
         batches: Iterable[Batch],
@@ -86,7 +91,7 @@ class Pipeline:
         self._pending = pending_of(server)
         self._trace = trace
         self._clock = StageClock(trace)
-        self._work = self._make_work()
+        self._work = self._work_type(batches, server, self._clock)
         self._stages: PreparedBatches | None = None
         self._last: Failed | Ended | None = None  # what came instead of another batch
         self._is_closed = False
@@ -167,14 +172,11 @@ class Pipeline:
         self._position = self._yielded_position
         self._release_held()
 
-    def _make_work(self) -> StageWork:
-        return StageWork(self._batches, self._server, self._clock)
-
     def _start_stages(self) -> PreparedBatches:
         if self.depth == 0:
             return StagesInTurn(self._work)
-        flow = Flow(("fetch", "compute"), self.depth, self.depth, self._clock)
-        threads = StageThreads(self._work, flow, ("fetch",))
+        flow = self._flow_type(("fetch", "compute"), self.depth, self.depth, self._clock)
+        threads = self._threads_type(self._work, flow, ("fetch",))
         try:
             threads.start()
         except BaseException:

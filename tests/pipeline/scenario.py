@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 
 import hps
+from hps.parameter_server import _Tiers
+from hps.ssd_store import open_store
 from tests.lab import Lab, evictions, table
 
 TABLES = ("users", "ads")
@@ -33,10 +35,11 @@ class Scenario:
         seed: of batches and turns.
         optimizer: of both tables.
         num_batches: of the log.
-        batch_keys: distinct keys of a batch and table at most.
+        batch_keys: distinct keys of a batch in table ads at most, in users a third.
         num_keys: distinct keys of a table.
         accumulate: batches a step.
-        has_turns: batches are sometimes skipped, dropped, read again, and cuts taken.
+        has_turns: batches are sometimes skipped or dropped, rows read and cuts taken in between.
+        loop_seconds: slept in the loop at each batch, so that others get ahead of it.
     """
 
     seed: int
@@ -46,6 +49,7 @@ class Scenario:
     num_keys: int = 900
     accumulate: int = 1
     has_turns: bool = True
+    loop_seconds: float = 0.0
 
     def tables(self) -> list[hps.TableConfig]:
         """Two tables of one kind."""
@@ -59,7 +63,9 @@ class Scenario:
             features = {}
             num_examples = int(generator.integers(1, 2 * self.batch_keys))
             for name in TABLES:
-                pool = generator.choice(self.num_keys, size=self.batch_keys, replace=False)
+                # Fewer users, so that one table may have room when the other has not.
+                size = self.batch_keys if name == "ads" else 1 + self.batch_keys // 3
+                pool = generator.choice(self.num_keys, size=size, replace=False)
                 keys = pool[(generator.random(num_examples) ** 2 * len(pool)).astype(np.int64)]
                 keys = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
                 offsets = torch.arange(num_examples + 1)
@@ -111,10 +117,19 @@ class Delays:
         server.pin = slow_pin
 
 
-class Run:
-    """A scenario over an open server; `pipeline` may be a planted one."""
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of; a planted fault takes the place of one."""
 
-    def __init__(self, scenario: Scenario, server: Any, delays: Delays) -> None:
+    pipeline: type[hps.Pipeline] = hps.Pipeline
+    optimizer: type[hps.RowOptimizer] = hps.RowOptimizer
+    around_store: Callable[[Any], Any] | None = None
+
+
+class Run:
+    """A scenario over an open server."""
+
+    def __init__(self, scenario: Scenario, server: Any, parts: Parts, delays: Delays) -> None:
         self._scenario = scenario
         self._server = server
         self._delays = delays
@@ -122,19 +137,21 @@ class Run:
         torch.manual_seed(scenario.seed)
         self._embeddings = {name: hps.SparseEmbedding(server, name) for name in TABLES}
         self._weights = torch.randn(4 * len(TABLES), requires_grad=True)
-        self._rows = hps.RowOptimizer(server)
+        self._pipeline = parts.pipeline
+        self._rows = parts.optimizer(server)
         self._dense = torch.optim.SGD([self._weights], lr=0.1)
         self._losses = hashlib.sha256()
         self.positions: list[Any] = []
 
-    def train(self, pipeline: type[hps.Pipeline], depth: int) -> None:
+    def train(self, depth: int) -> None:
         """The training loop."""
         scenario = self._scenario
         log = self._delays.over(scenario.batches())
         self._delays.into(self._server)
         num_gathered = 0
-        with pipeline(log, self._server, depth, scenario.accumulate) as batches:
+        with self._pipeline(log, self._server, depth, scenario.accumulate) as batches:
             for batch in batches:
+                time.sleep(scenario.loop_seconds)
                 turn = self._turns.random() if scenario.has_turns else 1.0
                 loss = self._loss(batch)
                 self._losses.update(loss.detach().numpy().tobytes())
@@ -187,6 +204,9 @@ class Run:
         )
 
 
+SOUND = Parts()
+
+
 def run(
     scenario: Scenario,
     folder: Path,
@@ -194,20 +214,23 @@ def run(
     *,
     scale: float = 1.0,
     delays: int | None = None,
-    pipeline: type[hps.Pipeline] = hps.Pipeline,
+    parts: Parts = SOUND,
 ) -> Outcome:
     """Trains a scenario over native tiers whose budget is `scale` times the smallest there is.
 
     Args:
         delays: seed of random sleeps; None for none.
-        pipeline: the class to run, for planted bugs.
+        parts: what to run, for planted faults.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lab = Lab("native", folder)
+    if parts.around_store is not None:
+        around = parts.around_store
+        lab.tiers = _Tiers(lambda *args, **options: around(open_store(*args, **options)))
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         server = stack.enter_context(lab.server(*scenario.tables(), scale=scale))
-        training = Run(scenario, server, Delays(delays))
-        training.train(pipeline, depth)
+        training = Run(scenario, server, parts, Delays(delays))
+        training.train(depth)
         return training.outcome()
