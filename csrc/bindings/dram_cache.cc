@@ -188,13 +188,16 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
             return cache.Pull(keys.data(), static_cast<int64_t>(keys.size()), &plan, out.data());
           },
           "plan"_a, "keys"_a.noconvert(), "out"_a.noconvert())
-      .def("find", &DramCache::Find, "plan"_a, "first"_a, "count"_a, Unlocked())
+      .def(
+          "find",
+          [](DramCache& cache, BatchPlan& plan, int64_t first, int64_t count) {
+            cache.Find(&plan, first, count);
+          },
+          "plan"_a, "first"_a, "count"_a, Unlocked())
       .def("reserve", &DramCache::Reserve, "plan"_a, Unlocked())
       .def("cancel", &DramCache::Cancel, "plan"_a, Unlocked())
       .def("abandon", &DramCache::Abandon, "plan"_a, Unlocked())
       .def("release", &DramCache::Release, "plan"_a, Unlocked())
-      .def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
-      .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())
       .def("is_current", &DramCache::IsCurrent, "plan"_a)
       .def(
           "victims",
@@ -237,14 +240,16 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
 }
 
 void BindUpdates(nb::class_<DramCache>& cls) {
-  cls.def(
-         "sum_gradients",
-         [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients) {
-           RowsOf(cache, nb::ndarray<>(gradients), static_cast<size_t>(plan.num_occurrences()));
-           nb::gil_scoped_release unlocked;
-           return cache.SumGradients(&plan, gradients.data());
-         },
-         "plan"_a, "grads"_a.noconvert())
+  cls.def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
+      .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())
+      .def(
+          "sum_gradients",
+          [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients) {
+            RowsOf(cache, nb::ndarray<>(gradients), static_cast<size_t>(plan.num_occurrences()));
+            nb::gil_scoped_release unlocked;
+            return cache.SumGradients(&plan, gradients.data());
+          },
+          "plan"_a, "grads"_a.noconvert())
       .def(
           "push",
           [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients, float lr) {
@@ -270,6 +275,30 @@ void BindUpdates(nb::class_<DramCache>& cls) {
             cache.Assign(&plan, rows.data(), state ? state->data() : nullptr, lr);
           },
           "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a);
+}
+
+void BindImages(nb::class_<DramCache>& cls) {
+  const auto check = [](const DramCache& cache, const BatchPlan& plan, const nb::ndarray<>& rows) {
+    CheckShape(rows.shape(0) == static_cast<size_t>(plan.window_size()) &&
+                   rows.shape(1) == static_cast<size_t>(cache.layout().row_bytes()),
+               "images uint8 [keys of the window, row_bytes] are needed");
+  };
+  cls.def(
+         "read_rows",
+         [check](DramCache& cache, BatchPlan& plan, Matrix<uint8_t> rows) {
+           check(cache, plan, nb::ndarray<>(rows));
+           nb::gil_scoped_release unlocked;
+           cache.ReadRows(&plan, rows.data());
+         },
+         "plan"_a, "images"_a.noconvert())
+      .def(
+          "write_rows",
+          [check](DramCache& cache, BatchPlan& plan, Matrix<const uint8_t> rows) {
+            check(cache, plan, nb::ndarray<>(rows));
+            nb::gil_scoped_release unlocked;
+            cache.WriteRows(&plan, rows.data());
+          },
+          "plan"_a, "images"_a.noconvert());
 }
 
 void BindRows(nb::class_<DramCache>& cls) {
@@ -338,6 +367,7 @@ void BindProperties(nb::class_<DramCache>& cls) {
       .def_prop_ro("epoch", &DramCache::epoch)
       .def_prop_ro("num_rows", &DramCache::num_rows)
       .def_prop_ro("num_fresh", &DramCache::num_fresh)
+      .def_prop_ro("num_created", &DramCache::num_created)
       .def_prop_ro("num_dirty", &DramCache::num_dirty)
       .def_prop_ro("pins", &DramCache::num_pins);
 }
@@ -379,6 +409,7 @@ void BindDramCache(nb::module_& module) {
   BindProperties(cls);
   BindBatchVerbs(cls);
   BindUpdates(cls);
+  BindImages(cls);
   BindRows(cls);
   module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());

@@ -141,7 +141,7 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
-  plan->SetWindow(first, count);
+  plan->SetWindow(first, count < 0 ? plan->num_unique() - first : count);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker); });
   return CountFound(plan);
 }
@@ -325,6 +325,7 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { num_unfound += worker->num_dirtied; });
   num_rows_ += base - num_unfound;
   (create ? num_rows_ : num_fresh_) += num_unfound;
+  if (create) num_created_ += num_unfound;
   if (create) num_dirty_ += num_unfound;
   plan->state = BatchPlan::State::kPinned;
 }
@@ -392,6 +393,7 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
 void DramCache::MarkUpdated(BatchPlan* plan) {
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     num_fresh_ -= worker->result;
+    num_created_ += worker->result;
     num_rows_ += worker->result;
     num_dirty_ += worker->num_dirtied;
   });
