@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say; returns the exit status."""
     from hps.train import TrainOptions, train  # torch takes its time to import
     from hps.train.progress import Progress
-    from hps.train.report import format_table
+    from hps.train.report import format_stages, format_table
 
     check_json_path(arguments.json)
     out = stream_for_people(arguments.json)
@@ -45,8 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)
+    print(f"\n{format_stages(figures)}", file=out)
+    if arguments.trace is not None:
+        print(f"trace: {arguments.trace} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
     return 0
+
+
+def _depth(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -106,7 +113,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--engine", default="segments", help="of the SSD tier: segments, or rocksdb (rocksdict)"
     )
-    group.add_argument("--depth", type=int, default=0, help="batches prepared ahead")
+    group.add_argument(
+        "--depth", type=_depth, default="auto", help="batches prepared ahead, 0 to 8, or auto"
+    )
+    group.add_argument(
+        "--trace", type=Path, default=None, metavar="FILE", help="what each stage did when, as JSON"
+    )
     group.add_argument(
         "--checkpoint-every", type=int, default=0, metavar="N", help="batches between checkpoints"
     )

@@ -5,7 +5,7 @@ trace is asked for. Each stage's numbers are written by its own thread only.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -79,3 +79,19 @@ class StageClock:
             }
             for stage in STAGES
         }
+
+
+def add_seconds(
+    total: dict[str, dict[str, float]], seconds: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Adds the seconds of one pipeline to those of a run's others.
+
+    >>> total = {"fetch": {"busy_seconds": 1.0}}
+    >>> add_seconds(total, {"fetch": {"busy_seconds": 0.5}})
+    >>> total
+    {'fetch': {'busy_seconds': 1.5}}
+    """
+    for stage, times in seconds.items():
+        sums = total.setdefault(stage, dict.fromkeys(times, 0.0))
+        for name, value in times.items():
+            sums[name] += value

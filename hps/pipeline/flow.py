@@ -39,25 +39,21 @@ class Flow:
     """Queues between the stages of one pipeline.
 
     At most `depth` batches are let in, that is pinned or about to be, and not yet taken by the
-    training loop; at most `read_ahead` wait to be let in.
+    training loop; at most as many wait to be let in.
 
     Args:
         stages: those that have a queue before them, in order; the last is the training loop.
         depth: batches let in at once.
-        read_ahead: batches read and not let in.
         clock: told about every wait.
     """
 
-    def __init__(
-        self, stages: tuple[str, ...], depth: int, read_ahead: int, clock: StageClock
-    ) -> None:
+    def __init__(self, stages: tuple[str, ...], depth: int, clock: StageClock) -> None:
         lock = threading.Lock()
         self._lock = lock
         self._names = ("network", *stages)
         self._wake = {stage: threading.Condition(lock) for stage in self._names}
         self._queues: dict[str, deque[Item]] = {stage: deque() for stage in stages}
         self._depth = depth
-        self._read_ahead = read_ahead
         self._clock = clock
         self._num_ahead = 0
         self._num_copying = 0
@@ -127,14 +123,14 @@ class Flow:
 
     # Room.
 
-    def wait_for_room_to_read(self) -> bool:
-        """The network stage, before it reads; False if it is to read no more."""
+    def wait_for_room_to_read(self, may_end: bool) -> bool:
+        """The network stage, before it reads; False if it is to read no more, and may end here."""
         queue = self._queues[self._names[1]]
         return self._when(
             "network",
             OUTPUT,
-            lambda: len(queue) < self._read_ahead or not self._is_reading,
-            lambda: self._is_reading,
+            lambda: len(queue) < self._depth or (may_end and not self._is_reading),
+            lambda: self._is_reading or not may_end,
         )
 
     def let_in(self, stage: str) -> None:
@@ -169,7 +165,7 @@ class Flow:
     # The end.
 
     def stop_reading(self) -> None:
-        """The network stage reads no further batch; those that were read go on."""
+        """The network stage ends as soon as it may; the batches that were read go on."""
         with self._lock:
             self._is_reading = False
             self._wake["network"].notify()

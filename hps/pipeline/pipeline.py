@@ -91,7 +91,7 @@ class Pipeline:
         self._pending = pending_of(server)
         self._trace = trace
         self._clock = StageClock(trace)
-        self._work = self._work_type(batches, server, self._clock)
+        self._work = self._work_type(batches, server, self._clock, accumulate)
         self._stages: PreparedBatches | None = None
         self._last: Failed | Ended | None = None  # what came instead of another batch
         self._is_closed = False
@@ -142,6 +142,11 @@ class Pipeline:
             raise self._last.noted()
         raise StopIteration
 
+    @property
+    def is_exhausted(self) -> bool:
+        """True once the iteration has ended because the reader has no further batch."""
+        return isinstance(self._last, Ended) and self._last.is_exhausted
+
     def state_dict(self) -> dict[str, Any]:
         """The reader's position after the last applied batch, for `checkpoint(reader=...)`.
 
@@ -161,7 +166,8 @@ class Pipeline:
     def stop_reading(self) -> None:
         """Ends the iteration after the batches that were read so far; the reader goes no further.
 
-        Another pipeline over the same reader then continues with the batch that follows.
+        With accumulate=k it reads on to a multiple of k, so that the last step is whole. Another
+        pipeline over the same reader then continues with the batch that follows.
         """
         if self._stages is not None:
             self._stages.stop_reading()
@@ -175,7 +181,7 @@ class Pipeline:
     def _start_stages(self) -> PreparedBatches:
         if self.depth == 0:
             return StagesInTurn(self._work)
-        flow = self._flow_type(("fetch", "compute"), self.depth, self.depth, self._clock)
+        flow = self._flow_type(("fetch", "compute"), self.depth, self._clock)
         threads = self._threads_type(self._work, flow, ("fetch",))
         try:
             threads.start()

@@ -54,8 +54,11 @@ class Failed:
         return self.error
 
 
+@dataclass(slots=True)
 class Ended:
-    """The reader has no more batches, or was told to stop."""
+    """No further batch comes: the reader has none, or it is to be left where it stands."""
+
+    is_exhausted: bool
 
 
 Item = Prepared | Failed | Ended

@@ -36,7 +36,7 @@ class PreparedBatches(Protocol):
         """A batch that was handed out has been released."""
 
     def stop_reading(self) -> None:
-        """The batches read so far are the last."""
+        """The batches read so far, and what their step lacks, are the last."""
 
     def close(self) -> None:
         """Ends everything under way and releases what was not handed out."""
@@ -49,17 +49,28 @@ class StageWork:
         batches: yields `hps.Batch`; touched by `read` alone.
         server: whose rows are pinned.
         clock: told about every stage's work.
+        accumulate: batches a step.
     """
 
     def __init__(
-        self, batches: Iterable[Batch], server: "ParameterServer", clock: StageClock
+        self,
+        batches: Iterable[Batch],
+        server: "ParameterServer",
+        clock: StageClock,
+        accumulate: int,
     ) -> None:
         self.clock = clock
+        self._accumulate = accumulate
         self.num_read = 0
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._server = server
         self._num_placed = 0
+
+    @property
+    def is_between_steps(self) -> bool:
+        """True if the batches read so far are those of whole steps."""
+        return self.num_read % self._accumulate == 0
 
     def read(self) -> Prepared | None:
         """Network: the next batch, or None at the end."""
@@ -99,13 +110,13 @@ class StagesInTurn:
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end."""
         work = self._work
-        if not self._is_reading:
-            return Ended()
+        if not self._is_reading and work.is_between_steps:
+            return Ended(is_exhausted=False)
         stage, number = "network", work.num_read + 1
         try:
             prepared = work.read()
             if prepared is None:
-                return Ended()
+                return Ended(is_exhausted=True)
             stage = "fetch"
             work.place(prepared, work.pin(stage, prepared))
         except CapacityError as error:
@@ -119,7 +130,7 @@ class StagesInTurn:
         """Nobody waits for it."""
 
     def stop_reading(self) -> None:
-        """What is asked for next is the end."""
+        """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
 
     def close(self) -> None:
@@ -163,7 +174,7 @@ class StageThreads:
         self._flow.note_release()
 
     def stop_reading(self) -> None:
-        """The batches read so far are the last."""
+        """The batches read so far, and what their step lacks, are the last."""
         self._flow.stop_reading()
 
     def close(self) -> None:
@@ -189,15 +200,15 @@ class StageThreads:
             return
 
     def _read_all(self, stage: str) -> None:
-        while self._flow.wait_for_room_to_read():
+        while self._flow.wait_for_room_to_read(self._work.is_between_steps):
             try:
-                item: Item = self._work.read() or Ended()
+                item: Item = self._work.read() or Ended(is_exhausted=True)
             except BaseException as error:
                 item = Failed(stage, self._work.num_read + 1, error)
             self._flow.put("fetch", item)
             if not isinstance(item, Prepared):
                 return
-        self._flow.put("fetch", Ended())
+        self._flow.put("fetch", Ended(is_exhausted=False))
 
     def _pin_all(self, stage: str) -> None:
         while True:

@@ -85,6 +85,8 @@ class Trace:
         """Writes the rest; nothing to do the second time."""
         if not self._file.closed:
             self.flush(0)
+            if self.num_dropped:
+                self._write({"name": f"{self.num_dropped} slices left out", "ph": "M", "tid": 0})
             self._file.write("\n]\n")
             self._file.close()
 
