@@ -62,13 +62,16 @@ def _widths(text: str) -> tuple[int, ...]:
 
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
-    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
+    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files or patterns")
     group.add_argument("--test", nargs="+", default=[], metavar="DATA", help="log to measure on")
     group.add_argument(
         "--format", default="criteo", help="criteo, parquet, libsvm, libffm or slots"
     )
     group.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     group.add_argument("--epochs", type=int, default=1, help="passes over the log")
+    group.add_argument(
+        "--shuffle-files", action="store_true", help="read the files in an order drawn from --seed"
+    )
     group.add_argument("--limit", type=int, default=0, help="stop after so many examples; 0: none")
     group.add_argument("--on-error", default="raise", help="a bad line: raise, or skip and count")
     group.add_argument("--hash-keys", action="store_true", help="hash keys that are numbers, too")

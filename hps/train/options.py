@@ -37,7 +37,7 @@ class TrainOptions:
     """One run of one model over one log, all features in one table.
 
     Args:
-        data: the log's files, in order.
+        data: the log's files, in order; patterns too.
         store: directory of the store.
         format: of the log; see `hps.reader`.
         model: a name in `hps.models.MODELS`.
@@ -45,6 +45,7 @@ class TrainOptions:
         batch_size: examples a batch.
         accumulate: batches a step.
         epochs: passes over the log.
+        shuffle_files: read the log's files in an order drawn from `seed`, another each epoch.
         limit: stop after as many examples, resumed ones included; 0 is no limit.
         test: a log to measure the model on in the end; empty for none.
         dram: budget of the host tier.
@@ -90,6 +91,7 @@ class TrainOptions:
     batch_size: int = 4096
     accumulate: int = 1
     epochs: int = 1
+    shuffle_files: bool = False
     limit: int = 0
     test: Sequence[str | Path] = ()
     dram: int | str = "1GiB"
@@ -201,5 +203,6 @@ class TrainOptions:
             hash_keys=self.hash_keys,
             on_error=self.on_error,
             epochs=self.epochs,
+            shuffle_files=self.seed if self.shuffle_files else None,
             threads=self.threads,
         )

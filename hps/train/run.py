@@ -17,8 +17,8 @@ from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
+from hps.reader.files import find_files
 from hps.reader.open import open_reader
-from hps.reader.source import check_paths
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.depth import DepthChooser
 from hps.train.evaluate import evaluate_model
@@ -55,7 +55,7 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
     # its dim, optimizer and seed.
     reader = open_reader(options.data, tables=config.tables, config=options.reader_config())
     if options.test:
-        check_paths(options.test)
+        find_files(options.test)
     if not options.resume:
         _ = reader.schema
     _check_tables(config)

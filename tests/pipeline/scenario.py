@@ -234,3 +234,28 @@ def run(
         training = Run(scenario, server, parts, Delays(delays))
         training.train(depth)
         return training.outcome()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario under the timing and budget that one seed draws."""
+
+    scenario: Scenario
+    depth: int
+    scale: float
+    delays: int
+
+
+def draw_case(seed: int, num_batches: int = 10) -> Case:
+    """A case from a seed, its budget between barely one step and plenty."""
+    chance = random.Random(seed)
+    scenario = Scenario(
+        seed,
+        optimizer=chance.choice(sorted(OPTIMIZERS)),
+        num_batches=num_batches,
+        batch_keys=chance.choice([8, 40, 100]),
+        accumulate=chance.choice([1, 1, 2]),
+    )
+    step_keys = scenario.batch_keys * scenario.accumulate
+    scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]
+    return Case(scenario, chance.choice([1, 2, 4, 8]), chance.choice(scales), seed)

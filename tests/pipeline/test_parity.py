@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.scenario import Outcome, Scenario, run
+from tests.pipeline.scenario import Outcome, Scenario, draw_case, run
 
 DEPTHS = (1, 2, 4, 8)
 NUM_SEEDS = 30
@@ -50,17 +50,6 @@ def test_random_delays_change_nothing(
 ) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
-    chance = random.Random(seed)
-    scenario = Scenario(
-        seed,
-        optimizer=chance.choice(["adagrad", "adam"]),
-        num_batches=10,
-        batch_keys=chance.choice([8, 40, 100]),
-        accumulate=chance.choice([1, 1, 2]),
-    )
-    if scenario.accumulate == 2 and scenario.batch_keys == 100:
-        scale = 3.0  # one step must fit
-    else:
-        scale = chance.choice([1.0, 1.5, 3.0])
-    outcome = run(scenario, tmp_path, chance.choice(DEPTHS), scale=scale, delays=seed)
-    assert outcome == in_turn[scenario]
+    case = draw_case(seed)
+    outcome = run(case.scenario, tmp_path, case.depth, scale=case.scale, delays=case.delays)
+    assert outcome == in_turn[case.scenario]
