@@ -14,13 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from hps import checkpoint as cut
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import BatchRows, RowUpdate
 from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
 from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
+from hps.dram_tier import DramTier, WarmRows
 from hps.errors import ConfigError
+from hps.row_cache import ABSENT
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
 from hps.table_scan import digest, items
@@ -36,6 +40,7 @@ class _Tiers:
 
     open_store: Callable[..., Any] = open_store
     make_cache: Callable[..., Any] | None = None  # None: the native DramCache
+    make_gpu_caches: Callable[[Config], dict[str, Any]] | None = None  # None: those of gpu_cache
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class ParameterServer(CutVerbs):
         self.pending_gradients: Any = None
         self.num_open_pipelines = 0
         caches = make_dram_caches(config, tiers.make_cache)
+        gpu_caches = {} if config.gpu is None else _make_gpu_caches(config, tiers)
         self._store = tiers.open_store(
             config.path,
             [TableSchema.of(table) for table in config.tables],
@@ -106,7 +112,8 @@ class ParameterServer(CutVerbs):
         )
         try:
             self._tiers = {
-                table.name: self._stack_up(table, caches[table.name]) for table in config.tables
+                table.name: self._stack_up(table, caches[table.name], gpu_caches.get(table.name))
+                for table in config.tables
             }
             self._stacks = {name: tiers.stack for name, tiers in self._tiers.items()}
             self._other_tables = self._find_other_tables()
@@ -256,7 +263,9 @@ class ParameterServer(CutVerbs):
         """Counters of each tier since the server was opened, then of each table."""
         with self._lock:
             self._check_open()
-            budgets = {"dram_cache": int(self.config.dram.bytes)}
+            gpu = self.config.gpu
+            budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
+            budgets["dram_cache"] = int(self.config.dram.bytes)
             return server_stats(self._tiers.values(), self._store.stats(), budgets)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
@@ -272,6 +281,26 @@ class ParameterServer(CutVerbs):
             StoreError: no space to write evicted rows; nothing was taken.
         """
         return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
+
+    def warm(self, table: str, keys: Any) -> WarmRows:
+        """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
+
+        They stay there until they are released, which may be once the batch is pinned. Where slots
+        cannot be had, fewer rows wait there, and `pin` reads the others itself. Without a gpu_cache
+        it does nothing. May be called from any thread.
+
+        Raises:
+            StoreError, CorruptionError: a row could not be read, or an evicted one not be stored.
+        """
+        self._stack(table)
+        dram = self._tiers[table].dram
+        array = as_keys(keys)
+        if dram is None or not len(array):
+            return WarmRows(None)
+        unique = np.unique(array)
+        with self._lock:
+            unique = unique[self._stacks[table].cache.contains(unique) == ABSENT]
+        return dram.warm(unique)
 
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
@@ -357,10 +386,15 @@ class ParameterServer(CutVerbs):
         finally:
             self.close()
 
-    def _stack_up(self, table: TableConfig, dram_cache: Any) -> TableTiers:
+    def _stack_up(self, table: TableConfig, dram_cache: Any, gpu_cache: Any) -> TableTiers:
         store = StoreTable(table.name, self._store)
-        stack = TableStack(table, dram_cache, store, self._lock, self.learning_rates)
-        return TableTiers(stack, {"dram_cache": stack}, store)
+        lock, rates = self._lock, self.learning_rates
+        if gpu_cache is None:
+            stack = TableStack(table, dram_cache, store, lock, rates)
+            return TableTiers(stack, {"dram_cache": stack}, store)
+        dram = DramTier(table, dram_cache, store, lock, rates)
+        stack = TableStack(table, gpu_cache, dram, lock, rates, "gpu_cache")
+        return TableTiers(stack, {"gpu_cache": stack, "dram_cache": dram}, store, dram)
 
     def _find_other_tables(self) -> cut.OtherTables:
         """Of the current cut; the extras are read only if the store has more tables."""
@@ -409,6 +443,14 @@ def open(
     finally:
         store.close()
     return ParameterServer(config, _tiers=tiers, _view=_View(checkpoint) if read_only else None)
+
+
+def _make_gpu_caches(config: Config, tiers: _Tiers) -> dict[str, Any]:
+    if tiers.make_gpu_caches is not None:
+        return tiers.make_gpu_caches(config)
+    from hps.gpu_cache import make_gpu_caches  # only who has a gpu_cache needs torch
+
+    return make_gpu_caches(config)
 
 
 def _by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:

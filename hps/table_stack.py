@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
+_BUDGETS = {"dram_cache": "DramCacheConfig.bytes", "gpu_cache": "GpuCacheConfig.bytes"}
 
 
 class TableStack(CachedTier):
-    """One table over its tiers; arguments as CachedTier."""
+    """One table over its tiers; arguments as CachedTier, and which tier its cache is."""
 
     def __init__(
         self,
@@ -41,8 +42,10 @@ class TableStack(CachedTier):
         below: "TableTier",
         lock: AbstractContextManager[Any],
         rates: dict[str, float],
+        tier: str = "dram_cache",
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
+        self.tier = tier
         self.version = 0  # grows with every mutation; an iteration notices
         self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
@@ -312,6 +315,6 @@ class TableStack(CachedTier):
     def _capacity_error(self, num_keys: int) -> CapacityError:
         return CapacityError(
             f"table {self.name!r}: {num_keys} distinct keys cannot be pinned at once: the "
-            f"dram_cache has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
-            f"raise DramCacheConfig.bytes or the table's share, or make batches smaller"
+            f"{self.tier} has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
+            f"raise {_BUDGETS[self.tier]} or the table's share, or make batches smaller"
         )

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "bindings/bind.h"
+#include "bindings/cache_options.h"
 #include "bindings/translate.h"
 #include "common/hash.h"
 #include "dram_cache/dram_cache.h"
@@ -24,61 +25,7 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-template <typename T>
-using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Keys = Vector<const uint64_t>;
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-
-OptimizerKind ParseOptimizer(const std::string& name) {
-  if (name == "sgd") return OptimizerKind::kSgd;
-  if (name == "adagrad") return OptimizerKind::kAdagrad;
-  if (name == "rowwise_adagrad") return OptimizerKind::kRowWiseAdagrad;
-  if (name == "adam") return OptimizerKind::kAdam;
-  if (name == "ftrl") return OptimizerKind::kFtrl;
-  throw nb::value_error(("unknown optimizer kind '" + name + "'").c_str());
-}
-
-InitializerKind ParseInitializer(const std::string& name) {
-  if (name == "constant") return InitializerKind::kConstant;
-  if (name == "uniform") return InitializerKind::kUniform;
-  if (name == "normal") return InitializerKind::kNormal;
-  throw nb::value_error(("unknown initializer kind '" + name + "'").c_str());
-}
-
-// The order is that of Optimizer.hyperparameters() in hps/optimizers.py.
-OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values) {
-  const size_t wanted[] = {0, 0, 2, 2, 3, 4};
-  if (values.size() != wanted[static_cast<int>(kind)]) {
-    throw nb::value_error("wrong number of hyperparameters for this optimizer");
-  }
-  OptimizerNumbers numbers;
-  const auto at = [&](int i) { return static_cast<float>(values[static_cast<size_t>(i)]); };
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      break;
-    case OptimizerKind::kAdagrad:
-    case OptimizerKind::kRowWiseAdagrad:
-      numbers.eps = at(0);
-      numbers.initial_accumulator = at(1);
-      break;
-    case OptimizerKind::kAdam:
-      numbers.beta1 = at(0);
-      numbers.beta2 = at(1);
-      numbers.one_minus_beta1 = static_cast<float>(1.0 - values[0]);
-      numbers.one_minus_beta2 = static_cast<float>(1.0 - values[1]);
-      numbers.eps = at(2);
-      break;
-    case OptimizerKind::kFtrl:
-      numbers.beta = at(0);
-      numbers.l1 = at(1);
-      numbers.l2 = at(2);
-      numbers.initial_accumulator = at(3);
-      break;
-  }
-  return numbers;
-}
 
 std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimizer_kind,
                                      const std::vector<double>& hyperparameters, int64_t dim,
@@ -89,18 +36,12 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
   DramCacheOptions options;
   options.layout = {ParseOptimizer(optimizer_kind), dim};
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
-  options.initializer = {ParseInitializer(initializer_kind),
-                         static_cast<float>(initializer_numbers.first),
-                         static_cast<float>(initializer_numbers.second), stream};
+  options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
   options.instruction_set = instruction_set;
   std::unique_ptr<DramCache> cache;
   ThrowIfError(DramCache::Open(options, pool, &cache));
   return cache;
-}
-
-void CheckShape(bool is_right, const char* what) {
-  if (!is_right) throw nb::value_error(what);
 }
 
 int64_t RowsOf(const DramCache& cache, const nb::ndarray<>& rows, size_t count) {
@@ -126,25 +67,6 @@ nb::dict Stats(const DramCache& cache) {
   stats["capacity_rows"] = cache.shape().num_slots();
   return stats;
 }
-
-template <typename T>
-nb::ndarray<nb::numpy, T> View(T* data, std::initializer_list<size_t> shape, nb::handle owner) {
-  return nb::ndarray<nb::numpy, T>(data, shape, owner);
-}
-
-// A new numpy vector that owns its memory.
-template <typename T>
-struct NewVector {
-  explicit NewVector(size_t count) : count(count), data(std::make_unique<T[]>(count)) {}
-
-  nb::ndarray<nb::numpy, T> Give() {
-    nb::capsule owner(data.get(), [](void* memory) noexcept { delete[] static_cast<T*>(memory); });
-    return View(data.release(), {count}, owner);
-  }
-
-  size_t count;
-  std::unique_ptr<T[]> data;
-};
 
 void BindPlan(nb::module_& module) {
   nb::class_<BatchPlan>(module, "BatchPlan")

@@ -5,6 +5,7 @@
 // that no inline function compiled for AVX-512 can be linked into code that must run anywhere.
 #pragma once
 
+#include "optimizer/binary_counter.h"
 #include "optimizer/initializer.h"
 #include "optimizer/optimizer.h"
 #include "table/reserve.h"
@@ -46,7 +47,6 @@ struct WorkerBatch {
   int64_t num_dirtied;  // rows that its last Apply made dirty
 };
 
-inline constexpr int kRunLength = 32;  // occurrences of a key summed one after the other
 inline constexpr uint32_t kFirstOfKey = uint32_t{1} << 31;
 inline constexpr int64_t kOccurrencePadding = 24;  // zeros, so that looking ahead needs no check
 inline constexpr uint32_t kNoRun = ~uint32_t{0};

@@ -106,7 +106,9 @@ struct ReserveRounds {
         complete = false;
         continue;
       }
-      TakeSlot(cache.table, slot, place, cache.now, &worker->reservations[entry]);
+      Reservation* reservation = &worker->reservations[entry];
+      TakeSlot(cache.table, slot, place.digest, cache.now, reservation);
+      CountSpill(cache.table, place.first, reservation, PlainCounts{});
       worker->slots[worker->missing[entry]] = slot;
       worker->order[worker->num_reserved++] = static_cast<uint32_t>(entry);
     }

@@ -5,39 +5,15 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "table/table_shape.h"
 
 namespace hps {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kBucketsPerPartWanted = 32;  // fewer make parts of uneven load
-constexpr int64_t kTicksPerTurn = 64;          // the clock ticks once 1/64 of the slots were used
+constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots were used
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// Bytes of everything but rows, for one bucket.
-constexpr int64_t kBucketOverhead = kBucketSlots * (1 + sizeof(SlotMark) + 1) + 1;
-
-Status ChooseShape(const DramCacheOptions& options, TableShape* shape) {
-  const int64_t row_bytes = options.layout.row_bytes();
-  const int64_t bucket_bytes = kBucketSlots * row_bytes + kBucketOverhead;
-  // The spill counts are rounded up to a cache line, and a page may be lost at the end.
-  const int64_t buckets = (options.capacity_bytes - kPage - 64) / bucket_bytes;
-  if (buckets < kMinBucketsPerPart) {
-    return Status(StatusCode::kConfig,
-                  "a cache of " + std::to_string(options.capacity_bytes) + " bytes for rows of " +
-                      std::to_string(row_bytes) + " bytes is too small; the least is " +
-                      std::to_string(kMinBucketsPerPart * bucket_bytes + kPage + 64) + " bytes");
-  }
-  int64_t parts = 1;
-  int32_t bits = 0;
-  while (parts < kMaxParts && buckets / (2 * parts) >= kBucketsPerPartWanted) {
-    parts *= 2;
-    ++bits;
-  }
-  *shape = TableShape{parts, buckets / parts, bits, row_bytes};
-  return Status::Ok();
-}
 
 const BatchLoops* ChooseLoops(const std::string& name) {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
@@ -63,7 +39,10 @@ Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
                                            "' is unknown or this processor lacks it; use 'auto'");
   }
   std::unique_ptr<DramCache> made(new DramCache(options, loops, pool));
-  HPS_RETURN_IF_ERROR(ChooseShape(options, &made->view_.table.shape));
+  // The spill counts are rounded up to a cache line, and a page may be lost at the end.
+  const TableOverhead overhead = {kBucketMarkBytes, kPage + 64};
+  HPS_RETURN_IF_ERROR(ChooseShape(options.capacity_bytes, options.layout.row_bytes(), overhead,
+                                  &made->view_.table.shape));
   HPS_RETURN_IF_ERROR(made->MapTable());
   *cache = std::move(made);
   return Status::Ok();
@@ -74,7 +53,7 @@ Status DramCache::MapTable() {
   const int64_t slots = table.shape.num_slots();
   const int64_t spill_bytes = RoundUp(table.shape.num_buckets(), 64);
   const int64_t rows_bytes = slots * table.shape.row_bytes;
-  const int64_t bytes = rows_bytes + slots * (kBucketOverhead / kBucketSlots) + spill_bytes;
+  const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
   table.rows = memory_.data();
@@ -249,15 +228,12 @@ void DramCache::CountEviction(const Reservation& reservation, int64_t sign) {
 void DramCache::CommitReservations(BatchPlan* plan) {
   const TableView& table = view_.table;
   const int64_t row_bytes = table.shape.row_bytes;
-  const auto goes_down = [](const Reservation& reservation) {
-    return reservation.had_victim && (reservation.victim_mark.flags & (kDirty | kFresh)) == kDirty;
-  };
   int64_t num_victims = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     worker->result = num_victims;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       CountEviction(worker->reservations[entry], 1);
-      num_victims += goes_down(worker->reservations[entry]);
+      num_victims += IsWrittenBack(worker->reservations[entry]);
     }
   });
   uint8_t* buffer = plan->victims.Reserve(num_victims * row_bytes);
@@ -266,7 +242,7 @@ void DramCache::CommitReservations(BatchPlan* plan) {
     uint8_t* dst = buffer + worker->result * row_bytes;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const Reservation& reservation = worker->reservations[entry];
-      if (goes_down(reservation)) {
+      if (IsWrittenBack(reservation)) {
         std::memcpy(dst, RowAt(table, reservation.slot), static_cast<size_t>(row_bytes));
         dst += row_bytes;
       }

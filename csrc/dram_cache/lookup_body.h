@@ -16,25 +16,6 @@ inline namespace HPS_BUILD {
 inline constexpr int kGroup = 32;
 inline constexpr int64_t kStreamedFloats = 1 << 20;  // an output this large goes past the caches
 
-// Calls body with the widths that are worth compiling for as constants, any other as 0.
-template <class Body>
-inline auto WithDim(int dim, Body body) {
-  switch (dim) {
-    case 8:
-      return body(HostLanes<8>{dim});
-    case 16:
-      return body(HostLanes<16>{dim});
-    case 32:
-      return body(HostLanes<32>{dim});
-    case 64:
-      return body(HostLanes<64>{dim});
-    case 128:
-      return body(HostLanes<128>{dim});
-    default:
-      return body(HostLanes<0>{dim});
-  }
-}
-
 // What becomes of a row that was found.
 enum class Taking {
   kSlot,    // only its slot is wanted

@@ -47,14 +47,14 @@ HPS_HD void InitializeWeights(Lanes lanes, const InitializerSpec& spec, uint64_t
                               float* weights) {
   const float first = spec.first, second = spec.second;
   if (spec.kind == InitializerKind::kConstant) {
-    lanes.for_each([=](int d) { weights[d] = first; });
+    lanes.set(weights, [=](int) { return first; });
     return;
   }
   const uint64_t state = MixKey(spec.stream ^ MixKey(key));
   if (spec.kind == InitializerKind::kUniform) {
-    lanes.for_each([=](int d) { weights[d] = UniformWeight(RandomWord(state, d), first, second); });
+    lanes.set(weights, [=](int d) { return UniformWeight(RandomWord(state, d), first, second); });
   } else {
-    lanes.for_each([=](int d) { weights[d] = NormalWeight(state, d, first, second); });
+    lanes.set(weights, [=](int d) { return NormalWeight(state, d, first, second); });
   }
 }
 

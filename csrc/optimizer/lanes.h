@@ -1,7 +1,13 @@
 // HostLanes: how row arithmetic walks the columns of a row on the host.
 //
-// Above it: optimizer.h. The device has its own walker with the same two verbs, so that the text of
-// an optimizer is one. `kDim` is the width if it is known at compile time, else 0.
+// Above it: optimizer.h. The device has its own walker with the same verbs (device_lanes.h), so
+// that the text of an optimizer is one. `kDim` is the width if it is known at compile time, else 0.
+// A walker offers
+//     int size()                            the width
+//     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read
+//     void set(float* column, f)            column[d] = f(d) for every d
+//     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
+//     tree void scalar(f)                        f() by one lane; for what a row has once
 #pragma once
 
 #include "common/portable.h"
@@ -22,27 +28,37 @@ struct HostLanes {
 
   int size() const { return kDim > 0 ? kDim : dim; }
 
-  // body(d) for every column; columns are independent of one another.
-  template <class Body>
-  void for_each(Body body) const {
-    const int columns = size();
+  template <class Body, class... Columns>
+  void each(Body body, Columns*... columns) const {
+    const int count = size();
 #pragma GCC ivdep
-    for (int d = 0; d < columns; ++d) body(d);
+    for (int d = 0; d < count; ++d) body(columns[d]...);
   }
 
-  // The sum of term(d) over the columns: 16 lanes by d mod 16, then a fixed tree. Every instruction
-  // set and the device add in this order, so they agree to the bit.
+  template <class Value>
+  void set(float* column, Value value) const {
+    const int count = size();
+#pragma GCC ivdep
+    for (int d = 0; d < count; ++d) column[d] = value(d);
+  }
+
+  template <class Body>
+  void scalar(Body body) const {
+    body();
+  }
+
+  // Every instruction set and the device add in this order, so they agree to the bit.
   template <class Term>
-  float sum(Term term) const {
+  float sum(Term term, const float* column) const {
     const int columns = size();
     const int whole = columns / kSumLanes * kSumLanes;
     Lanes16 lanes = {};
     for (int d = 0; d < whole; d += kSumLanes) {
       Lanes16 terms;
-      for (int lane = 0; lane < kSumLanes; ++lane) terms[lane] = term(d + lane);
+      for (int lane = 0; lane < kSumLanes; ++lane) terms[lane] = term(column[d + lane]);
       lanes += terms;
     }
-    for (int lane = 0; lane < columns - whole; ++lane) lanes[lane] += term(whole + lane);
+    for (int lane = 0; lane < columns - whole; ++lane) lanes[lane] += term(column[whole + lane]);
     // Each step adds the upper half to the lower one.
     const Lanes8 eight = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
                          __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -53,6 +69,25 @@ struct HostLanes {
     return even + odd;
   }
 };
+
+// Calls body with the widths that are worth compiling for as constants, any other as 0.
+template <class Body>
+inline auto WithDim(int dim, Body body) {
+  switch (dim) {
+    case 8:
+      return body(HostLanes<8>{dim});
+    case 16:
+      return body(HostLanes<16>{dim});
+    case 32:
+      return body(HostLanes<32>{dim});
+    case 64:
+      return body(HostLanes<64>{dim});
+    case 128:
+      return body(HostLanes<128>{dim});
+    default:
+      return body(HostLanes<0>{dim});
+  }
+}
 
 }  // namespace HPS_BUILD
 }  // namespace hps

@@ -37,30 +37,28 @@ HPS_HD float SquareRoot(float value) {
 
 template <class Lanes>
 HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr) {
-  float* weights = row + kRowHeaderFloats;
-  lanes.for_each([=](int d) { weights[d] -= lr * gradient[d]; });
+  lanes.each([=](float& weight, float g) { weight -= lr * g; }, row + kRowHeaderFloats, gradient);
 }
 
 template <class Lanes>
 HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps) {
   float* weights = row + kRowHeaderFloats;
-  float* accumulators = weights + lanes.size();
-  lanes.for_each([=](int d) {
-    const float accumulator = accumulators[d] + gradient[d] * gradient[d];
-    accumulators[d] = accumulator;
-    weights[d] -= lr * gradient[d] / (SquareRoot(accumulator) + eps);
-  });
+  lanes.each(
+      [=](float& weight, float& accumulator, float g) {
+        accumulator += g * g;
+        weight -= lr * g / (SquareRoot(accumulator) + eps);
+      },
+      weights, weights + lanes.size(), gradient);
 }
 
 template <class Lanes>
 HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr,
                                  float eps) {
-  float* weights = row + kRowHeaderFloats;
-  const float squares = lanes.sum([=](int d) { return gradient[d] * gradient[d]; });
+  const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
-  row[kFirstScalar] = accumulator;
+  lanes.scalar([=] { row[kFirstScalar] = accumulator; });
   const float step = lr / (SquareRoot(accumulator) + eps);
-  lanes.for_each([=](int d) { weights[d] -= step * gradient[d]; });
+  lanes.each([=](float& weight, float g) { weight -= step * g; }, row + kRowHeaderFloats, gradient);
 }
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to
@@ -70,42 +68,44 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
                        const OptimizerNumbers& numbers) {
   float* weights = row + kRowHeaderFloats;
   float* first_moments = weights + lanes.size();
-  float* second_moments = first_moments + lanes.size();
   const float correction1 = numbers.one_minus_beta1 + numbers.beta1 * row[kFirstScalar];
   const float correction2 = numbers.one_minus_beta2 + numbers.beta2 * row[kFirstScalar + 1];
-  row[kFirstScalar] = correction1;
-  row[kFirstScalar + 1] = correction2;
+  lanes.scalar([=] {
+    row[kFirstScalar] = correction1;
+    row[kFirstScalar + 1] = correction2;
+  });
   const float step = lr / correction1;
   const float root = SquareRoot(correction2);
   const float beta1 = numbers.beta1, beta2 = numbers.beta2, eps = numbers.eps;
   const float share1 = numbers.one_minus_beta1, share2 = numbers.one_minus_beta2;
-  lanes.for_each([=](int d) {
-    const float first = beta1 * first_moments[d] + share1 * gradient[d];
-    const float second = beta2 * second_moments[d] + share2 * (gradient[d] * gradient[d]);
-    first_moments[d] = first;
-    second_moments[d] = second;
-    weights[d] -= step * first / (SquareRoot(second) / root + eps);
-  });
+  lanes.each(
+      [=](float& weight, float& first, float& second, float g) {
+        first = beta1 * first + share1 * g;
+        second = beta2 * second + share2 * (g * g);
+        weight -= step * first / (SquareRoot(second) / root + eps);
+      },
+      weights, first_moments, first_moments + lanes.size(), gradient);
 }
 
 template <class Lanes>
 HPS_HD void FtrlUpdate(Lanes lanes, float* row, const float* gradient, float lr,
                        const OptimizerNumbers& numbers) {
   float* weights = row + kRowHeaderFloats;
-  float* z = weights + lanes.size();
-  float* n = z + lanes.size();
+  float* linears = weights + lanes.size();
   const float beta = numbers.beta, l1 = numbers.l1, l2 = numbers.l2;
-  lanes.for_each([=](int d) {
-    const float old_root = SquareRoot(n[d]);
-    const float squares = n[d] + gradient[d] * gradient[d];
-    const float root = SquareRoot(squares);
-    const float linear = z[d] + (gradient[d] - (root - old_root) / lr * weights[d]);
-    n[d] = squares;
-    z[d] = linear;
-    const float magnitude = linear < 0 ? -linear : linear;
-    const float shrunk = linear < 0 ? linear + l1 : linear - l1;
-    weights[d] = magnitude <= l1 ? 0.0f : -shrunk / ((beta + root) / lr + l2);
-  });
+  lanes.each(
+      [=](float& weight, float& z, float& n, float g) {
+        const float old_root = SquareRoot(n);
+        const float squares = n + g * g;
+        const float root = SquareRoot(squares);
+        const float linear = z + (g - (root - old_root) / lr * weight);
+        n = squares;
+        z = linear;
+        const float magnitude = linear < 0 ? -linear : linear;
+        const float shrunk = linear < 0 ? linear + l1 : linear - l1;
+        weight = magnitude <= l1 ? 0.0f : -shrunk / ((beta + root) / lr + l2);
+      },
+      weights, linears, linears + lanes.size(), gradient);
 }
 
 // The state that belongs to weights nobody has updated: a new row's, or an assigned row's.
@@ -115,23 +115,26 @@ HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
   float* weights = row + kRowHeaderFloats;
   float* state = weights + lanes.size();
   const float start = numbers.initial_accumulator;
-  row[kFirstScalar] = kind == OptimizerKind::kRowWiseAdagrad ? start : 0.0f;
-  row[kFirstScalar + 1] = 0.0f;
+  lanes.scalar([=] {
+    row[kFirstScalar] = kind == OptimizerKind::kRowWiseAdagrad ? start : 0.0f;
+    row[kFirstScalar + 1] = 0.0f;
+  });
   if (kind == OptimizerKind::kAdagrad) {
-    lanes.for_each([=](int d) { state[d] = start; });
+    lanes.set(state, [=](int) { return start; });
   } else if (kind == OptimizerKind::kAdam) {
-    float* second_moments = state + lanes.size();
-    lanes.for_each([=](int d) { state[d] = second_moments[d] = 0.0f; });
+    lanes.set(state, [](int) { return 0.0f; });
+    lanes.set(state + lanes.size(), [](int) { return 0.0f; });
   } else if (kind == OptimizerKind::kFtrl) {
     // z such that the closed form returns the weights.
-    float* n = state + lanes.size();
     const float scale = (numbers.beta + SquareRoot(start)) / lr + numbers.l2;
     const float l1 = numbers.l1;
-    lanes.for_each([=](int d) {
-      const float offset = weights[d] > 0 ? -l1 : (weights[d] < 0 ? l1 : 0.0f);
-      state[d] = offset - weights[d] * scale;
-      n[d] = start;
-    });
+    lanes.each(
+        [=](float weight, float& z) {
+          const float offset = weight > 0 ? -l1 : (weight < 0 ? l1 : 0.0f);
+          z = offset - weight * scale;
+        },
+        static_cast<const float*>(weights), state);
+    lanes.set(state + lanes.size(), [=](int) { return start; });
   }
 }
 

@@ -1,12 +1,13 @@
 // HostGroup: the lane group of size one, with the instruction set its translation unit is compiled
 // for.
 //
-// Above it: the batch loops of dram_cache. Below it: probe.h. All three forms give the same masks.
+// Above it: the batch loops of dram_cache, the host build of gpu_cache. Below it: probe.h. All
+// forms give the same masks. Its counterpart on a device, with the same verbs: device_group.h.
 #pragma once
 
 #include "table/probe.h"
 
-#if defined(__AVX512BW__) || defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -26,6 +27,15 @@ struct HostGroup {
     const auto high = static_cast<uint32_t>(
         _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(halves + 1), wanted)));
     return static_cast<uint64_t>(high) << 32 | low;
+#elif defined(__SSE2__)
+    const __m128i wanted = _mm_set1_epi8(static_cast<char>(value));
+    const auto* quarters = reinterpret_cast<const __m128i*>(bytes);
+    uint64_t mask = 0;
+    for (int i = 0; i < 4; ++i) {
+      const __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128(quarters + i), wanted);
+      mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(equal))) << (16 * i);
+    }
+    return mask;
 #else
     uint64_t mask = 0;
     for (int word = 0; word < 8; ++word) {
@@ -51,6 +61,32 @@ struct HostGroup {
     }
     return best;
   }
+
+  // The smallest of value(0) to value(count - 1); all ones if count is 0.
+  template <class Value>
+  uint32_t smallest(uint32_t count, Value value) const {
+    uint32_t least = ~uint32_t{0};
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t other = value(i);
+      least = other < least ? other : least;
+    }
+    return least;
+  }
+
+  // body(i) for every i below count, each by one lane.
+  template <class Body>
+  void for_each(int64_t count, Body body) const {
+    for (int64_t i = 0; i < count; ++i) body(i);
+  }
+
+  // body() by one lane.
+  template <class Body>
+  void elect(Body body) const {
+    body();
+  }
+
+  // Every lane sees what the others wrote.
+  void sync() const {}
 
  private:
   // Bit i set where byte i of `eight` is zero; exact, no borrow runs from byte to byte.

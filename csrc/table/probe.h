@@ -5,7 +5,7 @@
 // on the device. A group offers
 //     uint64_t match(const uint8_t* bytes_64, uint8_t value)    bit i: bytes_64[i] == value
 //     int largest(uint64_t candidates, score)                   slot of the largest score, ties
-//     lowest
+//                                                               lowest
 #pragma once
 
 #include "table/table_view.h"
@@ -69,15 +69,26 @@ HPS_HD uint32_t VictimScore(SlotMark mark, uint8_t now) {
   return age * (840u / (frequency + 1));
 }
 
+// Which slots of `bucket` may give way: occupied and not pinned.
+template <class Group>
+HPS_HD uint64_t VictimCandidates(Group group, const TableView& table, int64_t bucket) {
+  return UnpinnedSlots(group, table, bucket) & ~FreeSlots(group, table, bucket);
+}
+
+// Which of the candidates, of which there is one at least, gives way first; its place in `bucket`.
+template <class Group>
+HPS_HD int FirstVictim(Group group, const TableView& table, int64_t bucket, uint64_t candidates,
+                       uint8_t now) {
+  const SlotMark* marks = table.marks + bucket * kBucketSlots;
+  return group.largest(candidates, [=](int i) { return VictimScore(marks[i], now); });
+}
+
 // The unpinned, occupied slot of `bucket` that gives way first, or kNoSlot if all are pinned.
 template <class Group>
 HPS_HD int64_t ChooseVictim(Group group, const TableView& table, int64_t bucket, uint8_t now) {
-  const uint64_t candidates =
-      UnpinnedSlots(group, table, bucket) & ~FreeSlots(group, table, bucket);
+  const uint64_t candidates = VictimCandidates(group, table, bucket);
   if (candidates == 0) return kNoSlot;
-  const SlotMark* marks = table.marks + bucket * kBucketSlots;
-  const int best = group.largest(candidates, [&](int i) { return VictimScore(marks[i], now); });
-  return bucket * kBucketSlots + best;
+  return bucket * kBucketSlots + FirstVictim(group, table, bucket, candidates, now);
 }
 
 // One tick of the rolling sweep over a bucket: old stamps are held back so that they never wrap,

@@ -1,0 +1,184 @@
+// What every kernel of gpu_cache is given: the cache, and one batch's arrays; by value, as plain
+// structs of pointers and numbers.
+//
+// Above it: the kernels' headers beside it (kernels.h lists them), the host build gpu_cache.cc, the
+// CUDA launcher. Below it: csrc/table, csrc/optimizer. What a batch or a clock counts stands in
+// device memory, so that verbs follow each other without the host looking at anything.
+#pragma once
+
+#include "common/atomics.h"
+#include "optimizer/initializer.h"
+#include "optimizer/optimizer.h"
+#include "table/reserve.h"
+
+namespace hps {
+
+// Counts of a cache. Each stands once a stripe, so that a million threads do not queue for one
+// address; a count is the sum over the stripes.
+enum CacheCounter : int32_t {
+  kCountRows,     // stored rows here: neither fresh nor pending
+  kCountFresh,    // rows here that nobody stored yet
+  kCountPending,  // slots reserved whose row has not arrived
+  kCountDirty,    // rows newer than the tier below
+  kCountPins,
+  kCountHits,    // keys of batches that were here
+  kCountMisses,  // and that were not
+  kCountEvictions,
+  kCountWriteBacks,    // of these, rows that had to be written below
+  kCountRefusals,      // batches that could not be pinned
+  kCountSecondBucket,  // rows taken into their second bucket
+  kCountCreated,       // fresh rows that have become stored; never falls
+};
+inline constexpr int64_t kCountersAStripe = 16;
+inline constexpr int64_t kCounterStripes = 64;
+inline constexpr int64_t kNumCounterWords = kCountersAStripe * kCounterStripes;
+
+inline constexpr uint8_t kExporting =
+    8;  // flag of a slot: its row, as it stands, is on its way down
+
+// The clock by which rows age: it ticks with use, once 1/kTicksPerTurn of the slots were used.
+struct CacheClock {
+  int64_t used_since_tick;
+  int64_t sweep_bucket;   // where the sweep of the last tick began
+  int64_t num_swept;      // buckets that the last use has to sweep; 0 if it did not tick
+  uint32_t now;           // only its lowest byte counts
+  uint32_t keeps_stamps;  // 0 while an eighth of the slots is free: no row has to give way
+};
+inline constexpr int64_t kTicksPerTurn = 64;
+
+struct CacheArgs {
+  TableView table;
+  uint32_t* bucket_lists;  // [2 * num_buckets] length and start of a bucket's list; zero in between
+  CacheClock* clock;
+  int64_t* counters;  // [kNumCounterWords]
+  InitializerSpec initializer;
+  OptimizerNumbers numbers;
+  OptimizerKind kind;
+  int32_t dim;
+};
+
+inline constexpr int kNumRounds = 6;
+inline constexpr int kNumGroupings = 4;  // how often a reserve sorts keys by bucket
+inline constexpr uint32_t kNoCulprit = ~uint32_t{0};
+
+// The numbers of a batch that only the device knows. Zeroed once, when the plan's memory is made.
+struct BatchNumbers {
+  int64_t num_unique;
+  int64_t window_first;
+  int64_t window_size;
+  int64_t num_missing;
+  int64_t num_victims;
+  uint32_t refused;  // not 0: the last reserve took nothing
+  uint32_t culprit;  // smallest id whose summed gradient is not finite, or kNoCulprit
+  uint32_t num_listed[kNumGroupings];
+  uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done,
+                                  // and the next one may help; at 0: before round 1
+  uint32_t num_pinned_erased;     // keys that an erase found pinned
+};
+
+// The missing keys of a batch grouped by bucket.
+struct BucketLists {
+  uint32_t* arrivals;  // [num_missing] place of an entry in its bucket's list, as they came
+  uint32_t* starts;    // [num_missing] for the entry that came first: where the list starts
+  uint32_t* lengths;   // [num_missing] and how long it is
+  uint32_t* entries;   // [num_missing] the lists
+};
+
+// One batch. L is its number of keys, N of distinct ones (named by their index, "id", in order of
+// first occurrence), M of missing ones in the window (named by their index, "entry"). Every array
+// has room for L elements unless told; ranks are inclusive prefix sums of flags, made in place
+// between two kernels.
+struct BatchArgs {
+  const uint64_t* keys;
+  int64_t num_occurrences;  // L, below 2^31
+  BatchNumbers* numbers;
+  uint32_t* id_table;         // [id_mask + 1] positions; all ones (kNoPosition) before a batch
+  uint64_t id_mask;           // a power of two less one; room for twice L at least
+  uint32_t* places;           // [L] entry of the id table that stands for an occurrence's key
+  int32_t* first_ranks;       // [L] flag, then rank, of a key's first occurrence
+  uint32_t* inverse;          // [L] id of each occurrence
+  uint64_t* unique_keys;      // [N]
+  int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window
+  uint8_t* pinned;            // [N] 1 where the reserve under way pinned a row that was here
+  int32_t* missing_ranks;     // [window] flag, then rank, of keys without a slot
+  uint32_t* missing;          // [M] ids
+  uint64_t* missing_keys;     // [M]
+  Reservation* reservations;  // [M]; slot kNoSlot until taken
+  uint8_t* emptier;           // [M] 1: round 2 looks into the second bucket
+  BucketLists first_lists;    // by first bucket
+  BucketLists other_lists;    // by the bucket of round 2, then by second bucket
+  int32_t* victim_ranks;      // [M] flag, then rank, of dirty victims
+};
+
+inline constexpr uint32_t kNoPosition = ~uint32_t{0};
+
+inline namespace HPS_BUILD {
+
+// Adds to a counter; `i` is the work item, by whose number a stripe is chosen.
+HPS_HD void Count(const CacheArgs& cache, CacheCounter counter, int64_t i, int64_t amount) {
+  const int64_t stripe = (i >> 5) % kCounterStripes;
+  AtomicAdd(cache.counters + stripe * kCountersAStripe + counter, amount);
+}
+
+HPS_HD int64_t CountOf(const CacheArgs& cache, CacheCounter counter) {
+  int64_t sum = 0;
+  for (int64_t stripe = 0; stripe < kCounterStripes; ++stripe) {
+    sum += cache.counters[stripe * kCountersAStripe + counter];
+  }
+  return sum;
+}
+
+HPS_HD uint8_t Now(const CacheArgs& cache) { return static_cast<uint8_t>(cache.clock->now); }
+
+HPS_HD float* FloatsAt(const CacheArgs& cache, int64_t slot) {
+  return reinterpret_cast<float*>(RowAt(cache.table, slot));
+}
+
+HPS_HD float* WeightsAt(const CacheArgs& cache, int64_t slot) {
+  return FloatsAt(cache, slot) + kRowHeaderFloats;
+}
+
+HPS_HD KeyPlace PlaceOfKey(const CacheArgs& cache, uint64_t key) {
+  return PlaceOfHash(cache.table.shape, MixKey(key));
+}
+
+// The id of the window's i-th key.
+HPS_HD int64_t WindowId(const BatchArgs& batch, int64_t i) {
+  return batch.numbers->window_first + i;
+}
+
+HPS_HD bool IsInWindow(const BatchArgs& batch, int64_t i) { return i < batch.numbers->window_size; }
+
+#if defined(__CUDACC__)
+using MarkBits = uint16_t;
+#else
+using MarkBits = uint16_t __attribute__((may_alias));
+#endif
+
+// One use of a row, by any number of threads at once: they all come to the same mark.
+HPS_HD void Touch(const CacheArgs& cache, int64_t slot) {
+  static_assert(sizeof(SlotMark) == sizeof(MarkBits));
+  auto* const ptr = reinterpret_cast<MarkBits*>(cache.table.marks + slot);
+  const uint16_t before = AtomicLoad(ptr);
+  const SlotMark mark =
+      Touched({static_cast<uint8_t>(before & 255), static_cast<uint8_t>(before >> 8)}, Now(cache));
+  const auto after = static_cast<uint16_t>(mark.stamp | mark.flags << 8);
+  if (after != before) AtomicStore(ptr, MarkBits{after});
+}
+
+// Spill counts as many threads change them at once.
+struct SharedCounts {
+  HPS_HD_MEMBER bool increase(uint8_t* count) const {
+    return AtomicChange(count, [](uint8_t value) {
+             return static_cast<uint8_t>(value == kSpilledSticky ? value : value + 1);
+           }) != kSpilledSticky;
+  }
+  HPS_HD_MEMBER bool decrease(uint8_t* count) const {
+    return AtomicChange(count, [](uint8_t value) {
+             return static_cast<uint8_t>(value == kSpilledSticky ? value : value - 1);
+           }) != kSpilledSticky;
+  }
+};
+
+}  // namespace HPS_BUILD
+}  // namespace hps

@@ -1,0 +1,135 @@
+// Looking up a batch: slots of its keys, which are missing, and the clock that ticks with use.
+//
+// Above it: kernels.h. Below it: csrc/table/probe.h.
+#pragma once
+
+#include "gpu_cache/cache_args.h"
+#include "table/row_pieces.h"
+
+namespace hps {
+
+struct FindArgs {
+  CacheArgs cache;
+  BatchArgs batch;
+  int64_t first;  // of the window to be
+  int64_t count;  // of the window to be; negative: to the last key
+  int64_t bound;  // work items, at least the window's keys; missing_ranks are written up to it
+};
+
+struct LookupArgs {
+  CacheArgs cache;
+  const uint64_t* keys;  // [count]
+  float* out;            // [count, dim]
+  int64_t* num_missing;  // added to
+  int64_t count;
+};
+
+inline namespace HPS_BUILD {
+
+template <class Group>
+HPS_HD int64_t FindKey(Group group, const CacheArgs& cache, uint64_t key) {
+  return FindOne(group, cache.table, PlaceOfKey(cache, key), key);
+}
+
+// i: 0.
+template <class Group>
+HPS_HD void BeginFindOne(Group, const FindArgs& args, int64_t) {
+  BatchNumbers* numbers = args.batch.numbers;
+  numbers->window_first = args.first;
+  numbers->window_size = args.count < 0 ? numbers->num_unique - args.first : args.count;
+  numbers->num_missing = 0;
+}
+
+// i: below bound. Then missing_ranks are summed up.
+template <class Group>
+HPS_HD void FindSlotOne(Group group, const FindArgs& args, int64_t i) {
+  const BatchArgs& batch = args.batch;
+  int32_t is_missing = 0;
+  if (IsInWindow(batch, i)) {
+    const int64_t id = WindowId(batch, i);
+    const int64_t slot = FindKey(group, args.cache, batch.unique_keys[id]);
+    is_missing = slot == kNoSlot;
+    group.elect([&] {
+      batch.slots[id] = slot;
+      if (slot != kNoSlot && args.cache.clock->keeps_stamps) Touch(args.cache, slot);
+    });
+  }
+  group.elect([&] { batch.missing_ranks[i] = is_missing; });
+}
+
+// i: below bound.
+template <class Group>
+HPS_HD void ListMissingOne(Group, const FindArgs& args, int64_t i) {
+  const BatchArgs& batch = args.batch;
+  const int32_t rank = batch.missing_ranks[i];
+  if (i == args.bound - 1) batch.numbers->num_missing = rank;
+  if (rank == (i == 0 ? 0 : batch.missing_ranks[i - 1])) return;
+  const int64_t id = WindowId(batch, i);
+  batch.missing[rank - 1] = static_cast<uint32_t>(id);
+  batch.missing_keys[rank - 1] = batch.unique_keys[id];
+}
+
+// `num_used` keys were looked up. The clock ticks with use, not with batches, so that its 256
+// values span several times the table's content whatever the batch size.
+HPS_HD void AdvanceClock(const CacheArgs& cache, int64_t num_used) {
+  CacheClock* clock = cache.clock;
+  const TableShape& shape = cache.table.shape;
+  const int64_t num_rows = CountOf(cache, kCountRows) + CountOf(cache, kCountFresh);
+  clock->keeps_stamps = 8 * num_rows > 7 * shape.num_slots();
+  if (clock->num_swept != 0) {
+    clock->sweep_bucket = (clock->sweep_bucket + clock->num_swept) % shape.num_buckets();
+  }
+  clock->num_swept = 0;
+  clock->used_since_tick += num_used;
+  if (clock->used_since_tick * kTicksPerTurn < shape.num_slots()) return;
+  clock->used_since_tick = 0;
+  clock->now = (clock->now + 1) & 255;
+  clock->num_swept = (shape.num_buckets() + kTicksPerTurn - 1) / kTicksPerTurn;
+}
+
+// i: 0. What follows a look-up of the window: counters and the clock.
+template <class Group>
+HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {
+  const BatchNumbers& numbers = *args.batch.numbers;
+  Count(args.cache, kCountHits, 0, numbers.window_size - numbers.num_missing);
+  Count(args.cache, kCountMisses, 0, numbers.num_missing);
+  AdvanceClock(args.cache, numbers.window_size);
+}
+
+// i: below ceil(num_buckets / kTicksPerTurn). One bucket of the rolling sweep, if it is due.
+template <class Group>
+HPS_HD void SweepOne(Group group, const FindArgs& args, int64_t i) {
+  const CacheClock& clock = *args.cache.clock;
+  if (i >= clock.num_swept) return;
+  const int64_t bucket = (clock.sweep_bucket + i) % args.cache.table.shape.num_buckets();
+  SlotMark* marks = args.cache.table.marks + bucket * kBucketSlots;
+  const uint8_t now = Now(args.cache);
+  group.for_each(kBucketSlots, [=](int64_t slot) { marks[slot] = Swept(marks[slot], now); });
+}
+
+// i: below count. Find and gather in one go, each occurrence by itself; leaves no plan. A missing
+// key leaves its place in `out` as it was.
+template <class Group>
+HPS_HD void LookupOne(Group group, const LookupArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  const int64_t slot = FindKey(group, cache, args.keys[i]);
+  if (slot == kNoSlot) {
+    group.elect([&] { AtomicAdd(args.num_missing, 1); });
+    return;
+  }
+  CopyFloats(group, args.out + i * cache.dim, WeightsAt(cache, slot), cache.dim);
+  group.elect([&] {
+    if (cache.clock->keeps_stamps) Touch(cache, slot);
+  });
+}
+
+// i: 0. What follows a look-up without a plan that missed nothing.
+template <class Group>
+HPS_HD void TickLookupOne(Group, const LookupArgs& args, int64_t) {
+  if (*args.num_missing != 0) return;
+  Count(args.cache, kCountHits, 0, args.count);
+  AdvanceClock(args.cache, args.count);
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps

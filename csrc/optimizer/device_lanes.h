@@ -1,0 +1,112 @@
+// DeviceLanes: how row arithmetic walks the columns of a row on a device; the verbs of HostLanes.
+//
+// Above it: the kernels of gpu_cache. Below it: table/device_group.h. Four lanes work on a row: its
+// 16 lanes of a sum are then four registers of each, in the order of columns that the sum demands,
+// and many rows are under way in a warp. Where the width is a multiple of four, a lane takes four
+// neighbouring columns at a time; all columns then start at multiples of 16 bytes.
+#pragma once
+
+#include "optimizer/lanes.h"
+#include "table/device_group.h"
+#include "table/row_pieces.h"
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+inline constexpr int kRowLanes = 4;
+
+// Four columns in registers; those that may change go back to memory.
+template <class Column>
+struct HeldColumns {
+  Column* ptr;
+  Piece piece;
+
+  explicit HPS_HD_MEMBER HeldColumns(Column* column) : ptr(column), piece(PieceAt(column, 0)) {}
+  HPS_HD_MEMBER float& at(int j) { return piece.at[j]; }
+  HPS_HD_MEMBER void store() const;
+};
+
+template <>
+HPS_HD_MEMBER void HeldColumns<float>::store() const {
+  PieceAt(ptr, 0) = piece;
+}
+
+template <>
+HPS_HD_MEMBER void HeldColumns<const float>::store() const {}
+
+template <int kSize>
+struct DeviceLanes {
+  DeviceGroup<kSize> group;
+  int dim;
+
+  HPS_HD_MEMBER int size() const { return dim; }
+
+  template <class Body, class... Columns>
+  HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
+    if (dim % 4 == 0) {
+      for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
+        HoldFour(body, HeldColumns<Columns>(columns + d)...);
+      }
+    } else {
+      for (int d = group.lane(); d < dim; d += kSize) body(columns[d]...);
+    }
+  }
+
+  template <class Value>
+  HPS_HD_MEMBER void set(float* column, Value value) const {
+    if (dim % 4 == 0 && IsPieceAligned(column)) {
+      for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
+        PieceAt(column + d, 0) = Piece{{value(d), value(d + 1), value(d + 2), value(d + 3)}};
+      }
+    } else {
+      for (int d = group.lane(); d < dim; d += kSize) column[d] = value(d);
+    }
+  }
+
+  // All lanes have read what the body may change.
+  template <class Body>
+  HPS_HD_MEMBER void scalar(Body body) const {
+    group.sync();
+    group.elect(body);
+  }
+
+  template <class Term>
+  HPS_HD_MEMBER float sum(Term term, const float* column) const {
+    static_assert(kSize == kRowLanes);
+    float sums[4] = {};
+    if (dim % 4 == 0) {
+      // sums[j] is the lane 4 * lane() + j of the sixteen.
+      for (int d = 4 * group.lane(); d < dim; d += kSumLanes) {
+        const Piece piece = PieceAt(column + d, 0);
+        for (int j = 0; j < 4; ++j) sums[j] += term(piece.at[j]);
+      }
+      for (int j = 0; j < 4; ++j) sums[j] += group.shuffle(sums[j], group.lane() ^ 2);
+      for (int j = 0; j < 4; ++j) sums[j] += group.shuffle(sums[j], group.lane() ^ 1);
+      return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    }
+    // sums[j] is the lane lane() + 4 * j of the sixteen.
+    for (int first = group.lane(); first < dim; first += kSumLanes) {
+      for (int j = 0; j < 4; ++j) {
+        if (first + 4 * j < dim) sums[j] += term(column[first + 4 * j]);
+      }
+    }
+    float four = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    four += group.shuffle(four, group.lane() ^ 2);
+    return four + group.shuffle(four, group.lane() ^ 1);
+  }
+
+ private:
+  template <class Body, class... Held>
+  static HPS_HD_MEMBER void HoldFour(Body body, Held... held) {
+    for (int j = 0; j < 4; ++j) body(held.at(j)...);
+    (held.store(), ...);
+  }
+};
+
+template <int kSize>
+HPS_HD DeviceLanes<kSize> LanesOf(DeviceGroup<kSize> group, int dim) {
+  return {group, dim};
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps
