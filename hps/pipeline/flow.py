@@ -42,7 +42,8 @@ class Flow:
     training loop; at most as many wait to be let in.
 
     Args:
-        stages: those that have a queue before them, in order; the last is the training loop.
+        stages: those that have a queue before them, in order: the last is the training loop, the
+            last but one pins.
         depth: batches let in at once.
         clock: told about every wait.
     """
@@ -56,7 +57,6 @@ class Flow:
         self._depth = depth
         self._clock = clock
         self._num_ahead = 0
-        self._num_copying = 0
         self._num_held = 0
         self._loop_waits = False
         self._changes = 0
@@ -74,10 +74,6 @@ class Flow:
         with self._lock:
             if self._is_stopped:
                 raise FlowStopped
-            if isinstance(item, Prepared) and len(self._names) == 4:
-                # Between the two stages that pin: released once the copy stage is done with it.
-                self._num_copying += 1 if stage == "copy" else -1 if stage == "compute" else 0
-                self._note_change()
             self._queues[stage].append(item)
             self._wake[stage].notify()
 
@@ -143,18 +139,16 @@ class Flow:
 
     # Releases (I6).
 
-    def attempt(self, stage: str) -> Attempt:
-        """What a stage notes before it tries to pin a batch."""
+    def attempt(self) -> Attempt:
+        """What the stage that pins notes before it tries to pin a batch."""
         with self._lock:
-            if stage == self._names[-2]:
-                is_last = self._loop_waits and not self._queues[self._names[-1]]
-            else:
-                is_last = self._num_copying == 0
+            is_last = self._loop_waits and not self._queues[self._names[-1]]
             return Attempt(self._changes, is_last, self._num_held)
 
-    def wait_for_release(self, stage: str, attempt: Attempt) -> None:
+    def wait_for_release(self, attempt: Attempt) -> None:
         """Returns when something has changed since a refused attempt: a release, or the training
         loop has begun to wait, after which there will be none."""
+        stage = self._names[-2]
         self._when(stage, OUTPUT, lambda: self._changes != attempt.changes, lambda: None)
 
     def note_release(self) -> None:
@@ -179,8 +173,7 @@ class Flow:
 
     def _note_change(self) -> None:
         self._changes += 1
-        for stage in self._names[1:-1]:
-            self._wake[stage].notify()
+        self._wake[self._names[-2]].notify()
 
     def _when(
         self,

@@ -4,10 +4,10 @@ Above it: every file of hps/pipeline. Below it: nothing. Each rule is enforced b
 somewhere; `require` stands where the rule is relied upon and tells if that enforcement is gone.
 
     rule  enforced in                                   relied upon, and checked, in
-    I1    flow.py: one queue, taken from in order       stages.py: before a batch is pinned
+    I1    flow.py: one queue, taken from in order       work.py: when a batch has been pinned
     I2    pipeline.py: release after step or settling   pipeline.py: when a batch is handed out,
                                                         when its step is done, at the end
-    I3    table_stack.py: append before fetch           (the tier below would answer an old row)
+    I3    cached_tier.py: append before fetch           (the tier below would answer an old row)
     I4    stages.py: a batch is passed on once pinned   pipeline.py: when a batch is handed out
     I5    gradients.py, ParameterServer.apply           pipeline.py: nothing pending after a step
     I6    pins.py, flow.py: wait_for_release            pins.py: after a refusal

@@ -20,20 +20,15 @@ class Pins(Protocol):
     def release(self) -> None:
         """Drops them; nothing to do the second time."""
 
-    @property
-    def is_released(self) -> bool:
-        """True when the pins are gone."""
-
 
 _Pins = TypeVar("_Pins", bound=Pins)
 
 
 def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins]) -> dict[str, _Pins]:
-    """Pins the keys of all tables of a batch, or of none.
+    """Calls `pin` with the keys of each table of a batch; what it raises leaves nothing held (I6).
 
     Raises:
-        CapacityError: a table's keys cannot all be held now; nothing is held (I6).
-        Whatever else `pin` raises; nothing is held.
+        CapacityError: a table's keys cannot all be held now.
     """
     rows: dict[str, _Pins] = {}
     try:
@@ -42,13 +37,13 @@ def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins]) -> dict[str, _P
     except BaseException:
         for pinned in rows.values():
             pinned.release()
-        left = [table for table, pinned in rows.items() if not pinned.is_released]
+        left = [table for table, pinned in rows.items() if not getattr(pinned, "is_released", True)]
         require("I6", not left, f"a batch that was refused holds rows of {left}")
         raise
     return rows
 
 
-def pin_or_wait(flow: "Flow", stage: str, pin: Callable[[], dict[str, _Pins]]) -> dict[str, _Pins]:
+def pin_or_wait(flow: "Flow", pin: Callable[[], dict[str, _Pins]]) -> dict[str, _Pins]:
     """Pins, again after each release if it is refused.
 
     Raises:
@@ -56,13 +51,13 @@ def pin_or_wait(flow: "Flow", stage: str, pin: Callable[[], dict[str, _Pins]]) -
         FlowStopped: the pipeline closes.
     """
     while True:
-        attempt = flow.attempt(stage)
+        attempt = flow.attempt()
         try:
             return pin()
         except CapacityError as error:
             if attempt.is_last:
                 raise explained(error, attempt) from error
-        flow.wait_for_release(stage, attempt)
+        flow.wait_for_release(attempt)
 
 
 def explained(error: CapacityError, attempt: "Attempt") -> CapacityError:

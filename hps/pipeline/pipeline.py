@@ -15,7 +15,8 @@ from hps.pipeline.clock import StageClock
 from hps.pipeline.flow import Flow
 from hps.pipeline.invariants import require
 from hps.pipeline.prepared import Ended, Failed, Prepared
-from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads, StageWork
+from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
+from hps.pipeline.work import StageWork
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -181,8 +182,9 @@ class Pipeline:
     def _start_stages(self) -> PreparedBatches:
         if self.depth == 0:
             return StagesInTurn(self._work)
-        flow = self._flow_type(("fetch", "compute"), self.depth, self._clock)
-        threads = self._threads_type(self._work, flow, ("fetch",))
+        stages = ("fetch", "copy", "compute") if self._work.has_gpu_cache else ("fetch", "compute")
+        flow = self._flow_type(stages, self.depth, self._clock)
+        threads = self._threads_type(self._work, flow)
         try:
             threads.start()
         except BaseException:

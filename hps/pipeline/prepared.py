@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hps.batch_rows import BatchRows
+    from hps.dram_tier import WarmRows
     from hps.types import Batch
 
 
@@ -19,12 +20,14 @@ class Prepared:
         number: its place in the pipeline's order, from 1.
         batch: as the reader gave it; untouched until it is handed out.
         rows: table -> pinned rows, once it is pinned.
+        warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
         is_placed: its rows are in their slots; set by the stage that pinned them.
     """
 
     number: int
     batch: "Batch"
     rows: "dict[str, BatchRows]" = field(default_factory=dict)
+    warm: "dict[str, WarmRows]" = field(default_factory=dict)
     is_placed: bool = False
 
     @property
@@ -32,8 +35,14 @@ class Prepared:
         """True if none of its rows has been released."""
         return not any(rows.is_released for rows in self.rows.values())
 
+    def cool(self) -> None:
+        """Lets go of what waits below; nothing to do the second time."""
+        for rows in self.warm.values():
+            rows.release()
+
     def release(self) -> None:
         """Drops its pins; nothing to do the second time."""
+        self.cool()
         for rows in self.rows.values():
             rows.release()
 

@@ -12,7 +12,8 @@ import hps
 from hps.batch_rows import RowUpdate
 from hps.pipeline.flow import Attempt, Flow
 from hps.pipeline.prepared import Item, Prepared
-from hps.pipeline.stages import StageThreads, StageWork
+from hps.pipeline.stages import StageThreads
+from hps.pipeline.work import StageWork
 from tests.pipeline.scenario import Parts
 
 
@@ -35,10 +36,9 @@ class UnorderedPipeline(hps.Pipeline):
 
 
 class _UnpinningThreads(StageThreads):
-    def _pin(self, stage: str, prepared: Prepared) -> Item:
-        item = super()._pin(stage, prepared)
+    def _pin(self, prepared: Prepared) -> None:
+        super()._pin(prepared)
         prepared.release()
-        return item
 
 
 class UnpinnedPipeline(hps.Pipeline):
@@ -65,10 +65,10 @@ class LateStore:
 
 
 class _HastyThreads(StageThreads):
-    def _pin(self, stage: str, prepared: Prepared) -> Item:
+    def _pin(self, prepared: Prepared) -> None:
         self._flow.put("compute", prepared)
         time.sleep(0.01)
-        return super()._pin(stage, prepared)
+        super()._pin(prepared)
 
 
 class HastyPipeline(hps.Pipeline):
@@ -89,7 +89,7 @@ class PiecemealOptimizer(hps.RowOptimizer):
 
 
 class _ImpatientFlow(Flow):
-    def attempt(self, stage: str) -> Attempt:
+    def attempt(self) -> Attempt:
         return Attempt(self._changes, True, self._num_held)
 
 
@@ -100,7 +100,7 @@ class ImpatientPipeline(hps.Pipeline):
 
 
 class _GraspingWork(StageWork):
-    def pin(self, stage: str, prepared: Prepared) -> Any:
+    def pin(self, prepared: Prepared) -> Any:
         kept = self.__dict__.setdefault("kept", [])
         kept.append({})
         for table, ids in prepared.batch.features.items():

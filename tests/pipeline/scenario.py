@@ -20,7 +20,7 @@ import torch
 import hps
 from hps.parameter_server import _Tiers
 from hps.ssd_store import open_store
-from tests.lab import Lab, evictions, table
+from tests.lab import Lab, table
 
 TABLES = ("users", "ads")
 OPTIMIZERS = {"adagrad": hps.Adagrad(lr=0.1), "adam": hps.Adam(lr=0.05)}
@@ -106,15 +106,17 @@ class Delays:
 
     def into(self, server: Any) -> None:
         """Makes the server's pins take a while, before or after."""
-        pin = server.pin
+        for verb in ("pin", "warm"):
+            setattr(server, verb, self._slowed(getattr(server, verb)))
 
-        def slow_pin(name: str, keys: Any) -> Any:
+    def _slowed(self, verb: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+        def slow(name: str, keys: Any) -> Any:
             self.sleep()
-            rows = pin(name, keys)
+            rows = verb(name, keys)
             self.sleep()
             return rows
 
-        server.pin = slow_pin
+        return slow
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,14 @@ class Run:
         """What the run came to; nothing may be pinned any more."""
         server = self._server
         assert server.pins == 0 and server.num_open_pipelines == 0
+        top = "dram_cache" if server.config.gpu is None else "gpu_cache"
         return Outcome(
             digests={name: server.digest(name) for name in TABLES},
             losses=self._losses.hexdigest(),
             rows={name: server.num_rows(name) for name in TABLES},
             positions=self.positions,
-            evictions=evictions(server),
-            refusals=int(server.stats()["dram_cache"]["refusals"]),
+            evictions=int(server.stats()[top]["evictions"]),
+            refusals=int(server.stats()[top]["refusals"]),
         )
 
 
@@ -215,15 +218,17 @@ def run(
     scale: float = 1.0,
     delays: int | None = None,
     parts: Parts = SOUND,
+    kind: str = "native",
 ) -> Outcome:
-    """Trains a scenario over native tiers whose budget is `scale` times the smallest there is.
+    """Trains a scenario over native tiers whose budgets are `scale` times the smallest there are.
 
     Args:
+        kind: of tiers, as tests.lab.Lab takes it; "gpu" has the host build of the gpu_cache on top.
         delays: seed of random sleeps; None for none.
         parts: what to run, for planted faults.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lab = Lab("native", folder)
+    lab = Lab(kind, folder)
     if parts.around_store is not None:
         around = parts.around_store
         lab.tiers = _Tiers(lambda *args, **options: around(open_store(*args, **options)))
@@ -244,6 +249,7 @@ class Case:
     depth: int
     scale: float
     delays: int
+    kind: str
 
 
 def draw_case(seed: int, num_batches: int = 10) -> Case:
@@ -258,4 +264,23 @@ def draw_case(seed: int, num_batches: int = 10) -> Case:
     )
     step_keys = scenario.batch_keys * scenario.accumulate
     scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]
-    return Case(scenario, chance.choice([1, 2, 4, 8]), chance.choice(scales), seed)
+    return Case(
+        scenario,
+        depth=chance.choice([1, 2, 4, 8]),
+        scale=chance.choice(scales),
+        delays=seed,
+        kind=chance.choice(["native", "native", "gpu"]),
+    )
+
+
+def run_case(case: Case, folder: Path, parts: Parts = SOUND) -> Outcome:
+    """Trains a case's scenario as the case says."""
+    return run(
+        case.scenario,
+        folder,
+        case.depth,
+        scale=case.scale,
+        delays=case.delays,
+        parts=parts,
+        kind=case.kind,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.scenario import Outcome, Scenario, draw_case, run
+from tests.pipeline.scenario import Outcome, Scenario, draw_case, run, run_case
 
 DEPTHS = (1, 2, 4, 8)
 NUM_SEEDS = 30
@@ -44,6 +44,19 @@ def test_any_depth_gives_the_bits_of_depth_0(
         assert outcome.refusals > 0
 
 
+@pytest.mark.parametrize("depth", [0, 2, 8])
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_gpu_cache_on_top_changes_nothing(
+    tmp_path: Path, in_turn: dict[Scenario, Outcome], depth: int, optimizer: str, scale: float
+) -> None:
+    scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.001)
+    outcome = run(scenario, tmp_path, depth, scale=scale, kind="gpu")
+    assert outcome == in_turn[scenario]
+    assert outcome.evictions > 100
+    assert (outcome.refusals > 0) == (depth > 0 and scale == 1.0)
+
+
 @pytest.mark.parametrize("number", range(NUM_SEEDS))
 def test_random_delays_change_nothing(
     tmp_path: Path, number: int, in_turn: dict[Scenario, Outcome]
@@ -51,5 +64,4 @@ def test_random_delays_change_nothing(
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     case = draw_case(seed)
-    outcome = run(case.scenario, tmp_path, case.depth, scale=case.scale, delays=case.delays)
-    assert outcome == in_turn[case.scenario]
+    assert run_case(case, tmp_path) == in_turn[case.scenario]

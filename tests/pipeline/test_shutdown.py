@@ -16,6 +16,7 @@ import pytest
 import hps
 from hps.reader import ReaderConfig, open_reader
 from tests.front import one_feature_batch, open_server
+from tests.lab import Lab
 from tests.logs import write_criteo
 from tests.pipeline.scenario import Scenario, run
 
@@ -51,6 +52,20 @@ def test_threads_live_as_long_as_the_block(tmp_path: Path, depth: int) -> None:
             next(batches)
             assert len(stage_threads()) == (0 if depth == 0 else 2)
         assert stage_threads() == [] and server.pins == 0
+
+
+def test_with_a_gpu_cache_each_of_the_four_stages_has_its_thread(tmp_path: Path) -> None:
+    scenario = Scenario(seed=3)
+    lab = Lab("gpu", tmp_path)
+    with lab.server(*scenario.tables(), scale=1.0) as server:
+        with hps.Pipeline(scenario.batches(), server, 4) as batches:
+            next(batches)
+            assert stage_threads() == ["hps network", "hps copy", "hps fetch"]
+            seconds = batches.seconds()
+            assert all(seconds[stage]["busy_seconds"] > 0 for stage in ("fetch", "copy"))
+            time.sleep(0.05)  # fetches are under way, or wait for a release
+        assert stage_threads() == [] and server.pins == 0
+        assert server.stats()["gpu_cache"]["misses"] > 0
 
 
 def test_end_of_data_stays_the_end(tmp_path: Path, depth: int) -> None:

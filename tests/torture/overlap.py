@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hps
 from tests.pipeline.planted import PLANTED
-from tests.pipeline.scenario import SOUND, Case, Parts, draw_case, run
+from tests.pipeline.scenario import SOUND, Case, Parts, draw_case, run, run_case
 from tests.torture.scratch import scratch_folder
 
 
@@ -55,14 +55,7 @@ def _run_one(folder: Path, case: Case, parts: Parts, report: OverlapReport) -> N
     report.runs += 1
     in_turn = run(case.scenario, folder / "in turn", 0, scale=20.0)
     try:
-        ahead = run(
-            case.scenario,
-            folder / "ahead",
-            case.depth,
-            scale=case.scale,
-            delays=case.delays,
-            parts=parts,
-        )
+        ahead = run_case(case, folder / "ahead", parts)
     except (AssertionError, hps.HpsError) as error:
         report.violations.append(f"{case}: {type(error).__name__}: {error}")
         return
