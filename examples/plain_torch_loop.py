@@ -1,8 +1,9 @@
 """A user's own torch model in a plain training loop; only its embeddings live in the server.
 
-Run it: python examples/plain_torch_loop.py. It trains for a few seconds, saves a checkpoint, goes
-back to it, and shows that the model is the same. Above it: nobody. Below it: the public names of
-hps.
+Batches are read and their rows fetched by the pipeline's threads while the loop computes; a step
+gathers the gradients of two batches, in half precision, under a GradScaler. Run it: python
+examples/plain_torch_loop.py. It trains for a few seconds, saves a checkpoint, goes back to it, and
+shows that the model is the same. Above it: nobody. Below it: the public names of hps.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from torch import nn
 import hps
 
 NUM_EXAMPLES, NUM_USERS, NUM_ADS = 512, 20_000, 2_000
+BATCHES_A_STEP = 2
 
 
 class TwoTower(nn.Module):
@@ -70,7 +72,34 @@ def test_logloss(model: nn.Module, criterion: nn.Module) -> float:
     return sum(losses) / len(losses)
 
 
-def run(folder: Path, num_batches: int) -> tuple[float, float, float]:
+def train(
+    model: nn.Module,
+    server: hps.ParameterServer,
+    num_batches: int,
+    depth: int,
+) -> dict[str, object]:
+    """The loop; returns the position after the last step."""
+    criterion = nn.BCEWithLogitsLoss()
+    row_optimizer = hps.RowOptimizer(server)
+    dense_optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(row_optimizer, step_size=100, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    log = batches(num_batches, seed=0)
+    with hps.Pipeline(log, server, depth, accumulate=BATCHES_A_STEP) as prepared:
+        for number, batch in enumerate(prepared, 1):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = criterion(model(batch), batch.labels) / BATCHES_A_STEP
+            scaler.scale(loss).backward()
+            if number % BATCHES_A_STEP == 0:
+                scaler.step(row_optimizer)  # rows first: a refused step leaves the dense side alone
+                scaler.step(dense_optimizer)
+                scaler.update()
+                dense_optimizer.zero_grad()
+                scheduler.step()
+        return prepared.state_dict()
+
+
+def run(folder: Path, num_batches: int, depth: int = 2) -> tuple[float, float, float]:
     """Trains; returns the test logloss before, after, and after going back to the checkpoint."""
     config = hps.Config(
         path=folder,
@@ -83,19 +112,8 @@ def run(folder: Path, num_batches: int) -> tuple[float, float, float]:
     torch.manual_seed(0)
     with hps.ParameterServer(config) as server:
         model, criterion = TwoTower(server), nn.BCEWithLogitsLoss()
-        row_optimizer = hps.RowOptimizer(server)
-        dense_optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.StepLR(row_optimizer, step_size=100, gamma=0.5)
         before = test_logloss(model, criterion)
-        with hps.Pipeline(batches(num_batches, seed=0), server, depth=0) as log:
-            for batch in log:
-                loss = criterion(model(batch), batch.labels)
-                loss.backward()
-                row_optimizer.step()  # rows first: a refused step leaves the dense side alone
-                dense_optimizer.step()
-                dense_optimizer.zero_grad()
-                scheduler.step()
-            position = log.state_dict()
+        position = train(model, server, num_batches, depth)
         after = test_logloss(model, criterion)
         server.checkpoint(tag="trained", model={"model": model.state_dict()}, reader=position)
 
@@ -109,10 +127,11 @@ def run(folder: Path, num_batches: int) -> tuple[float, float, float]:
 def main() -> None:
     """Trains in a temporary folder and prints three losses."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=300)
+    parser.add_argument("--batches", type=int, default=600)
+    parser.add_argument("--depth", type=int, default=2, help="batches prepared ahead; 0: none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        before, after, restored = run(Path(folder), arguments.batches)
+        before, after, restored = run(Path(folder), arguments.batches, arguments.depth)
     print(f"test logloss: {before:.4f} before, {after:.4f} after, {restored:.4f} restored")
 
 

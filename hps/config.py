@@ -278,6 +278,9 @@ class Config:
 
     def num_threads(self) -> int:
         """Threads of the native core after 0 has been resolved to the cores at hand."""
-        if self.threads:
-            return self.threads
-        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+        return self.threads or min(num_cores(), MAX_THREADS)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -22,9 +22,10 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def test_plain_torch_loop_learns_and_restores(tmp_path: Path) -> None:
-    before, after, restored = plain_torch_loop.run(tmp_path / "store", 200)
+    before, after, restored = plain_torch_loop.run(tmp_path / "store", 400)
     assert after < before - 0.05
     assert restored == after
+    assert plain_torch_loop.run(tmp_path / "in turn", 400, depth=0) == (before, after, restored)
 
 
 def test_example_is_a_script() -> None:

@@ -84,7 +84,8 @@ def test_figures_hold_what_the_interface_promises(tmp_path: Path) -> None:
     for tier in figures["tiers"].values():
         assert {"hits", "misses", "bytes"} <= tier.keys()
     for stage in figures["stages"].values():
-        assert stage.keys() == {"busy_seconds", "wait_seconds"}
+        assert {"busy_seconds", "wait_seconds"} <= stage.keys()
+    assert {"stage", "busy_share", "cores_share", "text"} == figures["bound"].keys()
 
 
 def test_equal_runs_are_equal_and_unequal_ones_are_not(tmp_path: Path) -> None:
@@ -239,7 +240,8 @@ def test_resume_on_another_log_is_refused_unless_it_is_new_data(tmp_path: Path) 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"depth": 2},
+        {"depth": 9},
+        {"trace": "missing/trace.json"},
         {"data": ["missing.txt"]},
         {"test": ["missing.txt"]},
         {"format": "libffm"},
@@ -295,7 +297,8 @@ def test_reduced_precision_trains(tmp_path: Path) -> None:
         ({"limit": -1}, "limit"),
         ({"device": "cuda:0"}, "gpu"),
         ({"gpu": "1GiB"}, "GPU"),
-        ({"depth": 2}, "depth=2"),
+        ({"depth": 9}, "depth.*=9"),
+        ({"depth": "deep"}, "auto.*'deep'"),
         ({"format": "csv"}, "csv"),
     ],
 )

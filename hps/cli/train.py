@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say; returns the exit status."""
     from hps.train import TrainOptions, train  # torch takes its time to import
     from hps.train.progress import Progress
-    from hps.train.report import format_table
+    from hps.train.report import format_stages, format_table
 
     check_json_path(arguments.json)
     out = stream_for_people(arguments.json)
@@ -45,8 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)
+    print(f"\n{format_stages(figures)}", file=out)
+    if arguments.trace is not None:
+        print(f"trace: {arguments.trace} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
     return 0
+
+
+def _depth(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -55,13 +62,16 @@ def _widths(text: str) -> tuple[int, ...]:
 
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
-    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
+    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files or patterns")
     group.add_argument("--test", nargs="+", default=[], metavar="DATA", help="log to measure on")
     group.add_argument(
         "--format", default="criteo", help="criteo, parquet, libsvm, libffm or slots"
     )
     group.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     group.add_argument("--epochs", type=int, default=1, help="passes over the log")
+    group.add_argument(
+        "--shuffle-files", action="store_true", help="read the files in an order drawn from --seed"
+    )
     group.add_argument("--limit", type=int, default=0, help="stop after so many examples; 0: none")
     group.add_argument("--on-error", default="raise", help="a bad line: raise, or skip and count")
     group.add_argument("--hash-keys", action="store_true", help="hash keys that are numbers, too")
@@ -106,7 +116,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--engine", default="segments", help="of the SSD tier: segments, or rocksdb (rocksdict)"
     )
-    group.add_argument("--depth", type=int, default=0, help="batches prepared ahead")
+    group.add_argument(
+        "--depth", type=_depth, default="auto", help="batches prepared ahead, 0 to 8, or auto"
+    )
+    group.add_argument(
+        "--trace", type=Path, default=None, metavar="FILE", help="what each stage did when, as JSON"
+    )
     group.add_argument(
         "--checkpoint-every", type=int, default=0, metavar="N", help="batches between checkpoints"
     )

@@ -1,45 +1,97 @@
 """Where a pipeline's time goes: busy and wait seconds of each stage.
 
-Above it: `hps.Pipeline`. Below it: nothing.
+Above it: the stages and `hps.Pipeline`. Below it: trace.py, which keeps the single slices if a
+trace is asked for. Each stage's numbers are written by its own thread only.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hps.pipeline.trace import Trace
 
 STAGES = ("network", "fetch", "copy", "compute")
+INPUT, OUTPUT = "input", "output"
 
 
 class StageClock:
-    """Sums busy seconds, and seconds spent waiting for a neighbour, by stage."""
+    """Sums busy seconds, and seconds spent waiting for a neighbour, by stage.
 
-    def __init__(self) -> None:
+    Waiting for input is for the stage before; for output, for room behind it or for pins to be
+    released.
+    """
+
+    def __init__(self, trace: "Trace | None" = None) -> None:
+        self._trace = trace
         self._busy = dict.fromkeys(STAGES, 0.0)
-        self._wait = dict.fromkeys(STAGES, 0.0)
+        self._waits = {side: dict.fromkeys(STAGES, 0.0) for side in (INPUT, OUTPUT)}
         self._computing_since: float | None = None
+        self._computing = 0
 
     @contextmanager
-    def busy(self, stage: str) -> Iterator[None]:
-        """Counts the block's duration as work of a stage."""
+    def busy(self, stage: str, number: int) -> Iterator[None]:
+        """Counts the block's duration as a stage's work on batch `number`."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._busy[stage] += time.perf_counter() - start
+            end = time.perf_counter()
+            self._busy[stage] += end - start
+            if self._trace is not None:
+                self._trace.add(stage, number, start, end)
 
-    def start_compute(self) -> None:
-        """A batch has been handed to the training loop."""
+    @contextmanager
+    def waiting(self, stage: str, side: str) -> Iterator[None]:
+        """Counts the block's duration as a stage's wait."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self._waits[side][stage] += end - start
+            if self._trace is not None:
+                self._trace.add_wait(stage, side, start, end)
+
+    def start_compute(self, number: int) -> None:
+        """Batch `number` has been handed to the training loop."""
+        self._computing = number
         self._computing_since = time.perf_counter()
 
     def stop_compute(self) -> None:
         """The training loop has asked for more, or is done."""
-        if self._computing_since is not None:
-            self._busy["compute"] += time.perf_counter() - self._computing_since
-            self._computing_since = None
+        since, self._computing_since = self._computing_since, None
+        if since is not None:
+            end = time.perf_counter()
+            self._busy["compute"] += end - since
+            if self._trace is not None:
+                self._trace.add("compute", self._computing, since, end)
 
     def seconds(self) -> dict[str, dict[str, float]]:
-        """{"network": {"busy_seconds": ..., "wait_seconds": ...}, ...}."""
+        """Stage -> busy_seconds, wait_seconds and its parts wait_input_ and wait_output_seconds."""
         return {
-            stage: {"busy_seconds": self._busy[stage], "wait_seconds": self._wait[stage]}
+            stage: {
+                "busy_seconds": self._busy[stage],
+                "wait_seconds": self._waits[INPUT][stage] + self._waits[OUTPUT][stage],
+                "wait_input_seconds": self._waits[INPUT][stage],
+                "wait_output_seconds": self._waits[OUTPUT][stage],
+            }
             for stage in STAGES
         }
+
+
+def add_seconds(
+    total: dict[str, dict[str, float]], seconds: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Adds the seconds of one pipeline to those of a run's others.
+
+    >>> total = {"fetch": {"busy_seconds": 1.0}}
+    >>> add_seconds(total, {"fetch": {"busy_seconds": 0.5}})
+    >>> total
+    {'fetch': {'busy_seconds': 1.5}}
+    """
+    for stage, times in seconds.items():
+        sums = total.setdefault(stage, dict.fromkeys(times, 0.0))
+        for name, value in times.items():
+            sums[name] += value

@@ -1,36 +1,55 @@
 """Pipeline: yields a reader's batches with their rows pinned in place, and lets go of them in time.
 
-Above it: the user's training loop. Below it: a reader (any iterable of `hps.Batch`) and
-`ParameterServer.pin`. Depth 0 runs the four stages one after the other in the caller's thread.
+Above it: the user's training loop, the last of the four stages. Below it: stages.py, which prepares
+batches, in threads or (depth 0) in turn; `hps.gradients`, which tells when a step is done.
 """
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hps.errors import CapacityError, ConfigError, PendingGradientError
+from hps.errors import ConfigError, PendingGradientError
+from hps.field_checks import require_whole
 from hps.gradients import pending_of
 from hps.pipeline.clock import StageClock
+from hps.pipeline.flow import Flow
+from hps.pipeline.invariants import require
+from hps.pipeline.prepared import Ended, Failed, Prepared
+from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
+from hps.pipeline.work import StageWork
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
     from hps.parameter_server import ParameterServer
+    from hps.pipeline.trace import Trace
+
+MAX_DEPTH = 8
 
 
 class Pipeline:
     """An iterable context manager over batches whose rows stay in place until their step is done.
 
+    Reading, fetching and computing overlap: while the training loop works on a batch, up to `depth`
+    more are read, fetched and pinned by threads of the pipeline. Any depth gives the same rows and
+    losses.
+
     A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
     its gradient, when the next batch is asked for and it has none, or when the `with` block is
     left. Asking for the next batch while a gradient is pending raises, unless `accumulate` batches
-    may be pending.
+    may be pending. A batch that finds no room waits for a release.
+
+    What a stage raises is raised in the loop, after the batches that came before it, with a note of
+    the stage and the batch's number; it is raised again if the loop goes on. Leaving the block
+    drops batches that were read and not yielded: a reader that has `load_state_dict` is put back to
+    where the loop stands.
 
     Args:
-        batches: yields `hps.Batch`; taken up once.
+        batches: yields `hps.Batch`, each with memory of its own; taken up once. At a depth above 0
+            it is touched by one thread of the pipeline only, while the block lasts.
         server: an open `hps.ParameterServer`.
-        depth: batches prepared ahead; 0 only until the stages have threads of their own.
+        depth: batches prepared ahead, 0 to 8; 0 has no threads.
         accumulate: how many batches' gradients one step may gather.
+        trace: where to write what each stage does when.
 
     Raises:
         ConfigError: a depth or accumulate that cannot work.
@@ -42,7 +61,7 @@ class Pipeline:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
     ...         embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
-    ...         with hps.Pipeline(log, server, depth=0) as batches:
+    ...         with hps.Pipeline(log, server, depth=2) as batches:
     ...             for batch in batches:
     ...                 embedding(batch).sum().backward()
     ...                 optimizer.step()
@@ -50,36 +69,49 @@ class Pipeline:
     2
     """
 
+    # What a pipeline is made of; tests put parts with a planted fault here.
+    _work_type = StageWork
+    _flow_type = Flow
+    _threads_type = StageThreads
+
     def __init__(
         self,
         batches: Iterable[Batch],
         server: "ParameterServer",
-        depth: int = 0,
+        depth: int = 2,
         accumulate: int = 1,
+        *,
+        trace: "Trace | None" = None,
     ) -> None:
-        if depth != 0:
-            raise ConfigError(
-                f"Pipeline(depth={depth!r}): only depth=0 is built so far; it gives the same rows"
-            )
-        if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-            raise ConfigError(f"Pipeline(accumulate={accumulate!r}) must be a whole number >= 1")
+        require_whole("Pipeline: depth", depth, 0, MAX_DEPTH)
+        require_whole("Pipeline: accumulate", accumulate, 1, 2**31)
+        self.depth = depth
         self.accumulate = accumulate
         self._batches = batches
         self._server = server
         self._pending = pending_of(server)
-        self._clock = StageClock()
-        self._iterator: Iterator[Batch] | None = None
-        self._held: list[Batch] = []  # yielded, rows pinned, oldest first; the last is the current
+        self._trace = trace
+        self._clock = StageClock(trace)
+        self._work = self._work_type(batches, server, self._clock, accumulate)
+        self._stages: PreparedBatches | None = None
+        self._last: Failed | Ended | None = None  # what came instead of another batch
+        self._is_closed = False
+        self._held: list[Prepared] = []  # yielded, pinned, oldest first; the last is the current
         self._num_collected = 0  # of the pending gradients, when the current batch was yielded
+        self._num_yielded = 0
         self._position = _position_of(batches)  # of the last applied batch
         self._yielded_position = self._position
 
     def __enter__(self) -> "Pipeline":
-        if self._iterator is not None:
+        if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
-        self._iterator = iter(self._batches)
         self._pending.listeners.append(self)
         self._server.num_open_pipelines += 1
+        try:
+            self._stages = self._start_stages()
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -88,59 +120,102 @@ class Pipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._clock.stop_compute()
-        self._pending.listeners.remove(self)
-        self._server.num_open_pipelines -= 1
-        self._iterator = iter(())
-        self._release(self._held)
-        self._held = []
+        self._close()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
         self._clock.stop_compute()
-        if self._iterator is None:
+        if self._stages is None:
+            if self._is_closed:
+                raise StopIteration
             raise ConfigError("Pipeline: iterate inside its `with` block, which releases the rows")
         self._settle()
-        with self._clock.busy("network"):
-            batch = next(self._iterator)
-        with self._clock.busy("fetch"):
-            batch.rows = self._pin(batch)
-        self._held.append(batch)
-        self._yielded_position = batch.position
-        self._num_collected = self._pending.num_collected
-        self._clock.start_compute()
-        return batch
+        if self._trace is not None:
+            self._trace.flush()
+        if self._last is None:
+            item = self._stages.next(len(self._held))
+            if isinstance(item, Prepared):
+                return self._hand_out(item)
+            self._last = item
+        if isinstance(self._last, Failed):
+            raise self._last.noted()
+        raise StopIteration
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True once the iteration has ended because the reader has no further batch."""
+        return isinstance(self._last, Ended) and self._last.is_exhausted
 
     def state_dict(self) -> dict[str, Any]:
         """The reader's position after the last applied batch, for `checkpoint(reader=...)`.
 
         A batch counts as applied once its step is done, or once the next batch is asked for and it
-        left no gradient.
+        left no gradient. What was read or fetched ahead does not count.
         """
         return dict(self._position)
 
     def seconds(self) -> dict[str, dict[str, float]]:
-        """Busy and wait seconds of each stage so far."""
+        """Busy and wait seconds of each stage so far.
+
+        Returns:
+            Stage -> {"busy_seconds", "wait_seconds", "wait_input_seconds", "wait_output_seconds"}.
+        """
         return self._clock.seconds()
+
+    def stop_reading(self) -> None:
+        """Ends the iteration after the batches that were read so far; the reader goes no further.
+
+        With accumulate=k it reads on to a multiple of k, so that the last step is whole. Another
+        pipeline over the same reader then continues with the batch that follows.
+        """
+        if self._stages is not None:
+            self._stages.stop_reading()
 
     def step_finished(self) -> None:
         """Releases the rows of the step; `RowOptimizer.step()` calls it."""
+        require("I5", self._pending.is_empty, "gradients are pending after a step")
         self._position = self._yielded_position
-        self._release(self._held)
-        self._held = []
+        self._release_held()
+
+    def _start_stages(self) -> PreparedBatches:
+        if self.depth == 0:
+            return StagesInTurn(self._work)
+        stages = ("fetch", "copy", "compute") if self._work.has_gpu_cache else ("fetch", "compute")
+        flow = self._flow_type(stages, self.depth, self._clock)
+        threads = self._threads_type(self._work, flow)
+        try:
+            threads.start()
+        except BaseException:
+            threads.close()
+            raise
+        return threads
+
+    def _hand_out(self, prepared: Prepared) -> Batch:
+        number = prepared.number
+        self._held.append(prepared)
+        self._num_yielded = number
+        require("I4", prepared.is_placed, f"batch {number} has no rows yet")
+        require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
+        require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
+        batch = prepared.batch
+        batch.rows = prepared.rows
+        self._yielded_position = batch.position
+        self._num_collected = self._pending.num_collected
+        self._clock.start_compute(number)
+        return batch
 
     def _settle(self) -> None:
-        """Decides what becomes of the batches that are out, before another one is taken."""
+        """Decides what becomes of the batches that are out, before another one is taken (I7)."""
         is_new = self._pending.num_collected != self._num_collected
         if self._held and (self._pending.is_empty or not is_new):
             # The current batch has left no gradient: drop its rows.
-            self._release([self._held.pop()])
+            self._release(self._held[-1])
+            self._held.pop()
         if self._pending.is_empty:
             self._position = self._yielded_position
-            self._release(self._held)
-            self._held = []
+            self._release_held()
         elif len(self._held) >= self.accumulate or not self._held:
             raise PendingGradientError(
                 f"Pipeline: the next batch was asked for while gradients of {len(self._held)} "
@@ -148,32 +223,49 @@ class Pipeline:
                 "to apply them, zero_grad() to drop them, or pass a larger accumulate"
             )
 
-    def _pin(self, batch: Batch) -> "dict[str, BatchRows]":
-        """Pins the rows of all tables of a batch, or of none."""
-        rows: dict[str, BatchRows] = {}
-        try:
-            for table, ids in batch.features.items():
-                rows[table] = self._server.pin(table, ids.keys_L)
-        except BaseException as error:
-            for pinned in rows.values():
-                pinned.release()
-            if isinstance(error, CapacityError) and self._held:
-                raise CapacityError(
-                    f"{error} ({len(self._held)} batch(es) before it wait for a step: "
-                    f"accumulate={self.accumulate})"
-                ) from error
-            raise
-        return rows
+    def _release_held(self) -> None:
+        for prepared in self._held:
+            self._release(prepared)
+        self._held = []
 
-    def _release(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            for rows in (batch.rows or {}).values():
-                self._pending.forget_rows(rows)
-                rows.release()
-            batch.rows = None
+    def _release(self, prepared: Prepared) -> None:
+        """Drops a batch's pins (I2); what is pending for it finds its rows by key."""
+        for rows in prepared.rows.values():
+            self._pending.forget_rows(rows)
+        prepared.release()
+        if prepared.batch.rows is prepared.rows:
+            prepared.batch.rows = None
+        if self._stages is not None:
+            self._stages.released(prepared)
+
+    def _close(self) -> None:
+        """Ends the stages, releases every pin, puts the reader back to where the loop stands."""
+        self._clock.stop_compute()
+        stages, self._stages = self._stages, None
+        if not self._is_closed:
+            self._is_closed = True
+            self._pending.listeners.remove(self)
+            self._server.num_open_pipelines -= 1
+        try:
+            self._release_held()
+        finally:
+            if stages is not None:
+                stages.close()
+        if self._trace is not None:
+            self._trace.flush(0)
+            self._trace.first_number += self._num_yielded
+        if self._work.num_read > self._num_yielded:
+            _put_back(self._batches, self._yielded_position)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:
     """Where a reader stands before its first batch; empty for an iterable that does not say."""
     state_dict = getattr(batches, "state_dict", None)
     return dict(state_dict()) if callable(state_dict) else {}
+
+
+def _put_back(batches: Iterable[Batch], position: dict[str, Any]) -> None:
+    """Makes a reader go on after the last batch that was yielded, as at depth 0."""
+    load_state_dict = getattr(batches, "load_state_dict", None)
+    if position and callable(load_state_dict):
+        load_state_dict(position)

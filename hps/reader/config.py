@@ -26,6 +26,8 @@ class ReaderConfig:
         hash_keys: hash the raw text of keys that are numbers too.
         on_error: "raise" at a bad line, or "skip" it and count.
         epochs: how often the whole log is read. No batch spans two epochs.
+        shuffle_files: seed by which the order of the files is drawn, another for each epoch; None
+            reads them as they are given.
         drop_last: leave out an epoch's last batch if it is not full.
         threads: that parse; 0 takes the cores this process may use. Never changes a batch.
 
@@ -43,6 +45,7 @@ class ReaderConfig:
     hash_keys: bool = False
     on_error: str = "raise"
     epochs: int = 1
+    shuffle_files: int | None = None
     drop_last: bool = False
     threads: int = 0
 
@@ -56,6 +59,8 @@ class ReaderConfig:
         self._check_number("batch_size", self.batch_size, 1, MAX_BATCH_SIZE)
         self._check_number("epochs", self.epochs, 1, 2**31)
         self._check_number("threads", self.threads, 0, MAX_THREADS)
+        if self.shuffle_files is not None:
+            self._check_number("shuffle_files", self.shuffle_files, 0, 2**63)
         if self.dense is not None:
             self._check_number("dense", self.dense, 0, MAX_DENSE)
 

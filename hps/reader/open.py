@@ -3,18 +3,17 @@
 Above it: the command line, users. Below it: the text and the parquet reader.
 """
 
-import os
 from collections.abc import Sequence
 
 from hps.config import TableConfig
 from hps.reader.config import ReaderConfig
+from hps.reader.files import PathLike, find_files
 from hps.reader.reader import Reader
 from hps.reader.schema import check_tables
-from hps.reader.source import check_paths
 
 
 def open_reader(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: PathLike | Sequence[PathLike],
     *,
     tables: Sequence[TableConfig],
     config: ReaderConfig,
@@ -22,7 +21,8 @@ def open_reader(
     """An iterator of the log's batches.
 
     Args:
-        paths: the log's file, or its files in order. Batches run across their borders.
+        paths: the log's file, or its files in order; a pattern such as "day-*.tsv" stands for the
+            files that match it, sorted by name. Batches run across the files' borders.
         tables: whose features the batches carry; `hps.Config.tables` fits.
         config: the format and how to cut it.
 
@@ -43,7 +43,7 @@ def open_reader(
     ...         print(batch.labels.tolist(), batch.features["ads"].keys_L.tolist())
     [1.0, 0.0] [7, 9, 8]
     """
-    files = check_paths(paths)
+    files = find_files(paths)
     checked = check_tables(tables)
     if config.format == "parquet":
         from hps.reader.parquet_reader import ParquetReader  # pyarrow takes its time to import

@@ -60,9 +60,10 @@ class ParquetReader(Reader):
             waiting: list[Rows] = []
             num_waiting = 0
             after = place
-            for file in range(first.file, len(self.paths)):
+            paths = self._order(epoch)
+            for file in range(first.file, len(paths)):
                 row = first.offset if file == first.file else 0
-                for rows, num_bad in self._read_file(self.paths[file], row):
+                for rows, num_bad in self._read_file(paths[file], row):
                     base = after.skipped
                     after = replace(after, skipped=base + num_bad)
                     begin = 0

@@ -13,6 +13,7 @@ from typing import Any, Self
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.reader.config import ReaderConfig
+from hps.reader.files import epoch_order
 from hps.reader.schema import Schema, make_schema
 from hps.types import Batch
 
@@ -23,7 +24,7 @@ class Position:
 
     Args:
         epoch: times that the log has been read whole.
-        file: index of the file.
+        file: place of the file in the epoch's order.
         offset: bytes of the file (uncompressed) before the place; in parquet its rows.
         line: lines of the file before the place; in parquet its rows.
         examples: handed out before the place, all epochs together.
@@ -77,6 +78,11 @@ class Reader(ABC, Iterator[Batch]):
         """Yields the batches after `start`, each with the position after it. Sets `_position`
         itself only at the end, for lines skipped after the last batch."""
 
+    def _order(self, epoch: int) -> list[Path]:
+        """The files in the order in which an epoch reads them."""
+        numbers = epoch_order(len(self.paths), self.config.shuffle_files, epoch)
+        return [self.paths[number] for number in numbers]
+
     @property
     def schema(self) -> Schema:
         """The tables' columns. Cost: the first use may read the whole log (see docs/formats.md)."""
@@ -129,6 +135,7 @@ class Reader(ABC, Iterator[Batch]):
             "format": self.config.format,
             **asdict(self._position),
             "files": [list(file) for file in self._files],
+            **self._shuffle_state(),
             "dense": self.num_dense,
             "features": {name: list(names) for name, names in self.features.items()},
         }
@@ -152,6 +159,7 @@ class Reader(ABC, Iterator[Batch]):
                 f"the position is of format {state.get('format')!r}, not {self.config.format!r}"
             )
         self._check_files(state.get("files"), position)
+        self._check_order(state, position)
         self._take_features(state)
         self.close()
         self._position = position
@@ -182,6 +190,31 @@ class Reader(ABC, Iterator[Batch]):
                 f"{len(stored)} files, but {len(self._files)} are given, the last of them "
                 f"{str(self.paths[-1])!r}; give the same files, or train on other data from its "
                 "beginning (--new-data)"
+            )
+
+    def _shuffle_state(self) -> dict[str, Any]:
+        """The seed of the files' order, and the order of the position's epoch."""
+        seed = self.config.shuffle_files
+        if seed is None:
+            return {}
+        return {
+            "shuffle_files": seed,
+            "order": epoch_order(len(self.paths), seed, self._position.epoch),
+        }
+
+    def _check_order(self, state: Mapping[str, Any], position: Position) -> None:
+        """The files must come in the same order from here on."""
+        stored, given = state.get("shuffle_files"), self.config.shuffle_files
+        if stored != given:
+            raise ConfigError(
+                f"the position is of a log read with shuffle_files={stored!r}, this reader has "
+                f"{given!r}; give the same, or train on other data from its beginning (--new-data)"
+            )
+        order = epoch_order(len(self.paths), given, position.epoch)
+        if state.get("order", order) != order:
+            raise ConfigError(
+                f"the position's order of files {state.get('order')!r} is not the one that "
+                f"shuffle_files={given!r} gives, {order!r}; it was written by another version"
             )
 
     def _take_features(self, state: Mapping[str, Any]) -> None:

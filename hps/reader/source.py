@@ -17,29 +17,6 @@ _COMPRESSED_BYTES = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 
 
-def check_paths(paths: "str | os.PathLike[str] | Any") -> tuple[Path, ...]:
-    """The log's files, in order.
-
-    Raises:
-        ConfigError: there is none.
-        StoreError: one does not exist or is not a file.
-    """
-    if isinstance(paths, str | os.PathLike):
-        paths = [paths]
-    checked = tuple(Path(path) for path in paths)
-    if not checked:
-        raise ConfigError("paths is empty; name at least one file of the log")
-    for path in checked:
-        try:
-            if not path.is_dir():
-                path.stat()
-                continue
-        except OSError as error:
-            raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
-        raise StoreError(f"cannot read {path}: it is a directory; name its files")
-    return checked
-
-
 class ByteSource:
     """A file's bytes in order, as if it were not compressed. Not for several threads.
 

@@ -96,18 +96,19 @@ class TextReader(Reader):
         place = start
         for epoch in range(start.epoch, self.config.epochs):
             first = place
-            for file in range(first.file, len(self.paths)):
+            paths = self._order(epoch)
+            for file in range(first.file, len(paths)):
                 # Only the file that the position is in is entered elsewhere than at its beginning.
                 offset, line = (first.offset, first.line) if file == first.file else (0, 0)
                 parser.start_file(file, offset, line)
-                pieces = read_lines(self.paths[file], offset, _PIECE_BYTES * threads, parser.feed)
+                pieces = read_lines(paths[file], offset, _PIECE_BYTES * threads, parser.feed)
                 for _ in pieces:
                     while parser.num_ready >= self.config.batch_size:
                         batch, place = self._take(parser, self.config.batch_size, place, start)
                         yield batch, place
                     if parser.error is not None:
                         number, line, reason = parser.error
-                        raise bad_line(self.paths[number], line, reason)
+                        raise bad_line(paths[number], line, reason)
             if parser.num_ready and self.config.drop_last:
                 parser.take(parser.num_ready)
             elif parser.num_ready:

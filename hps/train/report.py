@@ -61,6 +61,18 @@ def format_table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def format_stages(figures: Mapping[str, Any]) -> str:
+    """Where the time of each pipeline stage went, and a line that says what bounds the run."""
+    lines = [f"{'stage':<14}{'busy s':>10}{'waits for input s':>20}{'for output s':>16}"]
+    for stage, times in figures["stages"].items():
+        lines.append(
+            f"{stage:<14}{times['busy_seconds']:>10.2f}{times['wait_input_seconds']:>20.2f}"
+            f"{times['wait_output_seconds']:>16.2f}"
+        )
+    lines.append(f"depth {figures['depth']}; {figures['bound']['text']}")
+    return "\n".join(lines)
+
+
 def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     formats = {
         "examples": "{:,.0f}",

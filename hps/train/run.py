@@ -5,20 +5,23 @@ Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader
 
 import dataclasses
 import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hps.config import Config
+from hps.config import Config, num_cores
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
-from hps.pipeline import Pipeline
+from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
+from hps.reader.files import find_files
 from hps.reader.open import open_reader
-from hps.reader.source import check_paths
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.depth import DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
@@ -53,13 +56,16 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
     # its dim, optimizer and seed.
     reader = open_reader(options.data, tables=config.tables, config=options.reader_config())
     if options.test:
-        check_paths(options.test)
+        find_files(options.test)
     if not options.resume:
         _ = reader.schema
     _check_tables(config, options)
-    with ParameterServer(config) as server:
+    with (
+        nullcontext() if options.trace is None else Trace(options.trace) as trace,
+        ParameterServer(config) as server,
+    ):
         run = TrainingRun(server, options, reader, progress or Progress(0))
-        figures = run.train()
+        figures = run.train(trace)
         if options.test:
             test_reader = run.trainer.recipe.open_reader(options.test, config.tables)
             test = evaluate_model(run.trainer.model, test_reader)
@@ -114,8 +120,10 @@ class TrainingRun:
         self._server = server
         self._options = options
         self._progress = progress
+        self._depths = DepthChooser(options.depth)
         self._checkpoint_seconds = 0.0
         self._num_checkpoints = 0
+        self._num_since_checkpoint = 0
         stored = self._stored()
         self.resumed_from = None if stored is None else str(stored)
         self._reader = self._place_reader(reader, stored)
@@ -132,12 +140,13 @@ class TrainingRun:
         if stored is not None:
             self.changes = self.trainer.load_state(stored.model)
 
-    def train(self) -> dict[str, Any]:
+    def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
         first = self.trainer.totals.examples
-        start = time.perf_counter()
-        stages, position = self._loop()
-        seconds = time.perf_counter() - start
+        start, cpu_start = time.perf_counter(), time.process_time()
+        stages, position = self._loop(trace)
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        bound = bound_of(stages, seconds, cpu_seconds, num_cores())
         totals = self.trainer.totals
         num_examples = totals.examples - first
         if num_examples:
@@ -163,6 +172,10 @@ class TrainingRun:
             "skipped_lines": self._reader.counts.skipped,
             "tiers": tiers_of(stats),
             "stages": stages,
+            "bound": asdict(bound),
+            "cpu_seconds": cpu_seconds,
+            "depth": self._depths.depth,
+            "depth_trials": [asdict(trial) for trial in self._depths.trials],
         }
 
     def _stored(self) -> ModelCheckpoint | None:
@@ -203,32 +216,49 @@ class TrainingRun:
         tables = list(self._server.tables.values())
         return stored_recipe(stored.model).open_reader(self._options.data, tables, **fields)
 
-    def _loop(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def _loop(self, trace: Trace | None) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Trains; returns seconds by stage and the position after the last batch."""
-        options, trainer, totals = self._options, self.trainer, self.trainer.totals
-        num_gathered = num_since_checkpoint = 0
-        trainer.model.train()
-        with Pipeline(
-            self._reader, self._server, depth=options.depth, accumulate=options.accumulate
-        ) as batches:
-            while not (options.limit and totals.examples >= options.limit):
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                logits = trainer.backward(batch)
-                num_gathered += 1
-                num_since_checkpoint += 1
-                if num_gathered == options.accumulate:
-                    trainer.step()
-                    num_gathered = 0
-                self._progress.update(totals, logits, batch.labels, self._server)
-                is_due = 0 < options.checkpoint_every <= num_since_checkpoint
-                if is_due and num_gathered == 0:
-                    self._checkpoint(None, batches.state_dict())
-                    num_since_checkpoint = 0
-            if num_gathered:
+        self.trainer.model.train()
+        stages: dict[str, dict[str, float]] = {}
+        accumulate = self._options.accumulate
+        while True:
+            depth = self._depths.depth
+            with Pipeline(self._reader, self._server, depth, accumulate, trace=trace) as batches:
+                self._span(batches)
+            add_seconds(stages, batches.seconds())
+            if batches.is_exhausted or self._is_limit_reached:
+                return stages, batches.state_dict()
+            self._depths.next_span()
+
+    def _span(self, batches: Pipeline) -> None:
+        """Trains on batches until they end, or as many examples have been seen as are asked for."""
+        trainer, accumulate = self.trainer, self._options.accumulate
+        num_gathered = 0
+        while not self._is_limit_reached:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            logits = trainer.backward(batch)
+            num_gathered += 1
+            self._num_since_checkpoint += 1
+            if num_gathered == accumulate:
                 trainer.step()
-            return batches.seconds(), batches.state_dict()
+                num_gathered = 0
+            self._progress.update(trainer.totals, logits, batch.labels, self._server)
+            seconds_before = self._checkpoint_seconds
+            is_due = 0 < self._options.checkpoint_every <= self._num_since_checkpoint
+            if is_due and num_gathered == 0:
+                self._checkpoint(None, batches.state_dict())
+                self._num_since_checkpoint = 0
+            if self._depths.batch_done(self._checkpoint_seconds - seconds_before):
+                batches.stop_reading()
+        if num_gathered:
+            trainer.step()
+
+    @property
+    def _is_limit_reached(self) -> bool:
+        limit = self._options.limit
+        return bool(limit) and self.trainer.totals.examples >= limit
 
     def _checkpoint(self, tag: str | None, position: dict[str, Any]) -> None:
         start = time.perf_counter()

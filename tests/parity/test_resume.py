@@ -26,7 +26,7 @@ class KillAt(Progress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 torch.set_num_threads(1)
-train(options(sys.argv[1], sys.argv[2], resume=True), KillAt(1))
+train(options(sys.argv[1], sys.argv[2], resume=True, depth=int(sys.argv[4])), KillAt(1))
 """
 
 
@@ -50,8 +50,8 @@ def options(log: str | Path, store: str | Path, **changes: Any) -> TrainOptions:
     return TrainOptions(**{**values, **changes})
 
 
-def train_until_killed(log: Path, store: Path, batches: int) -> None:
-    words = [sys.executable, "-c", SCRIPT, str(log), str(store), str(batches)]
+def train_until_killed(log: Path, store: Path, batches: int, depth: int) -> None:
+    words = [sys.executable, "-c", SCRIPT, str(log), str(store), str(batches), str(depth)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -62,15 +62,15 @@ def _examples_of(batches: int) -> int:
     return 2000 * epochs + 64 * rest
 
 
-@pytest.mark.parametrize("kills", [[20], [13, 45]])
-def test_killed_run_resumes_to_the_same_bits(tmp_path: Path, kills: list[int]) -> None:
+@pytest.mark.parametrize(("depth", "kills"), [(0, [20]), (2, [13, 45]), (8, [13, 45])])
+def test_killed_run_resumes_to_the_same_bits(tmp_path: Path, depth: int, kills: list[int]) -> None:
     torch.set_num_threads(1)
     log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
-    whole = train(options(log, tmp_path / "whole"))
+    whole = train(options(log, tmp_path / "whole", depth=0))
     store = tmp_path / "store"
     for batches in kills:
-        train_until_killed(log, store, batches)
-    resumed = train(options(log, store, resume=True))
+        train_until_killed(log, store, batches, depth)
+    resumed = train(options(log, store, resume=True, depth=depth))
     assert resumed["resumed_from"] is not None
     last_checkpoint = kills[-1] // 8 * 8
     assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all

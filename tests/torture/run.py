@@ -1,6 +1,6 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, and the native programs of tests/native. A
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the programs of tests/native. A
 recipe fails by a violation, by a premise that did not happen, or by a planted bug that it does not
 find. Skips are counted and listed. Every line goes out as soon as it is known.
 """
@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.kills import run_kills
+from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.scratch import scratch_folder
 
 KILLS = 1000
 RESTORE_KILLS = 300
+OVERLAPS = 1000
 BIT_FLIPS = 10_000
 SWAPS = 2_000
 
@@ -53,6 +56,15 @@ def _kills(seed: int) -> Iterator[Result]:
     for name, plant in PLANTED.items():
         report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
         yield _planted("K1", name, report.kills, report.violations)
+
+
+def _overlaps(seed: int) -> Iterator[Result]:
+    report = run_overlaps(seed, OVERLAPS)
+    premise = [f"no {what}" for what in report.missing()]
+    yield Result("C2", str(report), report.runs, report.violations + premise)
+    for name in PLANTED_STAGES:
+        report = run_overlaps(seed, 100, plant=name)
+        yield _planted("C2", f"rule {name} not kept", report.runs, report.violations)
 
 
 def _truncations(seed: int) -> Iterator[Result]:
@@ -152,7 +164,7 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    return run([*recipes, _truncations, _damages, _kills], options.seed)
+    return run([*recipes, _truncations, _damages, _overlaps, _kills], options.seed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""Which stage bounds a run, and what would help: from busy and wait seconds to a sentence.
+
+Above it: `hps train`, users' loops. Below it: what `Pipeline.seconds` returns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_SATURATED = 0.9  # of the time, from which on a stage or the cores count as never idle
+_HELP = {
+    "network": "reading and parsing the log: plain text or parquet instead of compressed text, a "
+    "faster disk, or more cores",
+    "fetch": "fetching rows: a larger --dram, a faster disk, or fewer distinct keys a batch",
+    "copy": "copies between host and device: a larger --gpu, or smaller rows",
+    "compute": "forward, backward and step: a faster or smaller model, or larger batches",
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a run waited for most.
+
+    Args:
+        stage: the busiest one.
+        busy_share: of the run's seconds, 0 to 1.
+        cores_share: of the processor time that was at hand, 0 to 1.
+        text: one line for people.
+    """
+
+    stage: str
+    busy_share: float
+    cores_share: float
+    text: str
+
+
+def bound_of(
+    stages: Mapping[str, Mapping[str, float]], seconds: float, cpu_seconds: float, num_cores: int
+) -> Bound:
+    """The stage that bounds a run.
+
+    Args:
+        stages: as `Pipeline.seconds` returns it.
+        seconds: of the run.
+        cpu_seconds: processor time of the whole process in these seconds.
+        num_cores: cores it may use.
+
+    >>> busy = {"network": 1.0, "fetch": 9.5, "copy": 0.0, "compute": 4.0}
+    >>> stages = {stage: {"busy_seconds": value} for stage, value in busy.items()}
+    >>> bound_of(stages, 10.0, 6.0, 2).text.split(":")[0]
+    'bound by fetch, busy 95 % of the time'
+    """
+    busy = {stage: times["busy_seconds"] for stage, times in stages.items()}
+    stage = max(busy, key=lambda name: busy[name])
+    share = min(busy[stage] / seconds, 1.0) if seconds > 0 else 0.0
+    cores = min(cpu_seconds / (seconds * num_cores), 1.0) if seconds > 0 else 0.0
+    is_overlapped = any(times.get("wait_seconds", 0.0) for times in stages.values())
+    if share >= _SATURATED:
+        text = f"bound by {stage}, busy {100 * share:.0f} % of the time: {_HELP[stage]}"
+    elif cores >= _SATURATED:
+        text = (
+            f"bound by the {num_cores} cores, busy {100 * cores:.0f} % of the time (most of it in "
+            f"{stage}): more cores, or less work there"
+        )
+    elif is_overlapped:
+        text = (
+            f"bound by no stage alone; the busiest is {stage}, {100 * share:.0f} % of the time: a "
+            "larger --depth evens out stages whose batches differ"
+        )
+    else:
+        text = (
+            f"stages one after the other; the longest is {stage}, {100 * share:.0f} % of the time: "
+            "--depth 2 overlaps them where cores or disk are idle"
+        )
+    return Bound(stage, share, cores, text)

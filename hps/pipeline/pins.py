@@ -1,0 +1,70 @@
+"""Pinning a batch's rows: all tables or none, and what a stage does that was refused (I6).
+
+Above it: the stages. Below it: `ParameterServer.pin` and `warm`, flow.py.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hps.errors import CapacityError
+from hps.pipeline.invariants import require
+
+if TYPE_CHECKING:
+    from hps.pipeline.flow import Attempt, Flow
+    from hps.types import Batch
+
+
+class Pins(Protocol):
+    """What holds rows of one table in their slots."""
+
+    def release(self) -> None:
+        """Drops them; nothing to do the second time."""
+
+
+_Pins = TypeVar("_Pins", bound=Pins)
+
+
+def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins]) -> dict[str, _Pins]:
+    """Calls `pin` with the keys of each table of a batch; what it raises leaves nothing held (I6).
+
+    Raises:
+        CapacityError: a table's keys cannot all be held now.
+    """
+    rows: dict[str, _Pins] = {}
+    try:
+        for table, ids in batch.features.items():
+            rows[table] = pin(table, ids.keys_L)
+    except BaseException:
+        for pinned in rows.values():
+            pinned.release()
+        left = [table for table, pinned in rows.items() if not getattr(pinned, "is_released", True)]
+        require("I6", not left, f"a batch that was refused holds rows of {left}")
+        raise
+    return rows
+
+
+def pin_or_wait(flow: "Flow", pin: Callable[[], dict[str, _Pins]]) -> dict[str, _Pins]:
+    """Pins, again after each release if it is refused.
+
+    Raises:
+        CapacityError: refused, and no other batch's release can come.
+        FlowStopped: the pipeline closes.
+    """
+    while True:
+        attempt = flow.attempt()
+        try:
+            return pin()
+        except CapacityError as error:
+            if attempt.is_last:
+                raise explained(error, attempt) from error
+        flow.wait_for_release(attempt)
+
+
+def explained(error: CapacityError, attempt: "Attempt") -> CapacityError:
+    """The refusal, with the batches that wait for the same step."""
+    if not attempt.num_held:
+        return error
+    return CapacityError(
+        f"{error} ({attempt.num_held} batch(es) before it wait for the same step: a smaller "
+        "accumulate holds fewer)"
+    )

@@ -1,0 +1,73 @@
+"""A batch on its way through the stages, and what stands in a queue in the place of one.
+
+Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `BatchRows`.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hps.batch_rows import BatchRows
+    from hps.dram_tier import WarmRows
+    from hps.types import Batch
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch that was read, later with its rows.
+
+    Args:
+        number: its place in the pipeline's order, from 1.
+        batch: as the reader gave it; untouched until it is handed out.
+        rows: table -> pinned rows, once it is pinned.
+        warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
+        is_placed: its rows are in their slots; set by the stage that pinned them.
+    """
+
+    number: int
+    batch: "Batch"
+    rows: "dict[str, BatchRows]" = field(default_factory=dict)
+    warm: "dict[str, WarmRows]" = field(default_factory=dict)
+    is_placed: bool = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """True if none of its rows has been released."""
+        return not any(rows.is_released for rows in self.rows.values())
+
+    def cool(self) -> None:
+        """Lets go of what waits below; nothing to do the second time."""
+        for rows in self.warm.values():
+            rows.release()
+
+    def release(self) -> None:
+        """Drops its pins; nothing to do the second time."""
+        self.cool()
+        for rows in self.rows.values():
+            rows.release()
+
+
+@dataclass(slots=True)
+class Failed:
+    """A stage raised: stands in the queues after the batches that came before."""
+
+    stage: str
+    number: int
+    error: BaseException
+
+    def noted(self) -> BaseException:
+        """The error as it is to be raised in the loop."""
+        note = f"raised in pipeline stage '{self.stage}', batch {self.number} (from 1)"
+        if note not in getattr(self.error, "__notes__", ()):
+            self.error.add_note(note)
+        return self.error
+
+
+@dataclass(slots=True)
+class Ended:
+    """No further batch comes: the reader has none, or it is to be left where it stands."""
+
+    is_exhausted: bool
+
+
+Item = Prepared | Failed | Ended

@@ -1,0 +1,199 @@
+"""The stages before compute, one after the other or each in a thread of its own.
+
+Above it: `hps.Pipeline`, whose caller is the fourth stage. Below it: work.py (what a stage does),
+flow.py (what passes between them). A source of prepared batches offers next, released,
+stop_reading and close; there are two: StagesInTurn (depth 0) and StageThreads.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from hps.errors import CapacityError
+from hps.pipeline.flow import Attempt, Flow, FlowStopped
+from hps.pipeline.pins import explained, pin_or_wait
+from hps.pipeline.prepared import Ended, Failed, Item, Prepared
+from hps.pipeline.work import StageWork
+
+
+class PreparedBatches(Protocol):
+    """Where the training loop gets its batches from."""
+
+    def next(self, num_held: int) -> Item:
+        """The next batch, the failure of a stage, or the end; waits for it.
+
+        Args:
+            num_held: batches whose gradients wait for the same step.
+        """
+
+    def released(self, prepared: Prepared) -> None:
+        """A batch that was handed out has been released."""
+
+    def stop_reading(self) -> None:
+        """The batches read so far, and what their step lacks, are the last."""
+
+    def close(self) -> None:
+        """Ends everything under way and releases what was not handed out."""
+
+
+class StagesInTurn:
+    """Depth 0: the stages one after the other, in the thread that asks for the next batch."""
+
+    def __init__(self, work: StageWork) -> None:
+        self._work = work
+        self._is_reading = True
+
+    def next(self, num_held: int) -> Item:
+        """The next batch, the failure of a stage, or the end."""
+        work = self._work
+        if not self._is_reading and work.is_between_steps:
+            return Ended(is_exhausted=False)
+        stage, number = "network", work.num_read + 1
+        try:
+            prepared = work.read()
+            if prepared is None:
+                return Ended(is_exhausted=True)
+            stage = "fetch"
+            if work.has_gpu_cache:
+                work.warm(prepared)
+                stage = "copy"
+            work.place(prepared, work.pin(prepared))
+        except CapacityError as error:
+            attempt = Attempt(changes=0, is_last=True, num_held=num_held)
+            return Failed(stage, number, explained(error, attempt))
+        except Exception as error:
+            return Failed(stage, number, error)
+        return prepared
+
+    def released(self, prepared: Prepared) -> None:
+        """Nobody waits for it."""
+
+    def stop_reading(self) -> None:
+        """Once the step is whole, what is asked for next is the end."""
+        self._is_reading = False
+
+    def close(self) -> None:
+        """Nothing is prepared ahead."""
+
+
+class StageThreads:
+    """Depth 1 and more: a thread a stage, bounded queues between them.
+
+    With a gpu_cache the fetch stage warms the dram_cache and the copy stage pins; without one
+    nothing is copied, the fetch stage pins, and the copy stage has no thread.
+
+    Args:
+        work: what the stages do.
+        flow: the queues between them.
+    """
+
+    def __init__(self, work: StageWork, flow: Flow) -> None:
+        self._work = work
+        self._flow = flow
+        # Let in and not yet released: what close() must give back, wherever it is.
+        self._in_flight: dict[int, Prepared] = {}
+        bodies = {"network": self._read_all, work.pinning_stage: self._pin_all}
+        if work.has_gpu_cache:
+            bodies["fetch"] = self._warm_all
+        self._threads = [
+            threading.Thread(target=self._run, args=(body,), name=f"hps {stage}", daemon=True)
+            for stage, body in bodies.items()
+        ]
+
+    def start(self) -> None:
+        """Starts the threads; close() ends them, also if one could not be started."""
+        for thread in self._threads:
+            thread.start()
+
+    def next(self, num_held: int) -> Item:
+        """The next batch, the failure of a stage, or the end; waits for it."""
+        return self._flow.take_ready(num_held)
+
+    def released(self, prepared: Prepared) -> None:
+        """Its slots are free: a stage that was refused tries again."""
+        self._in_flight.pop(prepared.number, None)
+        self._flow.note_release()
+
+    def stop_reading(self) -> None:
+        """The batches read so far, and what their step lacks, are the last."""
+        self._flow.stop_reading()
+
+    def close(self) -> None:
+        """Ends the threads and releases what was pinned and not handed out.
+
+        Waits until a read or a fetch that is under way has returned.
+        """
+        self._flow.stop()
+        try:
+            # The network stage last: a reader may block for as long as its source likes.
+            for thread in reversed(self._threads):
+                if thread.ident is not None:
+                    thread.join()
+        finally:
+            for prepared in list(self._in_flight.values()):
+                prepared.release()
+
+    def _run(self, body: Callable[[], None]) -> None:
+        """A thread: its body until the pipeline closes; a failure goes down the queues."""
+        try:
+            body()
+        except FlowStopped:
+            return
+
+    def _read_all(self) -> None:
+        while self._flow.wait_for_room_to_read(self._work.is_between_steps):
+            try:
+                item: Item = self._work.read() or Ended(is_exhausted=True)
+            except BaseException as error:
+                item = Failed("network", self._work.num_read + 1, error)
+            self._flow.put("fetch", item)
+            if not isinstance(item, Prepared):
+                return
+        self._flow.put("fetch", Ended(is_exhausted=False))
+
+    def _warm_all(self) -> None:
+        self._pass_on("fetch", "copy", self._warm)
+
+    def _pin_all(self) -> None:
+        with self._work.copying():
+            self._pass_on(self._work.pinning_stage, "compute", self._pin)
+
+    def _pass_on(self, stage: str, to: str, prepare: Callable[[Prepared], None]) -> None:
+        """What a stage's thread does: prepares each batch and hands it to the next."""
+        while True:
+            item = self._flow.take(stage)
+            if isinstance(item, Prepared):
+                if stage == "fetch":
+                    self._flow.let_in(stage)
+                    self._in_flight[item.number] = item
+                item = self._prepared(stage, item, prepare)
+            self._put(to, item)
+            if not isinstance(item, Prepared):
+                return
+
+    def _prepared(
+        self, stage: str, prepared: Prepared, prepare: Callable[[Prepared], None]
+    ) -> Item:
+        try:
+            prepare(prepared)
+        except FlowStopped:
+            raise
+        except BaseException as error:
+            return Failed(stage, prepared.number, error)
+        return prepared
+
+    def _put(self, to: str, item: Item) -> None:
+        try:
+            self._flow.put(to, item)
+        except FlowStopped:
+            if isinstance(item, Prepared):
+                item.release()  # close() may have gone without waiting: a second Ctrl-C
+            raise
+
+    def _warm(self, prepared: Prepared) -> None:
+        self._work.warm(prepared)
+
+    def _pin(self, prepared: Prepared) -> None:
+        """Pins, waiting for releases (I6); then the batch may be passed on (I4)."""
+        work = self._work
+        work.place(prepared, pin_or_wait(self._flow, lambda: work.pin(prepared)))

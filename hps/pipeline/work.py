@@ -1,0 +1,106 @@
+"""What each stage before compute does with one batch, in whatever thread.
+
+Above it: stages.py. Below it: the reader, which only `read` touches, and `ParameterServer.pin` and
+`warm`.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+from hps.pipeline.clock import StageClock
+from hps.pipeline.invariants import require
+from hps.pipeline.pins import pin_tables
+from hps.pipeline.prepared import Prepared
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.batch_rows import BatchRows
+    from hps.parameter_server import ParameterServer
+
+
+class StageWork:
+    """What each stage does with one batch, in whatever thread.
+
+    Args:
+        batches: yields `hps.Batch`; touched by `read` alone.
+        server: whose rows are pinned.
+        clock: told about every stage's work.
+        accumulate: batches a step.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Batch],
+        server: "ParameterServer",
+        clock: StageClock,
+        accumulate: int,
+    ) -> None:
+        self.clock = clock
+        self._accumulate = accumulate
+        self.num_read = 0
+        self._batches = batches
+        self._iterator: Iterator[Batch] | None = None
+        self._server = server
+        self._num_placed = 0
+
+    @property
+    def has_gpu_cache(self) -> bool:
+        return self._server.config.gpu is not None
+
+    @property
+    def pinning_stage(self) -> str:
+        """The stage that pins: the one above which there are only slots."""
+        return "copy" if self.has_gpu_cache else "fetch"
+
+    @property
+    def is_between_steps(self) -> bool:
+        """True if the batches read so far are those of whole steps."""
+        return self.num_read % self._accumulate == 0
+
+    def read(self) -> Prepared | None:
+        """Network: the next batch, or None at the end."""
+        with self.clock.busy("network", self.num_read + 1):
+            if self._iterator is None:
+                self._iterator = iter(self._batches)
+            batch = next(self._iterator, None)
+        if batch is None:
+            return None
+        self.num_read += 1
+        return Prepared(self.num_read, batch)
+
+    def warm(self, prepared: Prepared) -> None:
+        """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
+        the batch is pinned above."""
+        with self.clock.busy("fetch", prepared.number):
+            prepared.warm = pin_tables(prepared.batch, self._server.warm)
+
+    def pin(self, prepared: Prepared) -> "dict[str, BatchRows]":
+        """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
+        with self.clock.busy(self.pinning_stage, prepared.number):
+            rows = pin_tables(prepared.batch, self._server.pin)
+            prepared.cool()
+            return rows
+
+    def copying(self) -> AbstractContextManager[object]:
+        """What the thread that pins works under: with a CUDA device a stream of its own, so that
+        copies run beside the training loop's kernels."""
+        gpu = self._server.config.gpu
+        if gpu is None or not gpu.device.startswith("cuda"):
+            return nullcontext()
+        stream = torch.cuda.Stream(gpu.device)  # type: ignore[no-untyped-call]
+        context: AbstractContextManager[object] = torch.cuda.stream(stream)
+        return context
+
+    def place(self, prepared: Prepared, rows: "dict[str, BatchRows]") -> None:
+        """Notes the pinned rows with their batch, which may be passed on from now on (I4)."""
+        is_next = prepared.number == self._num_placed + 1
+        if not is_next:
+            for pinned in rows.values():
+                pinned.release()
+        require("I1", is_next, f"batch {prepared.number} after batch {self._num_placed}")
+        self._num_placed = prepared.number
+        prepared.rows = rows
+        prepared.is_placed = True

@@ -1,0 +1,70 @@
+"""The files of a log: names and patterns to paths, and the order in which an epoch reads them.
+
+Above it: `open_reader`, the readers. Below it: the file system.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hps.errors import ConfigError, StoreError
+
+PathLike = str | os.PathLike[str]
+
+
+def find_files(paths: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
+    """The log's files, in order; a pattern stands for the files that match it, sorted by name.
+
+    Args:
+        paths: a file or a pattern (`*`, `?`, `[...]`, `**` for folders), or several. A name that is
+            a file is that file, whatever characters it has.
+
+    Raises:
+        ConfigError: there is none, or a pattern matches none.
+        StoreError: a file does not exist or is a directory.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    found: list[Path] = []
+    for path in paths:
+        text = os.fspath(path)
+        if not glob.has_magic(text) or os.path.lexists(text):
+            found.append(Path(text))
+            continue
+        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]
+        files = [match for match in matches if not match.is_dir()]
+        if not files:
+            raise ConfigError(f"no file matches {text!r}")
+        found += files
+    if not found:
+        raise ConfigError("paths is empty; name at least one file of the log")
+    for path in found:
+        _check_file(path)
+    return tuple(found)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        if not path.is_dir():
+            path.stat()
+            return
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+    raise StoreError(f"cannot read {path}: it is a directory; name its files")
+
+
+def epoch_order(num_files: int, seed: int | None, epoch: int) -> list[int]:
+    """The files' numbers in the order in which an epoch reads them; without a seed, as given.
+
+    The same on every machine, for ever: a resumed run must meet the same order.
+
+    >>> epoch_order(4, None, 0), sorted(epoch_order(4, 1, 0))
+    ([0, 1, 2, 3], [0, 1, 2, 3])
+    """
+    numbers = list(range(num_files))
+    if seed is None:
+        return numbers
+    draws = [hashlib.sha256(f"{seed} {epoch} {number}".encode()).digest() for number in numbers]
+    return sorted(numbers, key=lambda number: draws[number])

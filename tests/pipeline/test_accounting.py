@@ -1,0 +1,219 @@
+"""Where a run's time went: the seconds of each stage, the trace, the line that names the bound.
+
+Above it: pytest. Below it: hps/pipeline/{clock,trace,bound}.py, hps/train/depth.py.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hps
+from hps.pipeline import Trace, bound_of
+from hps.train import TrainOptions, train
+from hps.train import depth as depth_module
+from hps.train.depth import DepthChooser
+from tests.front import one_feature_batch, open_server
+from tests.logs import write_criteo
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def slow_log(num_batches: int, seconds: float) -> Iterator[hps.Batch]:
+    for number in range(num_batches):
+        time.sleep(seconds)
+        yield one_feature_batch([number], number + 1)
+
+
+def test_each_stage_says_what_it_waited_for(tmp_path: Path) -> None:
+    with open_server(tmp_path) as server:
+        with hps.Pipeline(slow_log(10, 0.02), server, 2) as batches:
+            for _ in batches:
+                pass
+        reader_bound = batches.seconds()
+        with hps.Pipeline(slow_log(10, 0.0), server, 2) as batches:
+            for _ in batches:
+                time.sleep(0.02)
+        loop_bound = batches.seconds()
+    assert reader_bound["network"]["busy_seconds"] >= 0.2
+    assert reader_bound["compute"]["wait_input_seconds"] > 0.15
+    assert reader_bound["fetch"]["wait_input_seconds"] > 0.15
+    assert reader_bound["network"]["wait_output_seconds"] < 0.1
+    assert loop_bound["compute"]["busy_seconds"] >= 0.2
+    assert loop_bound["fetch"]["wait_output_seconds"] > 0.1
+    assert loop_bound["network"]["wait_output_seconds"] > 0.05
+    for times in (*reader_bound.values(), *loop_bound.values()):
+        parts = times["wait_input_seconds"] + times["wait_output_seconds"]
+        assert times["wait_seconds"] == pytest.approx(parts)
+
+
+def test_stages_overlap_and_the_slowest_sets_the_pace(tmp_path: Path) -> None:
+    """Stages that only wait: three of 10 ms each take little more than 10 ms a batch."""
+    with open_server(tmp_path) as server:
+        pin = server.pin
+
+        def slow_pin(table: str, keys: Any) -> Any:
+            time.sleep(0.01)
+            return pin(table, keys)
+
+        server.pin = slow_pin  # type: ignore[method-assign]
+        seconds = {}
+        for depth in (0, 2):
+            start = time.perf_counter()
+            with hps.Pipeline(slow_log(30, 0.01), server, depth) as batches:
+                for _ in batches:
+                    time.sleep(0.01)
+            seconds[depth] = time.perf_counter() - start
+    assert seconds[0] >= 0.9
+    assert seconds[2] < 0.65 * seconds[0]
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(path.read_text())
+    return events
+
+
+def test_trace_has_a_lane_a_stage_and_the_number_on_each_slice(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with open_server(tmp_path) as server, Trace(path) as trace:
+        for _ in range(2):
+            with hps.Pipeline(slow_log(5, 0.002), server, 2, trace=trace) as batches:
+                for _ in batches:
+                    pass
+    events = read_trace(path)
+    lanes = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    assert list(lanes.values()) == ["network", "fetch", "copy", "compute"]
+    slices = [event for event in events if event["ph"] == "X"]
+    for stage in ("network", "fetch", "compute"):
+        work = [one for one in slices if one["cat"] == stage and lanes[one["tid"]] == stage]
+        numbers = [one["args"]["batch"] for one in work]
+        # The network stage also looks for a sixth batch; the second pipeline's numbers go on.
+        expected = [*range(1, 6), *range(6, 11)]
+        assert sorted(set(numbers) & set(expected)) == expected
+        assert all(one["dur"] >= 0 and one["name"].startswith(stage) for one in work)
+        in_time = sorted(work, key=lambda one: float(one["ts"]))
+        ends = [one["ts"] + one["dur"] for one in in_time]
+        assert all(one["ts"] >= end - 1 for one, end in zip(in_time[1:], ends, strict=False))
+    assert any(one["cat"] == "wait" for one in slices)
+
+
+def test_trace_is_bounded_and_its_file_must_be_writable(tmp_path: Path) -> None:
+    with Trace(tmp_path / "trace.json", most=3) as trace:
+        for number in range(5):
+            trace.add("fetch", number, 0.0, 1.0)
+    events = read_trace(tmp_path / "trace.json")
+    assert sum(event["ph"] == "X" for event in events) == 3
+    assert events[-1]["name"] == "2 slices left out"
+    with pytest.raises(hps.StoreError, match="cannot write the trace"):
+        Trace(tmp_path / "missing" / "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("busy", "cpu", "said"),
+    [
+        ({"network": 9.6}, 5.0, "bound by network, busy 96 % .* parquet"),
+        ({"fetch": 9.6, "compute": 8.0}, 5.0, "bound by fetch, .* --dram"),
+        ({"copy": 9.6}, 5.0, "bound by copy, .* --gpu"),
+        ({"compute": 9.6}, 19.0, "bound by compute"),
+        ({"compute": 7.0, "fetch": 6.0}, 19.0, r"bound by the 2 cores, busy 95 % .* compute"),
+        ({"compute": 7.0, "wait": 6.0}, 5.0, "no stage alone; the busiest is compute, 70 %"),
+        ({"compute": 5.0, "fetch": 4.0}, 5.0, "one after the other; .* compute, 50 %"),
+    ],
+)
+def test_the_bound_is_named_with_what_would_help(
+    busy: dict[str, float], cpu: float, said: str
+) -> None:
+    stages = {
+        name: {"busy_seconds": busy.get(name, 0.1), "wait_seconds": busy.get("wait", 0.0)}
+        for name in ("network", "fetch", "copy", "compute")
+    }
+    assert re.search(said, bound_of(stages, 10.0, cpu, 2).text)
+    assert bound_of(stages, 0.0, 0.0, 2).busy_share == 0  # a run of nothing
+
+
+class _Clock:
+    """Time that passes only as told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def choose(clock: _Clock, chooser: DepthChooser, batches: int, seconds: dict[int, float]) -> None:
+    """A run whose batches take so long at each depth; every 5th is followed by a checkpoint."""
+    for number in range(batches):
+        clock.now += seconds[chooser.depth]
+        pause = 3.0 if number % 5 == 0 else 0.0
+        clock.now += pause
+        if chooser.batch_done(pause):
+            for _ in range(chooser.depth):  # those that were read ahead
+                clock.now += seconds[chooser.depth]
+                chooser.batch_done()
+            chooser.next_span()
+
+
+@pytest.mark.parametrize(("at_0", "at_2", "chosen"), [(1.0, 0.6, 2), (1.0, 1.1, 0), (1.0, 0.99, 0)])
+def test_auto_keeps_the_depth_that_measures_faster(
+    monkeypatch: pytest.MonkeyPatch, at_0: float, at_2: float, chosen: int
+) -> None:
+    clock, chooser = _Clock(), DepthChooser("auto")
+    monkeypatch.setattr(depth_module, "time", clock)
+    choose(clock, chooser, 100, {0: at_0, 2: at_2})
+    assert chooser.depth == chosen and len(chooser.trials) == 1
+    (trial,) = chooser.trials
+    assert trial.at_batch >= 16
+    assert trial.seconds[0] == pytest.approx([at_0, at_0])
+    assert trial.seconds[2] == pytest.approx([at_2, at_2])
+
+
+def test_auto_measures_again_when_the_run_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, chooser = _Clock(), DepthChooser("auto")
+    monkeypatch.setattr(depth_module, "time", clock)
+    choose(clock, chooser, 100, {0: 1.0, 2: 1.5})
+    assert chooser.depth == 0
+    choose(clock, chooser, 2000, {0: 1.0, 2: 0.5})
+    assert chooser.depth == 2 and 1 < len(chooser.trials) <= 4
+
+
+def test_a_given_depth_is_never_left() -> None:
+    chooser = DepthChooser(4)
+    assert not any(chooser.batch_done() for _ in range(1000))
+    chooser.next_span()
+    assert chooser.depth == 4 and chooser.trials == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_auto_trains_the_same_bits(tmp_path: Path, accumulate: int) -> None:
+    log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
+
+    def run(depth: int | str, **options: Any) -> dict[str, Any]:
+        return train(
+            TrainOptions(
+                data=[log], store=tmp_path / str(depth), depth=depth, dim=4, batch_size=16,
+                hidden=(8,), dram="1MiB", torch_threads=1, accumulate=accumulate, **options,
+            )
+        )  # fmt: skip
+
+    figures = {depth: run(depth) for depth in (0, 2, 5)}
+    figures["auto"] = run("auto", trace=tmp_path / "trace.json", checkpoint_every=20)
+    for one in figures.values():
+        assert one["examples"] == 2000 and one["total_batches"] == 125
+        assert one["digests"] == figures[0]["digests"]
+        assert one["loss_digest"] == figures[0]["loss_digest"]
+    auto = figures["auto"]
+    assert len(auto["depth_trials"]) >= 1 and auto["depth"] in (0, 2)
+    assert auto["tiers"]["dram_cache"]["evictions"] > 0
+    computed = [
+        event["args"]["batch"]
+        for event in read_trace(tmp_path / "trace.json")
+        if event.get("cat") == "compute"
+    ]
+    assert computed == list(range(1, 126))

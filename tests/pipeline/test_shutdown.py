@@ -1,0 +1,308 @@
+"""However a pipeline ends, no thread and no pin stays, nothing is lost, and the loop is told why.
+
+Above it: pytest. Below it: scenario.py, tests/front.py.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hps
+from hps.reader import ReaderConfig, open_reader
+from tests.front import one_feature_batch, open_server
+from tests.lab import Lab
+from tests.logs import write_criteo
+from tests.pipeline.scenario import Scenario, run
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(params=[0, 1, 4])
+def depth(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def log_of(num_batches: int) -> Iterator[hps.Batch]:
+    for number in range(num_batches):
+        yield one_feature_batch([number, number + 1], number + 1)
+
+
+def stage_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("hps ")]
+
+
+def train(server: Any, batches: Any) -> Iterator[hps.Batch]:
+    """Steps over batches, yielding each after its step."""
+    embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+    for batch in batches:
+        embedding(batch).sum().backward()
+        optimizer.step()
+        yield batch
+
+
+def test_threads_live_as_long_as_the_block(tmp_path: Path, depth: int) -> None:
+    with open_server(tmp_path) as server:
+        with hps.Pipeline(log_of(50), server, depth) as batches:
+            next(batches)
+            assert len(stage_threads()) == (0 if depth == 0 else 2)
+        assert stage_threads() == [] and server.pins == 0
+
+
+def test_with_a_gpu_cache_each_of_the_four_stages_has_its_thread(tmp_path: Path) -> None:
+    scenario = Scenario(seed=3)
+    lab = Lab("gpu", tmp_path)
+    with lab.server(*scenario.tables(), scale=1.0) as server:
+        with hps.Pipeline(scenario.batches(), server, 4) as batches:
+            next(batches)
+            assert stage_threads() == ["hps network", "hps copy", "hps fetch"]
+            seconds = batches.seconds()
+            assert all(seconds[stage]["busy_seconds"] > 0 for stage in ("fetch", "copy"))
+            time.sleep(0.05)  # fetches are under way, or wait for a release
+        assert stage_threads() == [] and server.pins == 0
+        assert server.stats()["gpu_cache"]["misses"] > 0
+
+
+def test_end_of_data_stays_the_end(tmp_path: Path, depth: int) -> None:
+    with open_server(tmp_path) as server, hps.Pipeline(log_of(3), server, depth) as batches:
+        assert len(list(batches)) == 3
+        assert next(batches, None) is None and next(batches, None) is None
+    with open_server(tmp_path) as server, hps.Pipeline([], server, depth) as batches:
+        assert list(batches) == []
+
+
+def test_error_of_the_reader_comes_after_the_batches_before_it(tmp_path: Path, depth: int) -> None:
+    def broken() -> Iterator[hps.Batch]:
+        yield from log_of(3)
+        raise KeyError("line 17")
+
+    with open_server(tmp_path) as server:
+        with hps.Pipeline(broken(), server, depth) as batches:
+            with pytest.raises(KeyError, match="line 17") as raised:
+                for _ in train(server, batches):
+                    pass
+            assert raised.value.__notes__ == [
+                "raised in pipeline stage 'network', batch 4 (from 1)"
+            ]
+            assert batches.state_dict() == {"batch": 3}
+            with pytest.raises(KeyError, match="line 17"):
+                next(batches)
+        assert server.num_rows("ads") == 4 and server.pins == 0 and stage_threads() == []
+
+
+def test_error_of_a_fetch_comes_after_the_batches_before_it(tmp_path: Path, depth: int) -> None:
+    with open_server(tmp_path) as server:
+        pin, calls = server.pin, []
+
+        def broken_pin(table: str, keys: Any) -> Any:
+            calls.append(table)
+            if len(calls) == 3:
+                raise hps.StoreError("no space")
+            return pin(table, keys)
+
+        server.pin = broken_pin  # type: ignore[method-assign]
+        with hps.Pipeline(log_of(6), server, depth) as batches:
+            with pytest.raises(hps.StoreError, match="no space") as raised:
+                for _ in train(server, batches):
+                    pass
+            assert raised.value.__notes__ == ["raised in pipeline stage 'fetch', batch 3 (from 1)"]
+            assert batches.state_dict() == {"batch": 2}
+        assert server.num_rows("ads") == 3 and server.pins == 0
+
+
+@pytest.mark.parametrize("how", ["break", "error"])
+def test_batches_fetched_and_never_trained_leave_no_trace(
+    tmp_path: Path, depth: int, how: str
+) -> None:
+    with open_server(tmp_path / "whole") as server:
+        with hps.Pipeline(log_of(3), server, depth) as batches:
+            for _ in train(server, batches):
+                pass
+        wanted = server.digest("ads"), server.num_rows("ads")
+    with open_server(tmp_path / "left") as server:
+        try:
+            with hps.Pipeline(log_of(20), server, depth) as batches:
+                for batch in train(server, batches):
+                    if batch.position == {"batch": 3}:
+                        _wait_until_prepared(server, batches)
+                        if how == "break":
+                            break
+                        raise KeyError("a user's error")
+        except KeyError:
+            assert how == "error"
+        assert server.pins == 0 and stage_threads() == []
+        assert (server.digest("ads"), server.num_rows("ads")) == wanted
+        assert batches.state_dict() == {"batch": 3}
+        info = server.checkpoint()
+        assert info["rows_written"] == wanted[1]
+
+
+def _wait_until_prepared(server: Any, batches: hps.Pipeline) -> None:
+    """Until as many batches are pinned ahead as may be: the premise of having some to drop."""
+    deadline = time.perf_counter() + 10
+    while server.pins < 2 * batches.depth and time.perf_counter() < deadline:
+        time.sleep(0.001)
+    assert server.pins == 2 * batches.depth
+
+
+def test_error_between_forward_and_step_leaves_the_last_step(tmp_path: Path, depth: int) -> None:
+    digests = []
+    for name, stop_at in (("whole", 4), ("broken", 3)):
+        with open_server(tmp_path / name) as server:
+            embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+            try:
+                with hps.Pipeline(log_of(10), server, depth) as batches:
+                    for number, batch in enumerate(batches):
+                        if name == "whole" and number == 3:
+                            break
+                        loss = embedding(batch).sum()
+                        if number == stop_at:
+                            raise KeyError("a user's error")
+                        loss.backward()
+                        optimizer.step()
+            except KeyError:
+                assert name == "broken"
+            assert server.pins == 0
+            digests.append(server.digest("ads"))
+    assert digests[0] == digests[1]
+
+
+def test_ctrl_c_while_the_loop_waits_ends_everything(tmp_path: Path, depth: int) -> None:
+    is_over = threading.Event()
+
+    def slow() -> Iterator[hps.Batch]:
+        yield from log_of(2)
+        is_over.wait(10)
+        yield from log_of(2)
+
+    def interrupt() -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        is_over.set()  # the reader returns; at depth 0 the interrupt came out of it
+
+    with open_server(tmp_path) as server:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt), hps.Pipeline(slow(), server, depth) as batches:
+            for _ in train(server, batches):
+                pass
+        thread.join()
+        assert server.pins == 0 and stage_threads() == [] and server.num_open_pipelines == 0
+        assert server.num_rows("ads") == 3
+
+
+def test_second_ctrl_c_does_not_wait_for_a_reader_that_blocks(tmp_path: Path) -> None:
+    may_end = threading.Event()
+
+    def blocked() -> Iterator[hps.Batch]:
+        yield from log_of(1)
+        may_end.wait(30)
+
+    def interrupt() -> None:
+        for _ in range(2):
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with open_server(tmp_path) as server:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt), hps.Pipeline(blocked(), server, 2) as batches:
+            for _ in train(server, batches):
+                pass
+        thread.join()
+        assert not may_end.is_set() and server.pins == 0
+        may_end.set()
+
+
+def test_waiting_costs_no_processor_time(tmp_path: Path) -> None:
+    def slow() -> Iterator[hps.Batch]:
+        yield from log_of(1)
+        time.sleep(1.0)
+        yield from log_of(1)
+
+    with open_server(tmp_path) as server, hps.Pipeline(slow(), server, 4) as batches:
+        next(batches)
+        before = time.process_time()
+        next(batches)
+        assert time.process_time() - before < 0.2
+
+
+def test_only_one_thread_touches_the_batches(tmp_path: Path, depth: int) -> None:
+    class Touchy:
+        """As an iterable over a connection that belongs to a thread."""
+
+        def __init__(self) -> None:
+            self.threads: set[int] = set()
+
+        def __iter__(self) -> Iterator[hps.Batch]:
+            for batch in log_of(6):
+                self.threads.add(threading.get_ident())
+                yield batch
+
+    touchy = Touchy()
+    with open_server(tmp_path) as server, hps.Pipeline(touchy, server, depth) as batches:
+        assert len(list(batches)) == 6
+    assert len(touchy.threads) == 1
+    assert (threading.get_ident() in touchy.threads) == (depth == 0)
+
+
+@pytest.mark.parametrize("how", ["break", "stop_reading"])
+def test_reader_goes_on_where_the_loop_stood(tmp_path: Path, depth: int, how: str) -> None:
+    log = write_criteo(tmp_path / "log.txt", 200)
+    with open_server(tmp_path) as server:
+        config = ReaderConfig(format="criteo", batch_size=10)
+        tables = [hps.TableConfig(name="ads", dim=4)]
+        reader = open_reader(log, tables=tables, config=config)
+        whole = [batch.labels.tolist() for batch in reader]
+        labels = []
+        while len(labels) < len(whole):
+            with hps.Pipeline(reader, server, depth) as batches:
+                for batch in batches:
+                    labels.append(batch.labels.tolist())
+                    if len(labels) % 3 == 0 and how == "break":
+                        break
+                    if how == "stop_reading":
+                        batches.stop_reading()
+            assert reader.state_dict()["examples"] == 10 * len(labels)
+    assert labels == whole
+
+
+def test_a_step_that_cannot_be_pinned_as_one_is_refused(tmp_path: Path, depth: int) -> None:
+    scenario = Scenario(seed=3, accumulate=4, has_turns=False, num_batches=8)
+    with pytest.raises(hps.CapacityError, match=r"distinct keys.*slots.*accumulate") as raised:
+        run(scenario, tmp_path, depth, scale=1.0)
+    assert any("stage 'fetch'" in note for note in raised.value.__notes__)
+
+
+def test_a_batch_larger_than_the_cache_is_refused_and_the_reader_put_back(
+    tmp_path: Path, depth: int
+) -> None:
+    class Numbered:
+        """Two batches that fit, then one that does not."""
+
+        def __init__(self) -> None:
+            self.loaded: dict[str, Any] | None = None
+
+        def __iter__(self) -> Iterator[hps.Batch]:
+            yield from log_of(2)
+            yield one_feature_batch(list(range(100_000)), 3)
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.loaded = state
+
+    batches = Numbered()
+    with open_server(tmp_path, dim=16, dram="1MiB") as server:
+        with (
+            pytest.raises(hps.CapacityError, match="100000 distinct"),
+            hps.Pipeline(batches, server, depth) as prepared,
+        ):
+            for _ in train(server, prepared):
+                pass
+        assert server.pins == 0 and server.num_rows("ads") == 3
+    assert batches.loaded == {"batch": 2}
