@@ -138,6 +138,14 @@ void Compact(SsdStore& store, size_t first, size_t end) {
   ThrowIfError(store.Compact(first, end));
 }
 
+uint64_t Next(TableScan& scan, Rows rows) {
+  CheckWidth("a scan", rows.shape(1), scan.row_bytes());
+  uint64_t count = 0;
+  const nb::gil_scoped_release release;
+  ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
+  return count;
+}
+
 nb::dict DictFrom(const CheckpointSummary& summary) {
   nb::dict result;
   result["id"] = summary.id;
@@ -245,16 +253,7 @@ void BindSsdStore(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
-      .def(
-          "next",
-          [](TableScan& scan, Rows rows) {
-            uint64_t count = 0;
-            CheckWidth("a scan", rows.shape(1), scan.row_bytes());
-            const nb::gil_scoped_release release;
-            ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
-            return count;
-          },
-          nb::arg("rows").noconvert());
+      .def("next", &Next, nb::arg("rows").noconvert());
   nb::class_<SsdStore>(module, "SsdStore")
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
       .def_prop_ro("seed", &SsdStore::seed)
