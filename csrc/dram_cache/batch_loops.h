@@ -48,7 +48,7 @@ struct WorkerBatch {
 };
 
 inline constexpr uint32_t kFirstOfKey = uint32_t{1} << 31;
-inline constexpr int64_t kOccurrencePadding = 24;  // zeros, so that looking ahead needs no check
+inline constexpr int64_t kOccurrencePadding = 48;  // zeros, so that looking ahead needs no check
 inline constexpr uint32_t kNoRun = ~uint32_t{0};
 
 // What every loop of a cache shares.

@@ -74,7 +74,8 @@ class HotKeys {
 // the rows need.
 template <int kDim>
 inline void SumRuns(int any_dim, WorkerBatch* worker, const float* gradients) {
-  constexpr int64_t kAhead = kOccurrencePadding;
+  // Some 100 lines, as far as they pay off on Zen 5: narrow rows need more occurrences for them.
+  constexpr int64_t kAhead = kDim > 0 && kDim <= 16 ? kOccurrencePadding : kOccurrencePadding / 2;
   const int64_t dim = kDim > 0 ? kDim : any_dim;
   float* values = worker->values;
   uint32_t* counts = worker->counts;

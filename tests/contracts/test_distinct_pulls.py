@@ -96,3 +96,17 @@ def test_repeated_keys_are_deduplicated(tmp_path: Path) -> None:
         before = looked_up(server)
         server.pull("ads", keys)
         assert looked_up(server) - before == len(np.unique(keys))
+
+
+def test_distinct_keys_after_repeated_ones_are_deduplicated_once(tmp_path: Path) -> None:
+    keys = keys_of(np.random.default_rng(0))
+    with server_at(tmp_path, 16) as server:
+        fill(server, 16)
+        server.pull("ads", np.tile(keys[: BATCH // 3], 3))
+        counts, rows = [], []
+        for _ in range(2):
+            before = looked_up(server)
+            rows.append(np.array(server.pull("ads", keys)))
+            counts.append(looked_up(server) - before)
+    assert counts == [BATCH - REPEATED, BATCH]
+    np.testing.assert_array_equal(rows[0], rows[1])
