@@ -83,7 +83,8 @@ class RowFetch {
       const uint64_t rest = rest_.size();
       HPS_RETURN_IF_ERROR(TakeCached(place, wanted + first, end - first));
       if (rest_.size() > rest) {
-        place.direct = source_.cache->OpenDirect(place.segment->info.number, place.segment->path);
+        HPS_RETURN_IF_ERROR(source_.cache->OpenDirect(place.segment->info.number,
+                                                      place.segment->path, &place.direct));
         PlanReads(place, rest);
       }
       places_.push_back(std::move(place));

@@ -155,7 +155,7 @@ class TableStore {
     uint64_t detained = 0;  // bytes of tombstones that older segments still need
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
-  static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
+  static constexpr uint64_t kLockedKeys = 4096;       // changed under one hold of the lock
   static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 
   Status OutOfMemory() const;
