@@ -27,7 +27,9 @@ class FileCache {
   Status OpenDirect(uint64_t number, const std::string& path, std::shared_ptr<File>* file);
   // Of reads that the page cache could not answer, whether the next one is to go through it all the
   // same and stay there: one in sixteen.
-  bool Admits() { return num_missed_.fetch_add(1, std::memory_order_relaxed) % kAdmitted == 0; }
+  bool Admits() {
+    return (num_missed_.fetch_add(1, std::memory_order_relaxed) + 1) % kAdmitted == 0;
+  }
   void Forget(uint64_t number);
 
  private:
