@@ -1,6 +1,6 @@
 """Measuring of contenders in turn: cold and warm reads, durable writes.
 
-Above it: ssd_store_bench.py. Below it: contender.py, page_cache.py, benchmarks/common.
+Above it: ssd_store_bench.py. Below it: the contenders, page_cache.py, benchmarks/common.
 """
 
 import time
@@ -11,6 +11,8 @@ import numpy as np
 from benchmarks.common.timing import Samples, interleave
 from benchmarks.ssd_store import page_cache
 from benchmarks.ssd_store.contender import Contender, Writer
+from benchmarks.ssd_store.hps_store import HpsStore
+from benchmarks.ssd_store.record_file import RawReads
 from benchmarks.ssd_store.records import Batch, Data, Records
 
 Results = dict[str, Samples]
@@ -53,6 +55,27 @@ def cold(
         return batch.requested / 1e6 / seconds
 
     return _in_turn(contenders, batches, measure), worst
+
+
+def bandwidth(store: HpsStore, raw: RawReads, batches: Sequence[Batch]) -> Results:
+    """GB/s of a cold batch a repetition, and of the files read from end to end."""
+
+    def measure(read: Callable[[], int]) -> float:
+        page_cache.drop(store.files())
+        start = time.perf_counter()
+        num_bytes = read()
+        return num_bytes / 1e9 / (time.perf_counter() - start)
+
+    def fetch(batch: Batch) -> int:
+        before = int(store.store.stats()["bytes_read"])
+        store.get(batch)
+        return int(store.store.stats()["bytes_read"]) - before
+
+    figures: dict[str, list[float]] = {store.name: [], raw.name: []}
+    for batch in batches:
+        figures[store.name].append(measure(lambda batch=batch: fetch(batch)))
+        figures[raw.name].append(measure(raw.read_all))
+    return {name: Samples(tuple(values)) for name, values in figures.items()}
 
 
 def warm(contenders: Sequence[Contender], batches: Sequence[Batch], steps: int) -> Results:

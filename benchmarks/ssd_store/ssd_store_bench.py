@@ -21,7 +21,7 @@ from benchmarks.ssd_store import lifetime, page_cache
 from benchmarks.ssd_store.compaction import compaction
 from benchmarks.ssd_store.contender import Contender, Writer
 from benchmarks.ssd_store.hps_store import HpsStore
-from benchmarks.ssd_store.measure import Results, check_same, cold, puts, warm
+from benchmarks.ssd_store.measure import Results, bandwidth, check_same, cold, puts, warm
 from benchmarks.ssd_store.record_file import AnnouncedMap, RawReads, RecordFile
 from benchmarks.ssd_store.records import Batch, Data, ZipfBatches
 from hps import _C
@@ -40,6 +40,7 @@ GETS_A_STEP = 40  # of those whose slowest count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--rows", type=float, default=5e6, help="fewer where records are large")
+    parser.add_argument("--large-rows", type=float, default=1e7, help="again, of the first size")
     parser.add_argument("--records", default="64,256,1024", help="bytes of a record, key included")
     parser.add_argument("--batch", type=int, default=100_000, help="keys a call")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -135,6 +136,8 @@ def reads(field: Field, options: dict[str, Any]) -> Iterator[Row]:
         axes = {"figure": "get cold", **shared, "keys": keys, "order": order}
         if field.raw is not None:
             field.raw.tune(batches[0])
+        if field.raw is not None:
+            yield share_of_disk(field, field.raw, axes, batches)
         samples, resident = cold(field.ceilinged, batches, checks=not options["is_smoke"])
         found = rows_beside(axes, UNIT, samples)
         notes = {"resident_part": resident} | ({} if field.raw is None else field.raw.notes)
@@ -147,6 +150,15 @@ def reads(field: Field, options: dict[str, Any]) -> Iterator[Row]:
         fetch_seconds = batches[0].requested / 1e6 / samples["hps"].median
         notes = {"checksums_part_of_hps": seconds / fetch_seconds} if keys == "uniform" else {}
         yield from (row | {"notes": notes} for row in rows_beside(axes, UNIT, samples))
+
+
+def share_of_disk(
+    field: Field, raw: RawReads, axes: dict[str, Any], batches: Sequence[Batch]
+) -> Row:
+    """GB/s that cold gets bring from disk, gaps included, beside reading whole files in order."""
+    samples = bandwidth(field.hps, raw, batches)
+    whole = ("whole files in order, raw", samples[raw.name])
+    return comparison_row(axes | {"figure": "get cold, bytes"}, "GB/s", samples["hps"], whole)
 
 
 def checksum_seconds(data: Data, batch: Batch) -> float:
@@ -210,14 +222,18 @@ def one_size(
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows of every figure, for each size of records."""
     if smoke:
+        options |= {"large_rows": 30_000}
         options |= {"rows": 20_000, "records": "64", "batch": 2000, "repetitions": 2, "steps": 1}
     options["is_smoke"] = smoke
     options["records"] = [int(size) for size in options["records"].split(",")]
     absent = absent_peers("rocksdict", "lmdb")
     found: list[Row] = []
-    for record_bytes in options["records"]:
-        rows = min(int(options["rows"]), int(MOST_DATA_BYTES / record_bytes))
+    shapes = [(record_bytes, options["rows"]) for record_bytes in options["records"]]
+    for record_bytes, wanted in [*shapes, (options["records"][0], options["large_rows"])]:
+        rows = min(int(wanted), int(MOST_DATA_BYTES / record_bytes))
         with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
             found += one_size(Data(rows, record_bytes), Path(folder), options, absent)
-    axes = {name: options[name] for name in ("rows", "records", "batch", "repetitions")}
+    axes = {
+        name: options[name] for name in ("rows", "large_rows", "records", "batch", "repetitions")
+    }
     return {"axes": axes, "rows": found, "absent": absent}

@@ -11,12 +11,14 @@ Status FileCache::Open(uint64_t number, const std::string& path, std::shared_ptr
   return OpenAs(mode_, number, path, file);
 }
 
-std::shared_ptr<File> FileCache::OpenDirect(uint64_t number, const std::string& path) {
-  if (mode_ == OpenMode::kReadDirect || is_refused_) return nullptr;
-  std::shared_ptr<File> file;
-  const Status opened = OpenAs(OpenMode::kReadDirect, number, path, &file);
-  if (opened.code() == StatusCode::kConfig) is_refused_ = true;
-  return file;
+Status FileCache::OpenDirect(uint64_t number, const std::string& path,
+                             std::shared_ptr<File>* file) {
+  file->reset();
+  if (mode_ == OpenMode::kReadDirect || is_refused_) return Status::Ok();
+  Status opened = OpenAs(OpenMode::kReadDirect, number, path, file);
+  if (opened.code() != StatusCode::kConfig) return opened;
+  is_refused_ = true;
+  return Status::Ok();
 }
 
 Status FileCache::OpenAs(OpenMode mode, uint64_t number, const std::string& path,

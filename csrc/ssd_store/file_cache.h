@@ -22,12 +22,14 @@ class FileCache {
       : files_(files), capacity_(capacity), mode_(mode) {}
 
   Status Open(uint64_t number, const std::string& path, std::shared_ptr<File>* file);
-  // The same file for reads past the page cache; nullptr where Open's go past it anyway, and where
-  // the system refuses.
-  std::shared_ptr<File> OpenDirect(uint64_t number, const std::string& path);
+  // The same file for reads past the page cache; none where Open's go past it anyway, and where the
+  // file system has no such reads.
+  Status OpenDirect(uint64_t number, const std::string& path, std::shared_ptr<File>* file);
   // Of reads that the page cache could not answer, whether the next one is to go through it all the
-  // same and stay there: one in eight.
-  bool Admits() { return num_missed_.fetch_add(1, std::memory_order_relaxed) % kAdmitted == 0; }
+  // same and stay there: one in sixteen.
+  bool Admits() {
+    return (num_missed_.fetch_add(1, std::memory_order_relaxed) + 1) % kAdmitted == 0;
+  }
   void Forget(uint64_t number);
 
  private:

@@ -81,6 +81,9 @@ class FileSystem {
   // Makes the names in a folder (creations, renames, removals) durable.
   virtual Status SyncFolder(const std::string& path) = 0;
   virtual Status Unlink(const std::string& path) = 0;
+  // Opens a file that is about to lose its name: then its space is given back, which takes a while,
+  // when the result goes and not in Unlink. nullptr where that cannot be. Here: nullptr.
+  virtual std::unique_ptr<File> Hold(const std::string& path);
   // Makes `target`, which must not exist, another name of the file `source`. kStore with EOPNOTSUPP
   // or EXDEV where that cannot be.
   virtual Status Link(const std::string& source, const std::string& target);

@@ -78,7 +78,12 @@ Status PosixFile::ReadDirect(uint64_t offset, uint64_t size, char* bytes) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return ReadError(path(), start, errno);
     const uint64_t reached = start + static_cast<uint64_t>(count);
-    if (reached <= offset) return FileEndsEarly(path(), reached, end - reached);
+    if (reached <= offset) {  // a short read, or the end
+      uint64_t file_size = 0;
+      HPS_RETURN_IF_ERROR(Size(&file_size));
+      if (file_size <= offset) return FileEndsEarly(path(), file_size, end - file_size);
+      continue;
+    }
     const uint64_t taken = std::min(reached, end) - offset;
     std::memcpy(bytes, buffer.get() + (offset - start), taken);
     bytes += taken;

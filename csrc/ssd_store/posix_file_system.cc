@@ -75,6 +75,12 @@ class PosixFiles final : public FileSystem {
     return Status::Ok();
   }
 
+  std::unique_ptr<File> Hold(const std::string& path) override {
+    std::unique_ptr<File> file;
+    (void)Open(path, OpenMode::kRead, &file).ok();
+    return file;
+  }
+
   Status Link(const std::string& source, const std::string& target) override {
     if (link(source.c_str(), target.c_str()) == 0) return Status::Ok();
     return SystemError("link " + source + " to", target, errno);

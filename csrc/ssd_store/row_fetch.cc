@@ -1,5 +1,5 @@
-// Scattered reads: what the page cache holds is taken at once, the rest is merged into longer reads
-// and all of it asked for before any is waited for.
+// Scattered reads: what the page cache holds is taken at once, the rest is merged into longer
+// reads, most of them past the page cache, and all asked for before any is waited for.
 //
 // Above it: row_fetch.h. Below it: file_cache, file_system's batch reads, segment's format. The
 // figures behind the constants are in docs/decisions/0005-reading-from-ssd.md.
@@ -83,7 +83,8 @@ class RowFetch {
       const uint64_t rest = rest_.size();
       HPS_RETURN_IF_ERROR(TakeCached(place, wanted + first, end - first));
       if (rest_.size() > rest) {
-        place.direct = source_.cache->OpenDirect(place.segment->info.number, place.segment->path);
+        HPS_RETURN_IF_ERROR(source_.cache->OpenDirect(place.segment->info.number,
+                                                      place.segment->path, &place.direct));
         PlanReads(place, rest);
       }
       places_.push_back(std::move(place));

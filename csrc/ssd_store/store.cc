@@ -420,8 +420,7 @@ Status SsdStore::RemoveUnneeded(std::vector<std::string>* holders) {
     if (!is_ours || needed.count(number) > 0) continue;
     cache_.Forget(number);
     const std::string path = options_.path + "/" + name;
-    std::unique_ptr<File> file;
-    if (files_->Open(path, OpenMode::kRead, &file).ok()) removed_files.push_back(std::move(file));
+    removed_files.push_back(files_->Hold(path));
     const Status removed = files_->Unlink(path);
     if (first.ok()) first = removed;
   }

@@ -13,7 +13,7 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kAhead = 16;  // keys between a prefetch and its use
+constexpr uint64_t kAhead = 16;           // keys between a prefetch and its use
 constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
 
 // Keys of an append by shard, each with its record.
@@ -108,8 +108,8 @@ bool TableStore::AddChunks(uint32_t ordinal, uint64_t num_records) {
   return true;
 }
 
-// Each thread sorts a part of the rows' keys by shard; then shards take theirs in order, each by one
-// thread. A shard at a time stays in a core's cache, which keys as they come do not.
+// Each thread sorts a part of the rows' keys by shard; then shards take theirs in order, each by
+// one thread. A shard at a time stays in a core's cache, which keys as they come do not.
 Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count) {
   const uint64_t row_bytes = schema_.row_bytes;
   if (items_ == nullptr) items_.reset(new KeyItem[kInstalledKeys]);

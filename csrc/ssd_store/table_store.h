@@ -164,8 +164,8 @@ class TableStore {
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
   static constexpr uint64_t kLeastSegmentBytes = uint64_t{8} << 20;
-  static constexpr uint64_t kSegmentShare = 4;   // of a table's live rows, in one segment
-  static constexpr uint64_t kLockedKeys = 4096;  // changed under one hold of the lock
+  static constexpr uint64_t kSegmentShare = 4;        // of a table's live rows, in one segment
+  static constexpr uint64_t kLockedKeys = 4096;       // changed under one hold of the lock
   static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 
   Status OutOfMemory() const;

@@ -2,6 +2,7 @@
 // bring the same bytes and name the same faults; a ring that answers badly changes nothing.
 //
 // Above it: ctest. Below it: file_system.h, batch_read, read_ring, crc32c.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -309,6 +310,7 @@ class BadRing final : public ReadRing {
 
 void TestABadRingStillBringsEveryByte(const Lab& lab) {
   uint64_t num_short = 0;
+  ReadBuffers spare;
   for (const Path& path : lab.paths()) {
     if (path.name.find("one") == 0) continue;
     const bool is_direct = path.mode == OpenMode::kReadDirect;
@@ -317,7 +319,7 @@ void TestABadRingStillBringsEveryByte(const Lab& lab) {
       BadRing ring(seed, is_direct ? kDirectAlignment : 1);
       Compared compared(lab, batch);
       const Status status =
-          ReadByRing(&ring, batch.reads.data(), 300,
+          ReadByRing(&ring, &spare, batch.reads.data(), 300,
                      [&](uint64_t read, const char* bytes) { return compared.Take(read, bytes); });
       HPS_CHECK(status.ok() && compared.IsEachOnce() && ring.is_idle());
       num_short += ring.num_short;
@@ -327,18 +329,69 @@ void TestABadRingStillBringsEveryByte(const Lab& lab) {
 }
 
 void TestABrokenRingIsAnErrorAfterItsLastAnswer(const Lab& lab) {
+  ReadBuffers spare;
   for (int round = 1; round < 40; ++round) {
     const RandomBatch batch(lab, PosixFileSystem(), OpenMode::kReadScattered, 300, 3);
     BadRing ring(static_cast<uint64_t>(round), 1);
     const bool is_wait = round % 2 == 0;
     (is_wait ? ring.waits_left : ring.error_at) = round;
-    const Status status = ReadByRing(&ring, batch.reads.data(), 300,
+    const Status status = ReadByRing(&ring, &spare, batch.reads.data(), 300,
                                      [](uint64_t, const char*) { return Status::Ok(); });
     HPS_CHECK(status.code() == StatusCode::kStore && ring.is_idle());
     HPS_CHECK(status.os_error() == (is_wait ? ENXIO : EIO));
     HPS_CHECK(status.message().find(lab.folder() + "/file") != std::string::npos);
     HPS_CHECK(is_wait || status.message().find("offset ") != std::string::npos);
   }
+}
+
+// More bytes than the buffer holds, several times over, and answers in any order.
+void TestABufferThatIsFullIsUsedAgain(const Lab& lab) {
+  constexpr uint64_t kCount = 400;
+  ReadBuffers spare;
+  for (const Path& path : lab.paths()) {
+    if (path.name.find("one") == 0) continue;
+    RandomBatch batch(lab, path.files, path.mode, kCount, 17);
+    std::mt19937_64 random(18);
+    uint64_t total = 0;
+    for (BatchRead& read : batch.reads) {  // fewer than the ring's depth fit
+      read.offset = random() % 50000;
+      read.size = 100000 + random() % 150000;
+      total += read.size;
+    }
+    HPS_CHECK(total > 3 * ReadBuffers::kBytes);
+    const bool is_direct = path.mode == OpenMode::kReadDirect;
+    for (const bool is_bad : {false, true}) {
+      Compared compared(lab, batch);
+      const ReadSink sink = [&](uint64_t read, const char* bytes) {
+        return compared.Take(read, bytes);
+      };
+      BadRing ring(5, is_direct ? kDirectAlignment : 1);
+      const Status status = is_bad ? ReadByRing(&ring, &spare, batch.reads.data(), kCount, sink)
+                                   : path.files->ReadBatch(batch.reads.data(), kCount, sink);
+      HPS_CHECK(status.ok() && compared.IsEachOnce());
+    }
+  }
+}
+
+void TestAskingForThePageCacheReadsNothing(const Lab& lab) {
+  std::unique_ptr<File> file;
+  HPS_CHECK(PosixFileSystem()->Open(lab.Name(1), OpenMode::kReadScattered, &file).ok());
+  const int descriptor = open(lab.Name(1).c_str(), O_RDONLY);
+  HPS_CHECK(descriptor >= 0 && fsync(descriptor) == 0);
+  std::vector<char> bytes(20000);
+  for (int round = 0; round < 3; ++round) {
+    HPS_CHECK(posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED) == 0);
+    if (file->IsCached(8192, 100)) {
+      std::printf("this file system keeps its pages; asking for them is not tested\n");
+      break;
+    }
+    usleep(20000);  // what the question had begun would be there by now
+    HPS_CHECK(!file->IsCached(8192, 100));
+    HPS_CHECK(file->Read(8192, 4096, bytes.data()).ok());
+    HPS_CHECK(file->IsCached(8192, 4096) && file->IsCached(9000, 1));
+    HPS_CHECK(!file->IsCached(8192, bytes.size()) && !file->IsCached(8192, 0));
+  }
+  close(descriptor);
 }
 
 void TestChecksumsOfScatteredPieces() {
@@ -375,6 +428,8 @@ int main() {
   hps::TestDirectIoIsRefusedByName();
   hps::TestABadRingStillBringsEveryByte(lab);
   hps::TestABrokenRingIsAnErrorAfterItsLastAnswer(lab);
+  hps::TestABufferThatIsFullIsUsedAgain(lab);
+  hps::TestAskingForThePageCacheReadsNothing(lab);
   hps::TestChecksumsOfScatteredPieces();
   std::printf("ok\n");
   return 0;
