@@ -281,6 +281,15 @@ class Config:
         return self.threads or min(num_cores(), MAX_THREADS)
 
 
+def let_idle_threads_sleep() -> None:
+    """Keeps torch's threads from spinning between two operations; before torch is imported.
+
+    Spinning takes the cores from the pipeline's stages and from the native threads. A policy that
+    is set in the environment stands.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -261,6 +261,7 @@ def draw_case(seed: int, num_batches: int = 10) -> Case:
         num_batches=num_batches,
         batch_keys=chance.choice([8, 40, 100]),
         accumulate=chance.choice([1, 1, 2]),
+        loop_seconds=chance.choice([0.0, 0.003]),
     )
     step_keys = scenario.batch_keys * scenario.accumulate
     scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]
