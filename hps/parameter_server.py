@@ -17,9 +17,19 @@ from typing import Any
 import numpy as np
 
 from hps import checkpoint as cut
-from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
+from hps.arrays import (
+    HOST,
+    OutputPool,
+    as_floats,
+    as_keys,
+    as_output,
+    joined,
+    like,
+    new_output,
+    on_host,
+)
 from hps.batch_rows import BatchRows, RowUpdate
-from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier, WarmRows
@@ -88,6 +98,8 @@ class ParameterServer(CutVerbs):
         # Held by whoever changes rows or takes a cut, for as long as that takes. Asked for first.
         self._updates = threading.RLock()
         self._pool = OutputPool()
+        # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
+        self.device = HOST if config.gpu is None else _device_of(config.gpu)
         self._is_open = False
         self._is_read_only = _view is not None
         self._is_changed = False
@@ -145,9 +157,14 @@ class ParameterServer(CutVerbs):
         """
         with self._lock:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = as_keys(keys, self.device)
             num_keys, dim = len(array), stack.layout.dim
-            rows = self._pool.take(num_keys, dim) if out is None else as_output(out, num_keys, dim)
+            if out is not None:
+                rows = as_output(out, num_keys, dim, self.device)
+            else:
+                rows = new_output(keys, num_keys, dim, self.device)
+                rows = self._pool.take(num_keys, dim) if rows is None else rows
+        stack.raise_failed(wait=True)
         if num_keys and create:
             with self._updates:
                 self._begin_change("pull(create=True)")
@@ -174,11 +191,12 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
-            floats = as_floats(grads, len(array), stack.layout.dim, "grads")
+            array = as_keys(keys, self.device)
+            floats = as_floats(grads, len(array), stack.layout.dim, "grads", self.device)
             self._begin_change("push")
             if len(array):
                 stack.push(array, floats)
+                stack.raise_failed(wait=True)
 
     def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
         """Sets rows outright; of a key that stands twice the last row counts.
@@ -197,7 +215,7 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = on_host(as_keys(keys, self.device))
             weights = as_floats(rows, len(array), stack.layout.dim, "rows")
             floats = (
                 None
@@ -211,7 +229,8 @@ class ParameterServer(CutVerbs):
     def contains(self, table: str, keys: Any) -> Any:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
         with self._lock:
-            return like(self._stack(table).contains(as_keys(keys)) != 0, keys)
+            array = on_host(as_keys(keys, self.device))
+            return like(self._stack(table).contains(array) != 0, keys)
 
     def erase(self, table: str, keys: Any) -> Any:
         """Drops keys from every tier.
@@ -224,7 +243,7 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = on_host(as_keys(keys, self.device))
             self._begin_change("erase")
             return like(stack.erase(array), keys)
 
@@ -279,8 +298,12 @@ class ParameterServer(CutVerbs):
         Raises:
             CapacityError: the cache cannot hold all of them at once; nothing was taken.
             StoreError: no space to write evicted rows; nothing was taken.
+            NonFiniteError: on a GPU, of a step before; see `apply`.
         """
-        return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
+        stack = self._stack(table)
+        stack.raise_failed(wait=False)
+        array = as_keys(keys, self.device)
+        return BatchRows(stack, array, keys, self._pool, self._lock, self.device)
 
     def warm(self, table: str, keys: Any) -> WarmRows:
         """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
@@ -294,7 +317,7 @@ class ParameterServer(CutVerbs):
         """
         self._stack(table)
         dram = self._tiers[table].dram
-        array = as_keys(keys)
+        array = on_host(as_keys(keys, self.device))
         if dram is None or not len(array):
             return WarmRows(None)
         unique = np.unique(array)
@@ -312,7 +335,9 @@ class ParameterServer(CutVerbs):
         Several updates of one table are summed as one, in their order.
 
         Raises:
-            NonFiniteError: a sum is NaN or infinite; no row of any table has changed.
+            NonFiniteError: a sum is NaN or infinite; no row of any table has changed. On a GPU it
+                comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
+                updated until it has come.
             ConfigError: as push; or rows that were released, are not those of the keys or belong
             to another server.
             CapacityError: rows that were not pinned cannot all be.
@@ -326,6 +351,8 @@ class ParameterServer(CutVerbs):
                     for table, group in _by_table(updates).items()
                 ]
                 work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
+                for stack in self._stacks.values():
+                    stack.raise_failed(wait=False)
                 with self._lock:  # one moment for whoever reads meanwhile
                     for stack, rows, grads in work if len(work) > 1 else ():
                         stack.sum_gradients(rows.plan, grads)
@@ -342,15 +369,15 @@ class ParameterServer(CutVerbs):
         """The pinned rows and gradients of one table's updates; adds what it pins to `held`."""
         table = group[0].table
         dim = self._stack(table).layout.dim
-        keys = [as_keys(update.keys) for update in group]
+        keys = [as_keys(update.keys, self.device) for update in group]
         grads = [
-            as_floats(update.grads, len(part), dim, "grads")
+            as_floats(update.grads, len(part), dim, "grads", self.device)
             for update, part in zip(group, keys, strict=True)
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
             is_usable = not rows.is_released and rows.table == table and self.holds(rows)
-            if not is_usable or not rows.plan.matches(keys[0]):
+            if not is_usable or not rows.are_of(keys[0]):
                 raise ConfigError(
                     f"apply: the rows given for table {table!r} were released, or are those of "
                     f"other keys or of another server; pass rows=None to have them looked up"
@@ -362,7 +389,17 @@ class ParameterServer(CutVerbs):
     # Lifetime.
 
     def close(self) -> None:
-        """Closes the store without saving; nothing to do the second time."""
+        """Closes the store without saving; nothing to do the second time.
+
+        Raises:
+            NonFiniteError: on a GPU, of the last step; see `apply`. The store is closed by then.
+        """
+        was_open = self._is_open
+        self._close()
+        for stack in self._stacks.values() if was_open else ():
+            stack.raise_failed(wait=True)
+
+    def _close(self) -> None:
         with self._updates, self._still(), self._lock:
             if self._is_open:
                 self._is_open = False
@@ -383,8 +420,13 @@ class ParameterServer(CutVerbs):
         try:
             if kind is None and self._is_changed and self._is_open:
                 self.checkpoint(tag=cut.LAST)
-        finally:
+        except BaseException:
+            self._close()
+            raise
+        if kind is None:
             self.close()
+        else:
+            self._close()
 
     def _stack_up(self, table: TableConfig, dram_cache: Any, gpu_cache: Any) -> TableTiers:
         store = StoreTable(table.name, self._store)
@@ -408,6 +450,7 @@ def open(
     checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
     *,
+    gpu: GpuCacheConfig | None = None,
     _tiers: _Tiers | None = None,
 ) -> ParameterServer:
     """Opens a store that is there; its tables are read from it.
@@ -420,6 +463,7 @@ def open(
         read_only: False opens it for writing, as ParameterServer does.
         checkpoint: tag or id to look at; None is the newest.
         dram: budget of the dram_cache.
+        gpu: budget and device of a gpu_cache over it; None for none.
 
     Raises:
         ConfigError: no such checkpoint, or a checkpoint asked for with writing.
@@ -437,12 +481,22 @@ def open(
             path=path,
             tables=cut.tables_from_store(list(store.schemas.values()), extras),
             dram=DramCacheConfig(bytes=dram),
+            gpu=gpu,
             ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),
             seed=store.seed,
         )
     finally:
         store.close()
     return ParameterServer(config, _tiers=tiers, _view=_View(checkpoint) if read_only else None)
+
+
+def _device_of(gpu: GpuCacheConfig) -> str:
+    if gpu.device == HOST:
+        return HOST
+    import torch
+
+    device = torch.device(gpu.device)
+    return str(torch.device("cuda", device.index or 0))
 
 
 def _make_gpu_caches(config: Config, tiers: _Tiers) -> dict[str, Any]:

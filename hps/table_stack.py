@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.arrays import on_host, put_rows
 from hps.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.row_cache import RowCache
@@ -46,6 +47,8 @@ class TableStack(CachedTier):
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
         self.tier = tier
+        # A device tells of a gradient that is not finite when asked, not at once.
+        self._failed_key: Callable[[bool], int | None] | None = getattr(cache, "failed_key", None)
         self.version = 0  # grows with every mutation; an iteration notices
         self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
@@ -188,6 +191,27 @@ class TableStack(CachedTier):
         with self.counters:
             self.cache.gather(plan, out)
 
+    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
+        with self.counters:
+            self.cache.pool(plan, offsets, weights, mean, out)
+
+    def raise_failed(self, *, wait: bool) -> None:
+        """Raises what a device has not told yet: the sums of a step before were not finite.
+
+        Args:
+            wait: for the steps that are still under way.
+
+        Raises:
+            NonFiniteError: names the key; neither that step nor one after it has changed a row.
+        """
+        if self._failed_key is None:
+            return
+        with self.lock:
+            key = self._failed_key(wait)
+        if key is not None:
+            raise self._non_finite(key)
+
     def restart(self) -> None:
         """Forgets every cached row: the store below has gone to another cut. Within `still`."""
         super().restart()
@@ -279,7 +303,7 @@ class TableStack(CachedTier):
     def _read_through(self, keys: Keys, out: Floats) -> None:
         """Embeddings of keys [L] into out [L, D] without taking a slot: the disk is full, or every
         slot is pinned."""
-        unique, inverse = np.unique(keys, return_inverse=True)
+        unique, inverse = np.unique(on_host(keys), return_inverse=True)
         weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
         with self.turn.held():
             with self.lock, self.counters:
@@ -301,16 +325,18 @@ class TableStack(CachedTier):
                 stored = np.flatnonzero(found)
                 weights[idx[stored]] = self.layout.weights(rows)[stored]
         self.rows_read_through += len(away)
-        np.take(weights, inverse, axis=0, out=out, mode="clip")
+        put_rows(weights, inverse, out)
 
     def _refuse_non_finite(self, plan: Any, culprit: int) -> None:
         if culprit >= 0:
-            key = int(plan.unique_keys[culprit])
-            raise NonFiniteError(
-                f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
-                f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
-                "does"
-            )
+            raise self._non_finite(int(plan.unique_keys[culprit]))
+
+    def _non_finite(self, key: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
+            f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
+            "does"
+        )
 
     def _capacity_error(self, num_keys: int) -> CapacityError:
         return CapacityError(
