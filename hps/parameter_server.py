@@ -325,6 +325,17 @@ class ParameterServer(CutVerbs):
             unique = unique[self._stacks[table].cache.contains(unique) == ABSENT]
         return dram.warm(unique)
 
+    def want(self, table: str, keys: Any) -> None:
+        """Says that a batch to come uses these keys: those of their rows that are in DRAM leave it
+        only where no others can, until they are used. Changes no result. From any thread.
+
+        Cost: one deduplication and look-up of the keys.
+        """
+        array = on_host(as_keys(keys, self.device))
+        with self._lock:
+            stack = self._stack(table)
+            (self._tiers[table].dram or stack).want(array)
+
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
         return rows.belongs_to(self._stacks)

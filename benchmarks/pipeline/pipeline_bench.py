@@ -1,7 +1,7 @@
 """What overlapping the stages brings: beside the longest stage, beside depth 0, and its own cost.
 
-Above it: benchmarks/run.py. Below it: waiting.py (stages that wait at a given rate), real_run.py (a
-training run over a cold disk).
+Above it: benchmarks/run.py. Below it: waiting.py (stages that wait at a given rate), lookahead.py
+(hit rates), real_run.py (a training run over a cold disk).
 """
 
 import argparse
@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples, interleave
+from benchmarks.pipeline.lookahead import lookahead_rows
 from benchmarks.pipeline.real_run import RealRun, Timed
 from benchmarks.pipeline.waiting import Loop, Waits, overhead_seconds
 
@@ -29,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--waiting-batches", type=int, default=60)
     parser.add_argument("--overhead-batches", type=int, default=3000)
+    parser.add_argument("--trace-keys", type=int, default=1_000_000, help="of the hit rates")
+    parser.add_argument("--trace-batch", type=int, default=16_384)
+    parser.add_argument("--trace-batches", type=int, default=120)
+    parser.add_argument("--trace-dram", default="4MiB")
     parser.add_argument("--torch-threads", type=int, default=2)
     parser.add_argument("--folder", default=None, help="where log and stores lie while it runs")
     parser.add_argument("--trace", type=Path, default=None, help="a trace of the real run, as JSON")
@@ -127,10 +132,13 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         options |= {"examples": 1500, "keys": 20_000, "batch_size": 64, "repetitions": 1}
         options |= {"waiting_batches": 14, "overhead_batches": 50, "torch_threads": 1}
+        options |= {"trace_keys": 5000, "trace_batch": 500, "trace_batches": 40}
+        options |= {"trace_dram": "60KiB"}
     with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
         (Path(folder) / "waiting").mkdir()
         rows = waiting_rows(Path(folder) / "waiting", options)
         rows.append(overhead_row(options))
+        rows += lookahead_rows(options)
         real, table = real_rows(Path(folder), options)
     axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size", "torch_threads")}
     return {"axes": {**axes, "depth": DEPTH}, "rows": [*rows, *real], "tables": [table]}

@@ -29,6 +29,7 @@ class StageWork:
         server: whose rows are pinned.
         clock: told about every stage's work.
         accumulate: batches a step.
+        wants: tell the server of each batch that has been read, before it is fetched.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class StageWork:
         server: "ParameterServer",
         clock: StageClock,
         accumulate: int,
+        wants: bool = False,
     ) -> None:
         self.clock = clock
         self._accumulate = accumulate
+        self._wants = wants
         self.num_read = 0
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
@@ -66,6 +69,9 @@ class StageWork:
             if self._iterator is None:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
+            if batch is not None and self._wants:
+                for table, ids in batch.features.items():
+                    self._server.want(table, ids.keys_L)
         if batch is None:
             return None
         self.num_read += 1
