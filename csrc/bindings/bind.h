@@ -6,5 +6,6 @@
 namespace hps {
 
 void BindDramCache(nanobind::module_& module);
+void BindGpuKernels(nanobind::module_& module);
 
 }  // namespace hps

@@ -19,6 +19,7 @@ NB_MODULE(_C, module) {
   // leak.
   nb::set_leak_warnings(false);
   hps::BindDramCache(module);
+  hps::BindGpuKernels(module);
   module.def(
       "xxh64",
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
