@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from hps.arrays import OutputPool, as_output, like
 from hps.errors import ConfigError
 from hps.row_layout import Keys
@@ -36,9 +38,10 @@ class BatchRows:
         self._model = model
         self._pool = pool
         self._lock = lock
-        self.plan = stack.pin(keys)
         self._num_occurrences = len(keys)
-        stack.hold(self)
+        self.plan = stack.pin(keys)
+        with lock:
+            stack.hold(self)
 
     @property
     def table(self) -> str:
@@ -58,6 +61,14 @@ class BatchRows:
     def is_released(self) -> bool:
         """True when the pins are gone."""
         return self.plan is None
+
+    def unique_keys(self) -> Keys:
+        """The distinct keys that are pinned, uint64 [N]; none after the release."""
+        with self._lock:
+            if self.plan is None:
+                return np.empty(0, np.uint64)
+            keys: Keys = self.plan.unique_keys
+            return keys
 
     def gather(self, out: Any = None) -> Any:
         """The rows as they stand now: float32 [L, D], a tensor if the keys were one.

@@ -2,16 +2,15 @@
 
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack
 for each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache
-a table and hands both to the stacks. Here arguments are checked, calls are serialised, cuts are
-taken.
+a table and hands both to the stacks. Here arguments are checked and updates kept apart; cuts are
+taken in cut_verbs.py.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -19,12 +18,14 @@ from hps import checkpoint as cut
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import BatchRows, RowUpdate
 from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
+from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
-from hps.errors import ConfigError, StoreError
+from hps.errors import ConfigError
 from hps.ssd_store import TableSchema, engine_of, open_store
+from hps.store_table import StoreTable
 from hps.table_scan import digest, items
 from hps.table_stack import TableStack
-from hps.tier_stats import server_stats
+from hps.tier_stats import TableTiers, server_stats
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 
@@ -44,11 +45,12 @@ class _View:
     checkpoint: str | int | None
 
 
-class ParameterServer:
+class ParameterServer(CutVerbs):
     """Embedding rows of every table, pulled by key and updated by gradient, larger than memory.
 
-    Calls may come from several threads; they are worked off one at a time, each by all native
-    threads.
+    Calls may come from several threads. Those that change rows, and checkpoints, are worked off one
+    at a time; reads and `pin` run beside them and beside each other, but for the moments in which
+    memory moves, and wait for an SSD read only where they miss a row themselves.
 
     Args:
         config: the store and its budgets. A store that exists must fit it.
@@ -76,7 +78,10 @@ class ParameterServer:
         self.config = config
         self.tables: dict[str, TableConfig] = {table.name: table for table in config.tables}
         self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
+        # Held while memory moves, by everyone; see hps/cached_tier.py for who may wait for whom.
         self._lock = threading.RLock()
+        # Held by whoever changes rows or takes a cut, for as long as that takes. Asked for first.
+        self._updates = threading.RLock()
         self._pool = OutputPool()
         self._is_open = False
         self._is_read_only = _view is not None
@@ -100,10 +105,10 @@ class ParameterServer:
             threads=config.num_threads(),
         )
         try:
-            self._stacks = {
-                name: TableStack(table, caches[name], self._store, self.learning_rates)
-                for name, table in self.tables.items()
+            self._tiers = {
+                table.name: self._stack_up(table, caches[table.name]) for table in config.tables
             }
+            self._stacks = {name: tiers.stack for name, tiers in self._tiers.items()}
             self._other_tables = self._find_other_tables()
         except BaseException:
             self._store.close()
@@ -136,13 +141,13 @@ class ParameterServer:
             array = as_keys(keys)
             num_keys, dim = len(array), stack.layout.dim
             rows = self._pool.take(num_keys, dim) if out is None else as_output(out, num_keys, dim)
-            if num_keys:
-                if create:
-                    self._begin_change("pull(create=True)")
-                    stack.create(array, rows)
-                else:
-                    stack.pull(array, rows)
-            return like(rows, keys) if out is None else out
+        if num_keys and create:
+            with self._updates:
+                self._begin_change("pull(create=True)")
+                stack.create(array, rows)
+        elif num_keys:
+            stack.pull(array, rows)
+        return like(rows, keys) if out is None else out
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
@@ -160,7 +165,7 @@ class ParameterServer:
             StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
                 those worked off before it are updated; the error's note says how many.
         """
-        with self._lock:
+        with self._updates:
             stack = self._stack(table)
             array = as_keys(keys)
             floats = as_floats(grads, len(array), stack.layout.dim, "grads")
@@ -183,7 +188,7 @@ class ParameterServer:
             ConfigError: unknown table, wrong dtype or shape, read-only server.
             StoreError: no space to write evicted rows.
         """
-        with self._lock:
+        with self._updates:
             stack = self._stack(table)
             array = as_keys(keys)
             weights = as_floats(rows, len(array), stack.layout.dim, "rows")
@@ -199,7 +204,7 @@ class ParameterServer:
     def contains(self, table: str, keys: Any) -> Any:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
         with self._lock:
-            return like(self._stack(table).contains(as_keys(keys)), keys)
+            return like(self._stack(table).contains(as_keys(keys)) != 0, keys)
 
     def erase(self, table: str, keys: Any) -> Any:
         """Drops keys from every tier.
@@ -210,7 +215,7 @@ class ParameterServer:
         Raises:
             ConfigError: a batch in flight has one of them pinned (nothing was erased); read-only.
         """
-        with self._lock:
+        with self._updates:
             stack = self._stack(table)
             array = as_keys(keys)
             self._begin_change("erase")
@@ -236,7 +241,7 @@ class ParameterServer:
             stack = self._stack(table)
             if batch < 1:
                 raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
-            return items(stack, batch, state, self._lock)
+            return items(stack, batch, state)
 
     def digest(self, table: str) -> str:
         """Order-independent hash of every stored row (key, weights, state): 32 hex digits.
@@ -244,33 +249,29 @@ class ParameterServer:
         Equal digests mean equal tables, wherever the rows lie. Reads the whole table; writes
         nothing.
         """
-        with self._lock:
+        with self._updates:
             return digest(self._stack(table))
 
     def stats(self) -> dict[str, Any]:
         """Counters of each tier since the server was opened, then of each table."""
         with self._lock:
             self._check_open()
-            budget = int(self.config.dram.bytes)
-            return server_stats(self._stacks.values(), self._store.stats(), budget)
+            budgets = {"dram_cache": int(self.config.dram.bytes)}
+            return server_stats(self._tiers.values(), self._store.stats(), budgets)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
-    @property
-    def pins(self) -> int:
-        """Pins on all slots of all tables; 0 when no batch is in flight."""
-        with self._lock:
-            return sum(stack.cache.pins for stack in self._stacks.values())
-
     def pin(self, table: str, keys: Any) -> BatchRows:
         """Fetches the rows of a batch and holds them in their slots until they are released.
+
+        May be called from another thread than the training loop: that one waits for none of its
+        reads. Batches reserve in the order in which they ask.
 
         Raises:
             CapacityError: the cache cannot hold all of them at once; nothing was taken.
             StoreError: no space to write evicted rows; nothing was taken.
         """
-        with self._lock:
-            return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
+        return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
 
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
@@ -287,7 +288,7 @@ class ParameterServer:
             to another server.
             CapacityError: rows that were not pinned cannot all be.
         """
-        with self._lock:
+        with self._updates:
             self._begin_change("apply")
             held: list[BatchRows] = []
             try:
@@ -296,13 +297,14 @@ class ParameterServer:
                     for table, group in _by_table(updates).items()
                 ]
                 work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
-                for stack, rows, grads in work if len(work) > 1 else ():
-                    stack.sum_gradients(rows.plan, grads)
-                for stack, rows, grads in work:
-                    if len(work) > 1:
-                        stack.apply(rows.plan)
-                    else:
-                        stack.push_pinned(rows.plan, grads)
+                with self._lock:  # one moment for whoever reads meanwhile
+                    for stack, rows, grads in work if len(work) > 1 else ():
+                        stack.sum_gradients(rows.plan, grads)
+                    for stack, rows, grads in work:
+                        if len(work) > 1:
+                            stack.apply(rows.plan)
+                        else:
+                            stack.push_pinned(rows.plan, grads)
             finally:
                 for rows in held:
                     rows.release()
@@ -328,163 +330,11 @@ class ParameterServer:
         held.append(self.pin(table, joined(keys)))
         return held[-1], joined(grads)
 
-    # Cuts.
-
-    def checkpoint(
-        self,
-        tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Makes everything durable in one cut: rows, model, reader position, learning rates.
-
-        Args:
-            tag: its name; it replaces an older one of that name. None: kept by keep_last.
-            model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
-            reader: the position of a reader, as its state_dict() gives it; JSON.
-
-        Returns:
-            {"tag", "rows_written", "bytes", "seconds"}.
-
-        Raises:
-            ConfigError: a bad tag, or a model or reader that could not be read back; read-only
-            server. StoreError: disk full or an I/O error; the checkpoint before it stays the
-            newest.
-        """
-        with self._lock:
-            self._check_writable("checkpoint")
-            if tag is not None:
-                cut.check_tag(tag)
-            started = perf_counter()
-            extras = cut.encode_extras(
-                self.tables, self.learning_rates, model, reader, self._other_tables
-            )
-            bytes_written = sum(len(blob) for blob in extras.values())
-            rows_written = 0
-            for stack in self._stacks.values():
-                with stack.counters:
-                    count = stack.write_back()
-                rows_written += count
-                bytes_written += count * stack.layout.row_bytes
-            self._store.checkpoint(tag, extras)
-            self._is_changed = False
-            seconds = perf_counter() - started
-            return {
-                "tag": tag,
-                "rows_written": rows_written,
-                "bytes": bytes_written,
-                "seconds": seconds,
-            }
-
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """Goes back to a checkpoint, which is the newest from now on.
-
-        Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
-
-        Returns:
-            (model, reader) as they were given to checkpoint(), each None if it was not.
-
-        Raises:
-            ConfigError: no such checkpoint; a pipeline is open; read-only server.
-            CorruptionError: the checkpoint is damaged.
-        """
-        with self._lock:
-            self._check_writable("restore")
-            if self.num_open_pipelines or self.pins:
-                raise ConfigError(
-                    f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
-                    f"batches in flight; leave the pipeline's `with` block first"
-                )
-            # All that can fail is read before the store goes back; then only memory moves.
-            extras = self._store.extras(tag)
-            model, reader, rates = cut.decode_extras(extras)
-            other_tables = cut.OtherTables.of(extras, self.tables)
-            num_loads = self._store.num_loads
-            try:
-                self._store.restore(tag)
-            finally:
-                if self._store.num_loads != num_loads:  # also if an interrupt came after it
-                    for stack in self._stacks.values():
-                        stack.restart()
-            self._other_tables = other_tables
-            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
-            self.learning_rates.update(known)
-            self._is_changed = False
-            return model, reader
-
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
-
-        Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
-
-        Raises:
-            ConfigError: no such checkpoint.
-            CorruptionError: the checkpoint is damaged.
-        """
-        with self._lock:
-            self._check_open()
-            model, reader, _ = cut.decode_extras(self._store.extras(tag))
-            return model, reader
-
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
-        with self._lock:
-            self._check_open()
-            listed: list[dict[str, Any]] = self._store.checkpoints()
-            return listed
-
-    def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Lets go of a tagged checkpoint.
-
-        Returns:
-            The living readers of it, in words; its files stay until they close.
-
-        Raises:
-            ConfigError: no such checkpoint, or None; read-only server.
-        """
-        with self._lock:
-            self._check_writable("delete_checkpoint")
-            if tag is None:
-                raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
-            readers: list[str] = self._store.delete_checkpoint(tag)
-            return readers
-
-    def compact(self, table: str | None = None) -> dict[str, int]:
-        """Gives the space of overwritten and erased rows back now, rather than little by little.
-
-        Rows that are dirty in DRAM stay there. If nothing was stored since the newest checkpoint,
-        that one is renewed (a new id, all else the same) and its old files are gone when this
-        returns; else they go with the next checkpoint. Other kept checkpoints keep their files.
-
-        Args:
-            table: its name; None is all, also those that this server does not name.
-
-        Returns:
-            {"bytes_before", "bytes_after"}: of the store's files, kept checkpoints included.
-
-        Raises:
-            ConfigError: unknown table; read-only server. StoreError: the disk is full.
-            CorruptionError: a stored row is damaged; everything else has been compacted.
-
-        Cost: reads every segment with something dead in it, writes its live rows once.
-        """
-        with self._lock:
-            self._check_writable("compact")
-            if table is not None:
-                self._stack(table)
-            store = self._store
-        # Without the lock: pulls and pushes go on.
-        before = int(store.stats()["files_bytes"])
-        store.compact(table)
-        return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
-
     # Lifetime.
 
     def close(self) -> None:
         """Closes the store without saving; nothing to do the second time."""
-        with self._lock:
+        with self._updates, self._still(), self._lock:
             if self._is_open:
                 self._is_open = False
                 for stack in self._stacks.values():
@@ -507,33 +357,15 @@ class ParameterServer:
         finally:
             self.close()
 
+    def _stack_up(self, table: TableConfig, dram_cache: Any) -> TableTiers:
+        store = StoreTable(table.name, self._store)
+        stack = TableStack(table, dram_cache, store, self._lock, self.learning_rates)
+        return TableTiers(stack, {"dram_cache": stack}, store)
+
     def _find_other_tables(self) -> cut.OtherTables:
         """Of the current cut; the extras are read only if the store has more tables."""
         has_more = not self._is_read_only and set(self._store.schemas) - set(self.tables)
         return cut.OtherTables.of(self._store.extras(None) if has_more else {}, self.tables)
-
-    def _stack(self, table: str) -> TableStack:
-        stack = self._stacks.get(table)
-        if stack is None or not self._is_open:
-            self._check_open()
-            raise ConfigError(f"there is no table {table!r}; the store has {sorted(self._stacks)}")
-        return stack
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreError(f"the server over {self.config.path} is closed; open it again")
-
-    def _check_writable(self, verb: str) -> None:
-        self._check_open()
-        if self._is_read_only:
-            raise ConfigError(
-                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
-                "it"
-            )
-
-    def _begin_change(self, verb: str) -> None:
-        self._check_writable(verb)
-        self._is_changed = True
 
 
 def open(

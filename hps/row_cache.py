@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 
 from hps.row_layout import Floats, Images, Keys
 
+# What contains() answers.
+ABSENT = 0
+STORED = 1
+FRESH = 2  # initialised here, stored by nobody
+DIRTY = 3  # stored, and newer than the tier below
+PENDING = 4  # a batch has taken a slot for it and its row has not arrived: ask below
+
 
 class BatchPlan(Protocol):
     """One batch of keys. Views stay valid until the plan is made again."""
@@ -26,6 +33,10 @@ class BatchPlan(Protocol):
     @property
     def num_unique(self) -> int:
         """N, distinct keys of the batch; 0 after a pull that did not deduplicate."""
+
+    @property
+    def num_missing(self) -> int:
+        """Keys of the window that the last find did not find; waits for a device."""
 
     @property
     def num_looked_up(self) -> int:
@@ -63,6 +74,10 @@ class RowCache(Protocol):
         """Rows here that nobody stored yet."""
 
     @property
+    def num_created(self) -> int:
+        """Fresh rows that have become stored ones since the cache was made; never falls."""
+
+    @property
     def num_dirty(self) -> int:
         """Rows here that are newer than the tier below."""
 
@@ -86,8 +101,12 @@ class RowCache(Protocol):
     def is_current(self, plan: Any) -> bool:
         """True if the plan was found whole and no slot has moved since."""
 
-    def find(self, plan: Any, first: int, count: int) -> int:
-        """Makes [first, first + count) the window and looks it up; returns the number missing."""
+    def find(self, plan: Any, first: int, count: int) -> None:
+        """Makes [first, first + count) the window and looks it up; -1 is all from `first` on.
+
+        A key whose row is on its way (see PENDING) counts as found. `plan.num_missing` tells the
+        others.
+        """
 
     def reserve(self, plan: Any) -> bool:
         """Pins the window and takes slots for what is missing; False: refused, nothing taken."""
@@ -129,12 +148,18 @@ class RowCache(Protocol):
     def assign(self, plan: Any, rows: Floats, state: Floats | None, lr: float) -> None:
         """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
 
+    def read_rows(self, plan: Any, images: Images) -> None:
+        """Copies the window's row images, in the plan's unique order, to [window, row_bytes]."""
+
+    def write_rows(self, plan: Any, images: Images) -> None:
+        """Sets the window's rows from images in the plan's unique order; stored and dirty then."""
+
     def contains(self, keys: Keys) -> NDArray[np.uint8]:
-        """uint8 [L]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty."""
+        """uint8 [L]: ABSENT, STORED, FRESH, DIRTY or PENDING; odd where the row here is stored."""
 
     def erase(self, keys: Keys) -> NDArray[np.uint8]:
         """Drops keys; uint8 [L] as contains() was before it. ConfigError, and nothing dropped, if a
-        key is pinned."""
+        key is pinned, as one that is on its way is."""
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
         """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""

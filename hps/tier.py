@@ -1,4 +1,5 @@
-"""RowTier: what the lowest tier offers to those above it, whatever engine keeps the rows.
+"""RowTier: what the lowest tier offers to those above it, whatever engine keeps the rows; and
+TableTier: what a cache sees of the tiers below it.
 
 Above it: `hps.ParameterServer`, which stacks tiers. Below it: an engine
 (`hps.ssd_store.SsdStore`, or RocksDB's `RocksDbStore`).
@@ -7,6 +8,7 @@ handles a whole batch and lets other threads run meanwhile.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,3 +70,47 @@ class RowTier(Protocol):
 
     def close(self) -> None:
         """Lets go of all files; what no checkpoint holds is lost."""
+
+
+class TableTier(Protocol):
+    """One table of the tiers below a cache: the ssd_store, or a dram_cache over it.
+
+    The cache that fetches and appends is one thread at a time (rule I1 of hps/cached_tier.py).
+    """
+
+    def fetch(self, keys: Keys, rows: Rows, found: Flags) -> None:
+        """Fills rows[i] where keys[i] (distinct) is stored, and found[i] with 1 or 0."""
+
+    def append(self, rows: Rows, *, takes_slots: bool = True) -> None:
+        """Takes over rows (distinct keys) that are newer than what is here.
+
+        takes_slots: False passes a row that is not here on, rather than putting it into a slot.
+        """
+
+    def write_back(self) -> int:
+        """Moves every dirty row down to the lowest tier; returns how many."""
+
+    def contains(self, keys: Keys) -> Flags:
+        """1 where a key is stored here or on its way down; the caller holds the lock."""
+
+    def refuse_pinned(self, keys: Keys) -> None:
+        """ConfigError if a batch in flight has one of the keys pinned; within `still`."""
+
+    def erase(self, keys: Keys) -> Flags:
+        """Removes distinct keys; 1 where one was stored; within `still`, and under the lock."""
+
+    def num_rows(self) -> int:
+        """Stored keys of the lowest tier."""
+
+    @property
+    def num_pins(self) -> int:
+        """Pins on the slots of all caches from here on down; under the lock."""
+
+    def scan(self, batch_rows: int) -> Iterator[Rows]:
+        """Every stored row once, its newest image; between two pieces rows may move, not change."""
+
+    def still(self) -> AbstractContextManager[Any]:
+        """While it is held no row moves between the tiers from here on down."""
+
+    def restart(self) -> None:
+        """Forgets every cached row: the store has gone to another cut; within `still`."""

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "bindings/bind.h"
+#include "bindings/cache_options.h"
 #include "bindings/translate.h"
 #include "common/hash.h"
 #include "dram_cache/dram_cache.h"
@@ -24,61 +25,7 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-template <typename T>
-using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Keys = Vector<const uint64_t>;
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-
-OptimizerKind ParseOptimizer(const std::string& name) {
-  if (name == "sgd") return OptimizerKind::kSgd;
-  if (name == "adagrad") return OptimizerKind::kAdagrad;
-  if (name == "rowwise_adagrad") return OptimizerKind::kRowWiseAdagrad;
-  if (name == "adam") return OptimizerKind::kAdam;
-  if (name == "ftrl") return OptimizerKind::kFtrl;
-  throw nb::value_error(("unknown optimizer kind '" + name + "'").c_str());
-}
-
-InitializerKind ParseInitializer(const std::string& name) {
-  if (name == "constant") return InitializerKind::kConstant;
-  if (name == "uniform") return InitializerKind::kUniform;
-  if (name == "normal") return InitializerKind::kNormal;
-  throw nb::value_error(("unknown initializer kind '" + name + "'").c_str());
-}
-
-// The order is that of Optimizer.hyperparameters() in hps/optimizers.py.
-OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values) {
-  const size_t wanted[] = {0, 0, 2, 2, 3, 4};
-  if (values.size() != wanted[static_cast<int>(kind)]) {
-    throw nb::value_error("wrong number of hyperparameters for this optimizer");
-  }
-  OptimizerNumbers numbers;
-  const auto at = [&](int i) { return static_cast<float>(values[static_cast<size_t>(i)]); };
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      break;
-    case OptimizerKind::kAdagrad:
-    case OptimizerKind::kRowWiseAdagrad:
-      numbers.eps = at(0);
-      numbers.initial_accumulator = at(1);
-      break;
-    case OptimizerKind::kAdam:
-      numbers.beta1 = at(0);
-      numbers.beta2 = at(1);
-      numbers.one_minus_beta1 = static_cast<float>(1.0 - values[0]);
-      numbers.one_minus_beta2 = static_cast<float>(1.0 - values[1]);
-      numbers.eps = at(2);
-      break;
-    case OptimizerKind::kFtrl:
-      numbers.beta = at(0);
-      numbers.l1 = at(1);
-      numbers.l2 = at(2);
-      numbers.initial_accumulator = at(3);
-      break;
-  }
-  return numbers;
-}
 
 std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimizer_kind,
                                      const std::vector<double>& hyperparameters, int64_t dim,
@@ -89,18 +36,12 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
   DramCacheOptions options;
   options.layout = {ParseOptimizer(optimizer_kind), dim};
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
-  options.initializer = {ParseInitializer(initializer_kind),
-                         static_cast<float>(initializer_numbers.first),
-                         static_cast<float>(initializer_numbers.second), stream};
+  options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
   options.instruction_set = instruction_set;
   std::unique_ptr<DramCache> cache;
   ThrowIfError(DramCache::Open(options, pool, &cache));
   return cache;
-}
-
-void CheckShape(bool is_right, const char* what) {
-  if (!is_right) throw nb::value_error(what);
 }
 
 int64_t RowsOf(const DramCache& cache, const nb::ndarray<>& rows, size_t count) {
@@ -126,25 +67,6 @@ nb::dict Stats(const DramCache& cache) {
   stats["capacity_rows"] = cache.shape().num_slots();
   return stats;
 }
-
-template <typename T>
-nb::ndarray<nb::numpy, T> View(T* data, std::initializer_list<size_t> shape, nb::handle owner) {
-  return nb::ndarray<nb::numpy, T>(data, shape, owner);
-}
-
-// A new numpy vector that owns its memory.
-template <typename T>
-struct NewVector {
-  explicit NewVector(size_t count) : count(count), data(std::make_unique<T[]>(count)) {}
-
-  nb::ndarray<nb::numpy, T> Give() {
-    nb::capsule owner(data.get(), [](void* memory) noexcept { delete[] static_cast<T*>(memory); });
-    return View(data.release(), {count}, owner);
-  }
-
-  size_t count;
-  std::unique_ptr<T[]> data;
-};
 
 void BindPlan(nb::module_& module) {
   nb::class_<BatchPlan>(module, "BatchPlan")
@@ -188,13 +110,16 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
             return cache.Pull(keys.data(), static_cast<int64_t>(keys.size()), &plan, out.data());
           },
           "plan"_a, "keys"_a.noconvert(), "out"_a.noconvert())
-      .def("find", &DramCache::Find, "plan"_a, "first"_a, "count"_a, Unlocked())
+      .def(
+          "find",
+          [](DramCache& cache, BatchPlan& plan, int64_t first, int64_t count) {
+            cache.Find(&plan, first, count);
+          },
+          "plan"_a, "first"_a, "count"_a, Unlocked())
       .def("reserve", &DramCache::Reserve, "plan"_a, Unlocked())
       .def("cancel", &DramCache::Cancel, "plan"_a, Unlocked())
       .def("abandon", &DramCache::Abandon, "plan"_a, Unlocked())
       .def("release", &DramCache::Release, "plan"_a, Unlocked())
-      .def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
-      .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())
       .def("is_current", &DramCache::IsCurrent, "plan"_a)
       .def(
           "victims",
@@ -237,14 +162,16 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
 }
 
 void BindUpdates(nb::class_<DramCache>& cls) {
-  cls.def(
-         "sum_gradients",
-         [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients) {
-           RowsOf(cache, nb::ndarray<>(gradients), static_cast<size_t>(plan.num_occurrences()));
-           nb::gil_scoped_release unlocked;
-           return cache.SumGradients(&plan, gradients.data());
-         },
-         "plan"_a, "grads"_a.noconvert())
+  cls.def("create", &DramCache::Create, "plan"_a, "lr"_a, Unlocked())
+      .def("apply", &DramCache::Apply, "plan"_a, "lr"_a, Unlocked())
+      .def(
+          "sum_gradients",
+          [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients) {
+            RowsOf(cache, nb::ndarray<>(gradients), static_cast<size_t>(plan.num_occurrences()));
+            nb::gil_scoped_release unlocked;
+            return cache.SumGradients(&plan, gradients.data());
+          },
+          "plan"_a, "grads"_a.noconvert())
       .def(
           "push",
           [](DramCache& cache, BatchPlan& plan, Matrix<const float> gradients, float lr) {
@@ -270,6 +197,30 @@ void BindUpdates(nb::class_<DramCache>& cls) {
             cache.Assign(&plan, rows.data(), state ? state->data() : nullptr, lr);
           },
           "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a);
+}
+
+void BindImages(nb::class_<DramCache>& cls) {
+  const auto check = [](const DramCache& cache, const BatchPlan& plan, const nb::ndarray<>& rows) {
+    CheckShape(rows.shape(0) == static_cast<size_t>(plan.window_size()) &&
+                   rows.shape(1) == static_cast<size_t>(cache.layout().row_bytes()),
+               "images uint8 [keys of the window, row_bytes] are needed");
+  };
+  cls.def(
+         "read_rows",
+         [check](DramCache& cache, BatchPlan& plan, Matrix<uint8_t> rows) {
+           check(cache, plan, nb::ndarray<>(rows));
+           nb::gil_scoped_release unlocked;
+           cache.ReadRows(&plan, rows.data());
+         },
+         "plan"_a, "images"_a.noconvert())
+      .def(
+          "write_rows",
+          [check](DramCache& cache, BatchPlan& plan, Matrix<const uint8_t> rows) {
+            check(cache, plan, nb::ndarray<>(rows));
+            nb::gil_scoped_release unlocked;
+            cache.WriteRows(&plan, rows.data());
+          },
+          "plan"_a, "images"_a.noconvert());
 }
 
 void BindRows(nb::class_<DramCache>& cls) {
@@ -338,6 +289,7 @@ void BindProperties(nb::class_<DramCache>& cls) {
       .def_prop_ro("epoch", &DramCache::epoch)
       .def_prop_ro("num_rows", &DramCache::num_rows)
       .def_prop_ro("num_fresh", &DramCache::num_fresh)
+      .def_prop_ro("num_created", &DramCache::num_created)
       .def_prop_ro("num_dirty", &DramCache::num_dirty)
       .def_prop_ro("pins", &DramCache::num_pins);
 }
@@ -379,6 +331,7 @@ void BindDramCache(nb::module_& module) {
   BindProperties(cls);
   BindBatchVerbs(cls);
   BindUpdates(cls);
+  BindImages(cls);
   BindRows(cls);
   module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());

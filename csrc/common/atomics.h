@@ -94,8 +94,7 @@ HPS_HD uint8_t AtomicChange(uint8_t* ptr, Change change) {
   uint32_t before = AtomicLoad(word);
   for (;;) {
     const auto byte = static_cast<uint8_t>(before >> shift);
-    const uint32_t wanted =
-        (before & ~(uint32_t{255} << shift)) | uint32_t{change(byte)} << shift;
+    const uint32_t wanted = (before & ~(uint32_t{255} << shift)) | uint32_t{change(byte)} << shift;
     if (wanted == before) return byte;
     const uint32_t found = AtomicExchangeIf(word, before, wanted);
     if (found == before) return byte;

@@ -97,6 +97,18 @@ class BatchPlan {
     for (int i = 0; i < num_workers_; ++i) task(&workers_[i].batch);
   }
 
+  // Runs task(worker, first) for each worker, `first` being where its part of the window begins in
+  // the order of the window's unique keys.
+  template <class Task>
+  void ForWindow(ThreadPool* pool, Task task) {
+    int64_t first = 0;
+    ForWorkersInTurn([&](WorkerBatch* worker) {
+      worker->result = first;
+      first += worker->window_end - worker->window_begin;
+    });
+    ForWorkers(pool, [&](WorkerBatch* worker) { task(worker, worker->result); });
+  }
+
   // The window becomes unique keys [first, first + count), counted over the workers in turn.
   void SetWindow(int64_t first, int64_t count);
   // Makes room for what reserve needs to know about the window's missing keys.

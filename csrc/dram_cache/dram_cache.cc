@@ -5,39 +5,15 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "table/table_shape.h"
 
 namespace hps {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kBucketsPerPartWanted = 32;  // fewer make parts of uneven load
-constexpr int64_t kTicksPerTurn = 64;          // the clock ticks once 1/64 of the slots were used
+constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots were used
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// Bytes of everything but rows, for one bucket.
-constexpr int64_t kBucketOverhead = kBucketSlots * (1 + sizeof(SlotMark) + 1) + 1;
-
-Status ChooseShape(const DramCacheOptions& options, TableShape* shape) {
-  const int64_t row_bytes = options.layout.row_bytes();
-  const int64_t bucket_bytes = kBucketSlots * row_bytes + kBucketOverhead;
-  // The spill counts are rounded up to a cache line, and a page may be lost at the end.
-  const int64_t buckets = (options.capacity_bytes - kPage - 64) / bucket_bytes;
-  if (buckets < kMinBucketsPerPart) {
-    return Status(StatusCode::kConfig,
-                  "a cache of " + std::to_string(options.capacity_bytes) + " bytes for rows of " +
-                      std::to_string(row_bytes) + " bytes is too small; the least is " +
-                      std::to_string(kMinBucketsPerPart * bucket_bytes + kPage + 64) + " bytes");
-  }
-  int64_t parts = 1;
-  int32_t bits = 0;
-  while (parts < kMaxParts && buckets / (2 * parts) >= kBucketsPerPartWanted) {
-    parts *= 2;
-    ++bits;
-  }
-  *shape = TableShape{parts, buckets / parts, bits, row_bytes};
-  return Status::Ok();
-}
 
 const BatchLoops* ChooseLoops(const std::string& name) {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
@@ -63,7 +39,10 @@ Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
                                            "' is unknown or this processor lacks it; use 'auto'");
   }
   std::unique_ptr<DramCache> made(new DramCache(options, loops, pool));
-  HPS_RETURN_IF_ERROR(ChooseShape(options, &made->view_.table.shape));
+  // The spill counts are rounded up to a cache line, and a page may be lost at the end.
+  const TableOverhead overhead = {kBucketMarkBytes, kPage + 64};
+  HPS_RETURN_IF_ERROR(ChooseShape(options.capacity_bytes, options.layout.row_bytes(), overhead,
+                                  &made->view_.table.shape));
   HPS_RETURN_IF_ERROR(made->MapTable());
   *cache = std::move(made);
   return Status::Ok();
@@ -74,7 +53,7 @@ Status DramCache::MapTable() {
   const int64_t slots = table.shape.num_slots();
   const int64_t spill_bytes = RoundUp(table.shape.num_buckets(), 64);
   const int64_t rows_bytes = slots * table.shape.row_bytes;
-  const int64_t bytes = rows_bytes + slots * (kBucketOverhead / kBucketSlots) + spill_bytes;
+  const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
   table.rows = memory_.data();
@@ -141,7 +120,7 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
-  plan->SetWindow(first, count);
+  plan->SetWindow(first, count < 0 ? plan->num_unique() - first : count);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker); });
   return CountFound(plan);
 }
@@ -322,6 +301,7 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { num_unfound += worker->num_dirtied; });
   num_rows_ += base - num_unfound;
   (create ? num_rows_ : num_fresh_) += num_unfound;
+  if (create) num_created_ += num_unfound;
   if (create) num_dirty_ += num_unfound;
   plan->state = BatchPlan::State::kPinned;
 }
@@ -389,6 +369,7 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
 void DramCache::MarkUpdated(BatchPlan* plan) {
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     num_fresh_ -= worker->result;
+    num_created_ += worker->result;
     num_rows_ += worker->result;
     num_dirty_ += worker->num_dirtied;
   });

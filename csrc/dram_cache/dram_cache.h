@@ -35,7 +35,15 @@ struct DramCacheCounters {
   int64_t second_bucket = 0;  // rows taken into their second bucket
 };
 
-enum class Presence : uint8_t { kAbsent = 0, kStored = 1, kFresh = 2, kStoredDirty = 3 };
+// kPending: a batch has taken a slot for the key and its row has not arrived; whether it is stored
+// is to be asked below.
+enum class Presence : uint8_t {
+  kAbsent = 0,
+  kStored = 1,
+  kFresh = 2,
+  kStoredDirty = 3,
+  kPending = 4,
+};
 
 class DramCache {
  public:
@@ -48,8 +56,8 @@ class DramCache {
   // the number of missing keys. Keys that hardly repeat are looked up without deduplicating them;
   // if none is missing the plan is empty afterwards.
   int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out);
-  // Looks up unique keys [first, first + count), the plan's window from now on. Returns the
-  // missing.
+  // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
+  // plan's window from now on. Returns the missing.
   int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
   // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
   // changed.
@@ -73,6 +81,10 @@ class DramCache {
   void Assign(BatchPlan* plan, const float* rows, const float* state, float lr);
   // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
   int64_t Create(BatchPlan* plan, float lr);
+  // Copies the window's row images, in the order of its unique keys, to rows [window, row_bytes].
+  void ReadRows(BatchPlan* plan, uint8_t* rows);
+  // Sets the window's rows from images in that order; they are stored and dirty then.
+  void WriteRows(BatchPlan* plan, const uint8_t* rows);
   // What absent keys read as, into out [count, dim]; takes no slot.
   void InitialWeights(const uint64_t* keys, int64_t count, float* out) const;
 
@@ -94,6 +106,8 @@ class DramCache {
   int64_t memory_bytes() const { return memory_.bytes(); }
   int64_t num_rows() const { return num_rows_; }
   int64_t num_fresh() const { return num_fresh_; }
+  // Fresh rows that were stored since the cache was made; never falls.
+  int64_t num_created() const { return num_created_; }
   int64_t num_dirty() const { return num_dirty_; }
   int64_t num_pins() const { return num_pins_; }
   uint64_t epoch() const { return epoch_; }
@@ -120,6 +134,7 @@ class DramCache {
   DramCacheCounters counters_;
   int64_t num_rows_ = 0;  // stored rows here: neither fresh nor pending
   int64_t num_fresh_ = 0;
+  int64_t num_created_ = 0;
   int64_t num_dirty_ = 0;
   int64_t num_pins_ = 0;
   int64_t used_since_tick_ = 0;

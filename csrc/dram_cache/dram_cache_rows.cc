@@ -91,6 +91,34 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
   return created;
 }
 
+void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
+  HPS_CHECK(IsCurrent(*plan));
+  const auto row_bytes = static_cast<size_t>(shape().row_bytes);
+  plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
+    uint8_t* dst = rows + first * shape().row_bytes;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, dst += row_bytes) {
+      std::memcpy(dst, RowAt(view_.table, worker->slots[id]), row_bytes);
+    }
+  });
+}
+
+void DramCache::WriteRows(BatchPlan* plan, const uint8_t* rows) {
+  HPS_CHECK(IsCurrent(*plan));
+  const auto row_bytes = static_cast<size_t>(shape().row_bytes);
+  plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
+    const uint8_t* src = rows + first * shape().row_bytes;
+    worker->result = 0;
+    worker->num_dirtied = 0;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, src += row_bytes) {
+      const int64_t slot = worker->slots[id];
+      HPS_CHECK(std::memcmp(src, &worker->keys[id], sizeof(uint64_t)) == 0);
+      std::memcpy(RowAt(view_.table, slot), src, row_bytes);
+      MarkOne(view_.table, slot, worker);
+    }
+  });
+  MarkUpdated(plan);
+}
+
 void DramCache::InitialWeights(const uint64_t* keys, int64_t count, float* out) const {
   const DefaultFloatMode mode;
   const HostLanes<0> lanes{view_.dim};
@@ -104,7 +132,8 @@ Presence DramCache::Contains(uint64_t key) const {
   const int64_t slot = FindOne(HostGroup{}, table, PlaceOfHash(table.shape, MixKey(key)), key);
   if (slot == kNoSlot) return Presence::kAbsent;
   const uint8_t flags = table.marks[slot].flags;
-  if (flags & (kFresh | kPending)) return Presence::kFresh;
+  if (flags & kPending) return Presence::kPending;
+  if (flags & kFresh) return Presence::kFresh;
   return flags & kDirty ? Presence::kStoredDirty : Presence::kStored;
 }
 

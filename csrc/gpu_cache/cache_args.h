@@ -33,14 +33,15 @@ inline constexpr int64_t kCountersAStripe = 16;
 inline constexpr int64_t kCounterStripes = 64;
 inline constexpr int64_t kNumCounterWords = kCountersAStripe * kCounterStripes;
 
-inline constexpr uint8_t kExporting = 8;  // flag of a slot: its row, as it stands, is on its way down
+inline constexpr uint8_t kExporting =
+    8;  // flag of a slot: its row, as it stands, is on its way down
 
 // The clock by which rows age: it ticks with use, once 1/kTicksPerTurn of the slots were used.
 struct CacheClock {
   int64_t used_since_tick;
-  int64_t sweep_bucket;  // where the sweep of the last tick began
-  int64_t num_swept;     // buckets that the last use has to sweep; 0 if it did not tick
-  uint32_t now;          // only its lowest byte counts
+  int64_t sweep_bucket;   // where the sweep of the last tick began
+  int64_t num_swept;      // buckets that the last use has to sweep; 0 if it did not tick
+  uint32_t now;           // only its lowest byte counts
   uint32_t keeps_stamps;  // 0 while an eighth of the slots is free: no row has to give way
 };
 inline constexpr int64_t kTicksPerTurn = 64;
@@ -70,8 +71,8 @@ struct BatchNumbers {
   uint32_t refused;  // not 0: the last reserve took nothing
   uint32_t culprit;  // smallest id whose summed gradient is not finite, or kNoCulprit
   uint32_t num_listed[kNumGroupings];
-  uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done, and
-                                  // the next one may help; at 0: before round 1
+  uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done,
+                                  // and the next one may help; at 0: before round 1
   uint32_t num_pinned_erased;     // keys that an erase found pinned
 };
 
@@ -91,17 +92,17 @@ struct BatchArgs {
   const uint64_t* keys;
   int64_t num_occurrences;  // L, below 2^31
   BatchNumbers* numbers;
-  uint32_t* id_table;     // [id_mask + 1] positions; all ones (kNoPosition) before a batch
-  uint64_t id_mask;       // a power of two less one; room for twice L at least
-  uint32_t* places;       // [L] entry of the id table that stands for an occurrence's key
-  int32_t* first_ranks;   // [L] flag, then rank, of a key's first occurrence
-  uint32_t* inverse;      // [L] id of each occurrence
-  uint64_t* unique_keys;  // [N]
-  int64_t* slots;         // [N] slot of each key, or kNoSlot; valid in the window
-  uint8_t* pinned;        // [N] 1 where the reserve under way pinned a row that was here
-  int32_t* missing_ranks;  // [window] flag, then rank, of keys without a slot
-  uint32_t* missing;       // [M] ids
-  uint64_t* missing_keys;  // [M]
+  uint32_t* id_table;         // [id_mask + 1] positions; all ones (kNoPosition) before a batch
+  uint64_t id_mask;           // a power of two less one; room for twice L at least
+  uint32_t* places;           // [L] entry of the id table that stands for an occurrence's key
+  int32_t* first_ranks;       // [L] flag, then rank, of a key's first occurrence
+  uint32_t* inverse;          // [L] id of each occurrence
+  uint64_t* unique_keys;      // [N]
+  int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window
+  uint8_t* pinned;            // [N] 1 where the reserve under way pinned a row that was here
+  int32_t* missing_ranks;     // [window] flag, then rank, of keys without a slot
+  uint32_t* missing;          // [M] ids
+  uint64_t* missing_keys;     // [M]
   Reservation* reservations;  // [M]; slot kNoSlot until taken
   uint8_t* emptier;           // [M] 1: round 2 looks into the second bucket
   BucketLists first_lists;    // by first bucket
@@ -146,9 +147,7 @@ HPS_HD int64_t WindowId(const BatchArgs& batch, int64_t i) {
   return batch.numbers->window_first + i;
 }
 
-HPS_HD bool IsInWindow(const BatchArgs& batch, int64_t i) {
-  return i < batch.numbers->window_size;
-}
+HPS_HD bool IsInWindow(const BatchArgs& batch, int64_t i) { return i < batch.numbers->window_size; }
 
 #if defined(__CUDACC__)
 using MarkBits = uint16_t;

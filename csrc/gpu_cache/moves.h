@@ -155,15 +155,17 @@ HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
     group.for_each(cache.dim, [&](int64_t d) { out[d] = 0.0f; });
   } else if (is_wide && end - first <= kRunLength) {
     group.for_each(cache.dim / 4, [&](int64_t d) {
-      PieceAt(out, d) = AddTerms<Piece>(first, end, [&](int64_t position) {
-                          return weigh(PieceAt(weights_of(position), d), position);
-                        }) / divisor;
+      PieceAt(out, d) = AddTerms<Piece>(first, end,
+                                        [&](int64_t position) {
+                                          return weigh(PieceAt(weights_of(position), d), position);
+                                        }) /
+                        divisor;
     });
   } else {
     group.for_each(cache.dim, [&](int64_t d) {
-      out[d] = AddRuns(first, end, [&](int64_t position) {
-                 return weigh(weights_of(position)[d], position);
-               }) / divisor;
+      out[d] = AddRuns(first, end,
+                       [&](int64_t position) { return weigh(weights_of(position)[d], position); }) /
+               divisor;
     });
   }
 }

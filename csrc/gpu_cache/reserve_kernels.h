@@ -1,5 +1,5 @@
-// Reserving slots for the missing keys of a batch: pins, the six phases of csrc/table/reserve.h with
-// a lane group for each bucket, victims, and the way back.
+// Reserving slots for the missing keys of a batch: pins, the six phases of csrc/table/reserve.h
+// with a lane group for each bucket, victims, and the way back.
 //
 // Above it: kernels.h. Below it: csrc/table/reserve.h. Order of the kernels, none of which the host
 // has to wait for (one that has nothing to do returns at once):
@@ -27,10 +27,10 @@ enum Grouping : int32_t { kByFirst = 0, kByEmptier = 1, kBySecond = 2, kBySecond
 struct ReserveArgs {
   CacheArgs cache;
   BatchArgs batch;
-  int64_t bound;      // work items: window_size or more
-  uint8_t* victims;   // [bound, row_bytes] or null while the rounds run
-  int32_t grouping;   // of the grouping kernels
-  int32_t round;      // of PlaceBucket: 1 to 6
+  int64_t bound;     // work items: window_size or more
+  uint8_t* victims;  // [bound, row_bytes] or null while the rounds run
+  int32_t grouping;  // of the grouping kernels
+  int32_t round;     // of PlaceBucket: 1 to 6
 };
 
 inline namespace HPS_BUILD {
@@ -109,9 +109,8 @@ HPS_HD void CountInBucketOne(Group group, const ReserveArgs& args, int64_t i) {
     const bool is_second = EmptierBucket(group, args.cache.table, place) == place.second;
     group.elect([&] { batch.emptier[i] = is_second; });
   }
-  group.elect([&] {
-    *arrival = AtomicAdd(args.cache.bucket_lists + 2 * BucketOf(args, i), uint32_t{1});
-  });
+  group.elect(
+      [&] { *arrival = AtomicAdd(args.cache.bucket_lists + 2 * BucketOf(args, i), uint32_t{1}); });
 }
 
 // i: an entry, below bound. Where the lists lie depends on who comes first, what is in them not.
@@ -163,8 +162,8 @@ HPS_HD bool PlaceList(Group group, const ReserveArgs& args, int64_t bucket, cons
     });
     if (entry == ~uint32_t{0}) return false;
     if (slots == 0 || room <= 0) return true;
-    const int place = args.round >= 5 ? FirstVictim(group, table, bucket, slots, now)
-                                      : LowestBit(slots);
+    const int place =
+        args.round >= 5 ? FirstVictim(group, table, bucket, slots, now) : LowestBit(slots);
     slots &= ~(uint64_t{1} << place);
     --room;
     after = entry + 1;

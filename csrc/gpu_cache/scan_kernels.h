@@ -11,9 +11,9 @@ namespace hps {
 
 struct KeysArgs {
   CacheArgs cache;
-  const uint64_t* keys;   // [count]
-  uint8_t* presence;      // [count] 0 absent, 1 stored, 2 fresh or pending, 3 stored and dirty
-  int64_t* slots;         // [count] scratch of erase
+  const uint64_t* keys;    // [count]
+  uint8_t* presence;       // [count] 0 absent, 1 stored, 2 fresh or pending, 3 stored and dirty
+  int64_t* slots;          // [count] scratch of erase
   uint32_t* first_pinned;  // number of the first key that an erase finds pinned; all ones before
 };
 

@@ -222,7 +222,8 @@ HPS_HD void NoteFailureOne(Group, const NoteFailureArgs& args, int64_t) {
 
 // i: below bound. A new row's state starts with the learning rate of its first update, not of the
 // read that brought it up: how long a row stays cached must not show in its bits. Compiled once an
-// optimizer, which must be the cache's: one kernel for all would need the registers of the greediest.
+// optimizer, which must be the cache's: one kernel for all would need the registers of the
+// greediest.
 template <OptimizerKind kKind, class Group>
 HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;

@@ -6,8 +6,8 @@
 //     int size()                            the width
 //     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read
 //     void set(float* column, f)            column[d] = f(d) for every d
-//     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed tree
-//     void scalar(f)                        f() by one lane; for what a row has once
+//     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
+//     tree void scalar(f)                        f() by one lane; for what a row has once
 #pragma once
 
 #include "common/portable.h"

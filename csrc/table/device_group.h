@@ -2,9 +2,9 @@
 // HostGroup.
 //
 // Above it: the kernels of gpu_cache. Below it: __ballot_sync, __shfl_sync, __syncwarp, threadIdx,
-// as nvcc and NVRTC know them, or as tests/native/simt_emulator.h makes them on the host. Every lane
-// of a group has to come to every verb but for_each and elect; what it does in between is its own.
-// Blocks have one dimension.
+// as nvcc and NVRTC know them, or as tests/native/simt_emulator.h makes them on the host. Every
+// lane of a group has to come to every verb but for_each and elect; what it does in between is its
+// own. Blocks have one dimension.
 #pragma once
 
 #include "table/probe.h"

@@ -8,8 +8,8 @@
 //   round 2   free slots of whichever of the two buckets was emptier after round 1
 //   round 3   any free slot of the first, then of the second; else the first bucket's victim, then
 //             the second's
-// A slot taken is pinned at once. Rows are not touched before a batch has all its slots, so one that
-// does not fit is undone without a trace.
+// A slot taken is pinned at once. Rows are not touched before a batch has all its slots, so one
+// that does not fit is undone without a trace.
 #pragma once
 
 #include "table/probe.h"

@@ -14,7 +14,7 @@ struct alignas(16) Piece {
   float at[4];
 };
 #else
-struct alignas(16) __attribute__((may_alias)) Piece {
+struct __attribute__((may_alias, aligned(16))) Piece {
   float at[4];
 };
 #endif
@@ -27,8 +27,8 @@ HPS_HD Piece operator*(const Piece& piece, float factor) {
   return {{piece.at[0] * factor, piece.at[1] * factor, piece.at[2] * factor, piece.at[3] * factor}};
 }
 HPS_HD Piece operator/(const Piece& piece, float divisor) {
-  return {{piece.at[0] / divisor, piece.at[1] / divisor, piece.at[2] / divisor,
-           piece.at[3] / divisor}};
+  return {
+      {piece.at[0] / divisor, piece.at[1] / divisor, piece.at[2] / divisor, piece.at[3] / divisor}};
 }
 
 HPS_HD bool IsPieceAligned(const void* ptr) { return (reinterpret_cast<uint64_t>(ptr) & 15) == 0; }

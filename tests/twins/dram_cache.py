@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.errors import ConfigError
+from hps.row_cache import DIRTY, FRESH, PENDING, STORED
 from hps.row_layout import RowLayout
 from tests.twins import row_math
 
@@ -107,6 +108,8 @@ class TwinDramCache:
         self.slot_pins = np.zeros(self.capacity_rows, np.int64)
         self.dirty = np.zeros(self.capacity_rows, bool)
         self.fresh = np.zeros(self.capacity_rows, bool)
+        self.pending = np.zeros(self.capacity_rows, bool)
+        self.num_created = 0
         self.clock = self.epoch = self.evictions = self.write_backs = 0
 
     @property
@@ -136,10 +139,10 @@ class TwinDramCache:
 
     def pull(self, plan: TwinPlan, keys: Keys, out: Floats) -> int:
         self.make_plan(keys, plan)
-        missing = self.find(plan, 0, plan.num_unique)
-        if not missing:
+        self.find(plan, 0, -1)
+        if not plan.num_missing:
             self.gather(plan, out)
-        return missing
+        return plan.num_missing
 
     def is_current(self, plan: TwinPlan) -> bool:
         return plan.is_resolved and (bool(plan.pinned) or plan.epoch == self.epoch)
@@ -152,7 +155,8 @@ class TwinDramCache:
             self.apply(plan, lr)
         return culprit
 
-    def find(self, plan: TwinPlan, first: int, count: int) -> int:
+    def find(self, plan: TwinPlan, first: int, count: int) -> None:
+        count = plan.num_unique - first if count < 0 else count
         plan.window = range(first, first + count)
         plan.missing = []
         for i in plan.window:
@@ -161,7 +165,6 @@ class TwinDramCache:
                 plan.missing.append(i)
         plan.is_resolved = count == plan.num_unique and not plan.missing
         plan.epoch = self.epoch
-        return len(plan.missing)
 
     def reserve(self, plan: TwinPlan) -> bool:
         held = {plan.slots[i] for i in plan.window if plan.slots[i] >= 0}
@@ -181,6 +184,7 @@ class TwinDramCache:
             self.rows[slot] = 0
             self.rows[slot].view(np.uint64)[0] = plan.unique_keys[i]
             self.slot_of[int(plan.unique_keys[i])] = slot
+            self.pending[slot] = True
             plan.slots[i] = slot
             plan.reserved.append((slot, victim))
             self.epoch += 1
@@ -211,6 +215,7 @@ class TwinDramCache:
         weights = row_math.initial_weights(*self.initializer, keys, self.dim)
         for n, i in enumerate(plan.missing):
             slot = plan.slots[i]
+            self.pending[slot] = False
             if found[n]:
                 self.rows[slot] = rows[n]
             else:
@@ -226,6 +231,7 @@ class TwinDramCache:
         if not plan.is_filled:
             for slot, victim in plan.reserved:
                 del self.slot_of[int(self.rows[slot].view(np.uint64)[0])]
+                self.pending[slot] = False
                 if victim is None:
                     self.free.append(slot)
                 else:
@@ -254,9 +260,13 @@ class TwinDramCache:
         rows = self.rows[fresh].view(np.float32)
         row_math.start_state(self.kind, rows, self.dim, lr, self.hyperparameters)
         self.rows[fresh] = rows.view(np.uint8)
-        self.fresh[fresh] = False
-        self.dirty[fresh] = True
+        self._mark_updated(fresh)
         return len(fresh)
+
+    def _mark_updated(self, slots: list[int]) -> None:
+        self.num_created += int(self.fresh[slots].sum())
+        self.fresh[slots] = False
+        self.dirty[slots] = True
 
     def _window_slots(self, plan: TwinPlan) -> list[int]:
         return [plan.slots[i] for i in plan.window]
@@ -284,7 +294,16 @@ class TwinDramCache:
         sums = plan.sums[plan.window.start : plan.window.stop]
         row_math.update_rows(self.kind, rows, sums, self.dim, lr, self.hyperparameters)
         self.rows[slots] = rows.view(np.uint8)
-        self.dirty[slots] = True
+        self._mark_updated(slots)
+
+    def read_rows(self, plan: TwinPlan, images: Bytes) -> None:
+        images[:] = self.rows[self._window_slots(plan)]
+
+    def write_rows(self, plan: TwinPlan, images: Bytes) -> None:
+        slots = self._window_slots(plan)
+        assert np.array_equal(images[:, :8], self.rows[slots][:, :8])
+        self.rows[slots] = images
+        self._mark_updated(slots)
 
     def assign(self, plan: TwinPlan, rows: Floats, state: Floats | None, lr: float) -> None:
         where, unique = plan.positions()
@@ -298,15 +317,17 @@ class TwinDramCache:
                 row[2 : 2 + scalars] = state[position, :scalars]
                 vectors = state[position, scalars:]
                 row[4 + self.dim : 4 + self.dim + len(vectors)] = vectors
-            self.fresh[plan.slots[i]] = False
-            self.dirty[plan.slots[i]] = True
+            self._mark_updated([plan.slots[i]])
 
     def contains(self, keys: Keys) -> Bytes:
         result = np.zeros(len(keys), np.uint8)
         for i, key in enumerate(keys.tolist()):
             slot = self.slot_of.get(key, -1)
             if slot >= 0:
-                result[i] = 2 if self.fresh[slot] else 3 if self.dirty[slot] else 1
+                stored = DIRTY if self.dirty[slot] else STORED
+                result[i] = FRESH if self.fresh[slot] else stored
+                if self.pending[slot]:
+                    result[i] = PENDING
         return result
 
     def erase(self, keys: Keys) -> Bytes:
@@ -329,7 +350,7 @@ class TwinDramCache:
             if count == len(rows):
                 return count, slot
             wanted = self.dirty[slot] if what == "dirty" else not self.fresh[slot]
-            if slot in taken and wanted:
+            if slot in taken and wanted and not self.pending[slot]:
                 rows[count] = self.rows[slot]
                 count += 1
         return count, -1

@@ -1,0 +1,121 @@
+// GpuCache: the rows of one table that a device holds, as the host can run it: the device's own
+// algorithms, looped over on host memory.
+//
+// Above it: ParameterServer, through the bindings. Below it: kernels.h, the bodies that the CUDA
+// cache launches. It keeps the same contract as DramCache (hps/row_cache.py), verb by verb, and
+// takes the same slots; a batch goes through
+//     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
+//     Gather / Pool / Apply / Assign, Release
+// Verbs are serialised by the caller and run in parallel inside. Owns its memory; the thread pool
+// is shared.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/thread_pool.h"
+#include "gpu_cache/gpu_plan.h"
+#include "gpu_cache/table_memory.h"
+#include "table/host_memory.h"
+
+namespace hps {
+
+struct GpuCacheOptions {
+  RowLayout layout;
+  OptimizerNumbers numbers;
+  InitializerSpec initializer;
+  int64_t capacity_bytes = 0;
+};
+
+// Bags of a batch, feature-major; the order of their sums is hps/pooling.py's.
+struct BagsView {
+  const int64_t* offsets;  // [num_features * num_examples + 1]
+  const float* weights;    // [L] or null
+  int64_t num_examples;
+  int64_t num_features;
+  bool is_mean;
+};
+
+class GpuCache {
+ public:
+  // kConfig if the budget is too small for a table, kCapacity if the machine has not the memory.
+  static Status Open(const GpuCacheOptions& options, ThreadPool* pool,
+                     std::unique_ptr<GpuCache>* cache);
+
+  void MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan);
+  // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
+  // the number of missing keys.
+  int64_t Pull(const uint64_t* keys, int64_t count, GpuPlan* plan, float* out);
+  // Looks up unique keys [first, first + count), the plan's window from now on; a negative count is
+  // all from `first` on.
+  void Find(GpuPlan* plan, int64_t first, int64_t count);
+  // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
+  // changed.
+  bool Reserve(GpuPlan* plan);
+  // Takes back a Reserve that was not filled: victims return, pins drop.
+  void Cancel(GpuPlan* plan);
+  // Takes back what the plan holds, however far it came: Cancel, Release or nothing.
+  void Abandon(GpuPlan* plan);
+  // Puts rows of the missing keys in place, in the order of plan->missing_keys(); where found[i] is
+  // 0 the row is initialised: fresh, or stored and dirty if `create`.
+  void Fill(GpuPlan* plan, const uint8_t* rows, const uint8_t* found, float lr, bool create);
+  void Release(GpuPlan* plan);
+
+  // Copies the window's embeddings to all their positions in out [L, dim].
+  void Gather(const GpuPlan& plan, float* out);
+  // Sums or means of bags, of a window that is the whole batch, into out [examples, features *
+  // dim].
+  void Pool(const GpuPlan& plan, const BagsView& bags, float* out);
+  // Row images [window, row_bytes] of a pinned window, in the plan's order; writing makes the rows
+  // dirty and stored.
+  void ReadRows(const GpuPlan& plan, uint8_t* images);
+  void WriteRows(const GpuPlan& plan, const uint8_t* images);
+  // Sums gradients [L, dim] per unique key. The first unique key with a non-finite sum, or -1.
+  int64_t SumGradients(GpuPlan* plan, const float* gradients);
+  void Apply(GpuPlan* plan, float lr);
+  // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
+  // null to start it anew.
+  void Assign(GpuPlan* plan, const float* rows, const float* state, float lr);
+  // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
+  int64_t Create(GpuPlan* plan, float lr);
+  // What absent keys read as, into out [count, dim]; takes no slot.
+  void InitialWeights(const uint64_t* keys, int64_t count, float* out);
+
+  // presence[i]: 0 absent, 1 stored, 2 fresh, 3 stored and dirty.
+  void Contains(const uint64_t* keys, int64_t count, uint8_t* presence);
+  // Drops keys; presence[i] as Contains before it. kConfig, and nothing changed, if one is pinned.
+  Status Erase(const uint64_t* keys, int64_t count, uint8_t* presence);
+  // Copies stored rows (only dirty ones, which it marks, if `dirty_only`) from slot `cursor` on, up
+  // to `most`; returns how many and moves the cursor behind the last slot looked at (-1 at the
+  // end).
+  int64_t Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t* rows);
+  // The dirty rows that a scan copied from slots [first, last), and that have not changed since,
+  // are safely below; last < 0 means to the end.
+  void MarkClean(int64_t first, int64_t last);
+  void Clear();
+
+  bool IsCurrent(const GpuPlan& plan) const;
+  const RowLayout& layout() const { return options_.layout; }
+  const TableShape& shape() const { return args_.table.shape; }
+  const CacheArgs& args() const { return args_; }
+  int64_t memory_bytes() const { return memory_.bytes(); }
+  int64_t count(CacheCounter counter) const { return CountOf(args_, counter); }
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  GpuCache(const GpuCacheOptions& options, ThreadPool* pool);
+
+  void RunRounds(ReserveArgs args);
+  static void SortPositions(const GpuPlan& plan, const SumArgs& args);
+
+  const GpuCacheOptions options_;
+  ThreadPool* const pool_;
+  HostMemory memory_;
+  CacheArgs args_ = {};
+  Failure failure_ = {};  // never set: the host hears of a refused gradient at once
+  Array<int32_t> scan_ranks_;
+  Array<int64_t> erase_slots_;
+  uint64_t epoch_ = 1;
+};
+
+}  // namespace hps

@@ -1,0 +1,223 @@
+"""CutVerbs: the verbs of a ParameterServer that take, list and go back to cuts of the whole store.
+
+Above it: parameter_server.py, which is one. Below it: table_stack.py (dirty rows go down),
+checkpoint.py (the dense side), the store.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hps import checkpoint as cut
+from hps.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from hps.config import Config, TableConfig
+    from hps.table_stack import TableStack
+
+
+class CutVerbs:
+    """Checkpoint, restore and what goes with them; its fields are set by ParameterServer."""
+
+    config: "Config"
+    tables: "dict[str, TableConfig]"
+    learning_rates: dict[str, float]
+    num_open_pipelines: int
+    _lock: threading.RLock
+    _updates: threading.RLock
+    _store: Any
+    _stacks: "dict[str, TableStack]"
+    _other_tables: cut.OtherTables
+    _is_open: bool
+    _is_read_only: bool
+    _is_changed: bool
+
+    @property
+    def pins(self) -> int:
+        """Pins on all slots of all tables; 0 when no batch is in flight."""
+        with self._lock:
+            return sum(stack.num_pins for stack in self._stacks.values())
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Makes everything durable in one cut: rows, model, reader position, learning rates.
+
+        Waits for updates and keeps them waiting; reads and the fetches of other threads go on.
+
+        Args:
+            tag: its name; it replaces an older one of that name. None: kept by keep_last.
+            model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
+            reader: the position of a reader, as its state_dict() gives it; JSON.
+
+        Returns:
+            {"tag", "rows_written", "bytes", "seconds"}.
+
+        Raises:
+            ConfigError: a bad tag, or a model or reader that could not be read back; read-only
+            server. StoreError: disk full or an I/O error; the checkpoint before it stays the
+            newest.
+        """
+        with self._updates:
+            self._check_writable("checkpoint")
+            if tag is not None:
+                cut.check_tag(tag)
+            started = perf_counter()
+            extras = cut.encode_extras(
+                self.tables, self.learning_rates, model, reader, self._other_tables
+            )
+            bytes_written = sum(len(blob) for blob in extras.values())
+            rows_written = 0
+            for stack in self._stacks.values():
+                count = stack.write_back()
+                rows_written += count
+                bytes_written += count * stack.layout.row_bytes
+            self._store.checkpoint(tag, extras)
+            self._is_changed = False
+            seconds = perf_counter() - started
+            return {
+                "tag": tag,
+                "rows_written": rows_written,
+                "bytes": bytes_written,
+                "seconds": seconds,
+            }
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """Goes back to a checkpoint, which is the newest from now on.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+
+        Returns:
+            (model, reader) as they were given to checkpoint(), each None if it was not.
+
+        Raises:
+            ConfigError: no such checkpoint; a pipeline is open; read-only server.
+            CorruptionError: the checkpoint is damaged.
+        """
+        with self._updates, self._still():
+            self._check_writable("restore")
+            if self.num_open_pipelines or self.pins:
+                raise ConfigError(
+                    f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
+                    f"batches in flight; leave the pipeline's `with` block first"
+                )
+            # All that can fail is read before the store goes back; then only memory moves.
+            extras = self._store.extras(tag)
+            model, reader, rates = cut.decode_extras(extras)
+            other_tables = cut.OtherTables.of(extras, self.tables)
+            num_loads = self._store.num_loads
+            try:
+                self._store.restore(tag)
+            finally:
+                if self._store.num_loads != num_loads:  # also if an interrupt came after it
+                    for stack in self._stacks.values():
+                        stack.restart()
+            self._other_tables = other_tables
+            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+            self.learning_rates.update(known)
+            self._is_changed = False
+            return model, reader
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+
+        Raises:
+            ConfigError: no such checkpoint.
+            CorruptionError: the checkpoint is damaged.
+        """
+        with self._updates:
+            self._check_open()
+            model, reader, _ = cut.decode_extras(self._store.extras(tag))
+            return model, reader
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
+        with self._updates:
+            self._check_open()
+            listed: list[dict[str, Any]] = self._store.checkpoints()
+            return listed
+
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
+        """Lets go of a tagged checkpoint.
+
+        Returns:
+            The living readers of it, in words; its files stay until they close.
+
+        Raises:
+            ConfigError: no such checkpoint, or None; read-only server.
+        """
+        with self._updates:
+            self._check_writable("delete_checkpoint")
+            if tag is None:
+                raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
+            readers: list[str] = self._store.delete_checkpoint(tag)
+            return readers
+
+    def compact(self, table: str | None = None) -> dict[str, int]:
+        """Gives the space of overwritten and erased rows back now, rather than little by little.
+
+        Rows that are dirty in DRAM stay there. If nothing was stored since the newest checkpoint,
+        that one is renewed (a new id, all else the same) and its old files are gone when this
+        returns; else they go with the next checkpoint. Other kept checkpoints keep their files.
+
+        Args:
+            table: its name; None is all, also those that this server does not name.
+
+        Returns:
+            {"bytes_before", "bytes_after"}: of the store's files, kept checkpoints included.
+
+        Raises:
+            ConfigError: unknown table; read-only server. StoreError: the disk is full.
+            CorruptionError: a stored row is damaged; everything else has been compacted.
+
+        Cost: reads every segment with something dead in it, writes its live rows once.
+        """
+        with self._updates:
+            self._check_writable("compact")
+            if table is not None:
+                self._stack(table)
+            store = self._store
+        # Without the updates: pushes go on, too.
+        before = int(store.stats()["files_bytes"])
+        store.compact(table)
+        return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """While it is held no row of any table moves between the tiers."""
+        with ExitStack() as turns:
+            for stack in self._stacks.values():
+                turns.enter_context(stack.still())
+            yield
+
+    def _stack(self, table: str) -> "TableStack":
+        stack = self._stacks.get(table)
+        if stack is None or not self._is_open:
+            self._check_open()
+            raise ConfigError(f"there is no table {table!r}; the store has {sorted(self._stacks)}")
+        return stack
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreError(f"the server over {self.config.path} is closed; open it again")
+
+    def _check_writable(self, verb: str) -> None:
+        self._check_open()
+        if self._is_read_only:
+            raise ConfigError(
+                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
+                "it"
+            )
+
+    def _begin_change(self, verb: str) -> None:
+        self._check_writable(verb)
+        self._is_changed = True
