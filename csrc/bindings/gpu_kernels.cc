@@ -19,11 +19,13 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/cache_options.h"
+#include "bindings/translate.h"
 #include "common/float_mode.h"
 #include "gpu_cache/host_row_group.h"
 #include "gpu_cache/kernel_list.h"
+#include "gpu_cache/table_memory.h"
 
-namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace hps {
@@ -184,12 +186,34 @@ void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count)
   throw nb::value_error(("no kernel '" + kernel + "'").c_str());
 }
 
+// (bytes of memory that the cache takes, CacheArgs for that memory at address `base`)
+std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
+                                            const std::vector<double>& hyperparameters,
+                                            int64_t dim, int64_t capacity_bytes,
+                                            const std::string& initializer_kind,
+                                            std::pair<double, double> initializer_numbers,
+                                            uint64_t stream, uint64_t base) {
+  CacheArgs args = {};
+  args.kind = ParseOptimizer(optimizer_kind);
+  args.dim = static_cast<int32_t>(dim);
+  args.numbers = ParseNumbers(args.kind, hyperparameters);
+  args.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
+  TableMemory memory;
+  const RowLayout layout{args.kind, dim};
+  ThrowIfError(TableMemory::Plan(capacity_bytes, layout.row_bytes(), &memory));
+  memory.Bind(reinterpret_cast<uint8_t*>(base), &args);
+  return {memory.bytes, nb::bytes(&args, sizeof(args))};
+}
+
 }  // namespace
 
 void BindGpuKernels(nb::module_& module) {
   module.def("gpu_kernels", &DescribeKernels);
   module.def("gpu_kernel_source", [] { return std::string(kGpuKernelSource); });
   module.def("run_gpu_kernel", &RunKernel, "kernel"_a, "args"_a, "count"_a);
+  module.def("gpu_cache_args", &MakeCacheArgs, nb::kw_only(), "optimizer_kind"_a,
+             "hyperparameters"_a, "dim"_a, "capacity_bytes"_a, "initializer_kind"_a,
+             "initializer_numbers"_a, "stream"_a, "base"_a);
 }
 
 }  // namespace hps

@@ -52,9 +52,13 @@ class KernelArgs:
             )
         return self._dtypes[struct]
 
+    def struct_of(self, kernel: str) -> str:
+        """The name of the struct that a kernel is given."""
+        return self._arguments[kernel]
+
     def new(self, kernel: str) -> NDArray[Any]:
         """A zeroed argument struct of a kernel: an array of one, which is passed by value."""
-        return np.zeros(1, self.dtype(self._arguments[kernel]))
+        return np.zeros(1, self.dtype(self.struct_of(kernel)))
 
     def source(self) -> str:
         """The text of all kernels; the end of it holds the structs against this description."""
