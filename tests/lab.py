@@ -18,7 +18,7 @@ from hps.parameter_server import ParameterServer
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
-KINDS = ("twins", "native_dram", "native", "rocksdb")
+KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb")
 OPTIMIZERS: list[hps.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
@@ -32,7 +32,8 @@ TWIN_ROWS = 16
 class Lab:
     """One store over tiers of a kind.
 
-    "twins"; "native_dram" over the twin's store; "native"; or "rocksdb": native over RocksDB.
+    "twins"; "native_dram" over the twin's store; "native_gpu", the host build of gpu_cache in its
+    place; "native"; or "rocksdb": native over RocksDB.
     """
 
     def __init__(self, kind: str, path: Path) -> None:
@@ -44,9 +45,9 @@ class Lab:
         self.path = path / "store"
         self.disk = TwinDisk()
         self.tiers = parameter_server._Tiers()
-        if kind in ("twins", "native_dram"):
-            make_cache = TwinDramCache if kind == "twins" else None
-            self.tiers = parameter_server._Tiers(self.disk.open, make_cache)
+        self.make_cache = {"twins": TwinDramCache, "native_gpu": make_gpu_cache}.get(kind)
+        if kind in ("twins", "native_dram", "native_gpu"):
+            self.tiers = parameter_server._Tiers(self.disk.open, self.make_cache)
 
     def config(self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any) -> hps.Config:
         """A config whose dram budget is `scale` times the smallest that its tables can have."""
@@ -78,11 +79,17 @@ class Lab:
             return TWIN_ROWS * row_bytes
         with pytest.raises(hps.ConfigError) as refusal:
             dram_cache.make_dram_caches(
-                hps.Config(path=self.path, tables=[table], dram=hps.DramCacheConfig(bytes=1))
+                hps.Config(path=self.path, tables=[table], dram=hps.DramCacheConfig(bytes=1)),
+                self.make_cache,
             )
         found = re.search(r"least is (\d+) bytes", str(refusal.value))
         assert found is not None
         return int(found[1])
+
+
+def make_gpu_cache(*, instruction_set: str, **options: Any) -> Any:
+    """The host build of gpu_cache where a dram_cache is wanted; it has one instruction set."""
+    return _C.GpuCache(**options)
 
 
 def table(

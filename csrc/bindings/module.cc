@@ -19,6 +19,7 @@ NB_MODULE(_C, module) {
   // leak.
   nb::set_leak_warnings(false);
   hps::BindDramCache(module);
+  hps::BindGpuCache(module);
   hps::BindGpuKernels(module);
   module.def(
       "xxh64",

@@ -12,7 +12,7 @@ namespace hps {
 struct KeysArgs {
   CacheArgs cache;
   const uint64_t* keys;    // [count]
-  uint8_t* presence;       // [count] 0 absent, 1 stored, 2 fresh or pending, 3 stored and dirty
+  uint8_t* presence;       // [count] 0 absent, 1 stored, 2 fresh, 3 stored and dirty, 4 pending
   int64_t* slots;          // [count] scratch of erase
   uint32_t* first_pinned;  // number of the first key that an erase finds pinned; all ones before
 };
@@ -33,7 +33,8 @@ inline namespace HPS_BUILD {
 HPS_HD uint8_t PresenceOf(const TableView& table, int64_t slot) {
   if (slot == kNoSlot) return 0;
   const uint8_t flags = table.marks[slot].flags;
-  if (flags & (kFresh | kPending)) return 2;
+  if (flags & kPending) return 4;
+  if (flags & kFresh) return 2;
   return flags & kDirty ? 3 : 1;
 }
 

@@ -1,5 +1,6 @@
-"""The native DramCache against its twin: random verbs on both agree, with room for all rows."""
+"""The native caches against their twin: random verbs on both agree, with room for all rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,20 @@ import pytest
 import hps
 from hps import _C
 from hps.row_layout import RowLayout
-from tests.lab import OPTIMIZERS, random_floats, random_keys
+from tests.lab import OPTIMIZERS, make_gpu_cache, random_floats, random_keys
 from tests.twins.dram_cache import TwinDramCache
 
 DIM = 6
 NUM_DISTINCT = 120
+MAKERS: dict[str, Callable[..., Any]] = {"dram": _C.DramCache, "gpu": make_gpu_cache}
 
 
 class Pair:
     """A native cache and its twin, asked the same things."""
 
-    def __init__(self, optimizer: hps.optimizers.Optimizer, seed: int) -> None:
+    def __init__(
+        self, make: Callable[..., Any], optimizer: hps.optimizers.Optimizer, seed: int
+    ) -> None:
         self.generator = np.random.default_rng(seed)
         self.layout = RowLayout(optimizer.kind, DIM)
         options: dict[str, Any] = {
@@ -32,7 +36,7 @@ class Pair:
             "initializer_numbers": (0.1, 0.0),
             "stream": 77,
         }
-        self.caches: list[Any] = [_C.DramCache(**options), TwinDramCache(**options)]
+        self.caches: list[Any] = [make(**options), TwinDramCache(**options)]
         self.plans = [cache.make_plan(np.empty(0, np.uint64), None) for cache in self.caches]
 
     def keys(self, count: int) -> Any:
@@ -95,25 +99,33 @@ class Pair:
         keys = np.unique(random_keys(self.generator, 500, NUM_DISTINCT))
         codes = [cache.contains(keys) for cache in self.caches]
         np.testing.assert_array_equal(codes[0], codes[1])
-        for what in ("stored", "dirty"):
-            scanned = []
-            for cache in self.caches:
-                rows = np.zeros((NUM_DISTINCT + 1, self.layout.row_bytes), np.uint8)
-                count, cursor = cache.scan(0, what, rows)
-                assert cursor == -1
-                scanned.append({bytes(row) for row in rows[:count]})
-            assert scanned[0] == scanned[1]
+        self.scan("stored")
+        self.scan("dirty")
+
+    def scan(self, what: str) -> None:
+        """Both hold the same rows of that kind."""
+        scanned = []
+        for cache in self.caches:
+            rows = np.zeros((NUM_DISTINCT + 1, self.layout.row_bytes), np.uint8)
+            count, cursor = cache.scan(0, what, rows)
+            assert cursor == -1
+            scanned.append({bytes(row) for row in rows[:count]})
+        assert scanned[0] == scanned[1]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("seed", range(2))
-def test_random_verbs_agree(optimizer: hps.optimizers.Optimizer, seed: int) -> None:
-    pair = Pair(optimizer, seed)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_random_verbs_agree(
+    make: Callable[..., Any], optimizer: hps.optimizers.Optimizer, seed: int
+) -> None:
+    pair = Pair(make, optimizer, seed)
     for step in range(40):
         pair.work(lr=0.3 / (step + 1))
         if step % 4 == 0:
             pair.both("erase", np.unique(pair.keys(5)))
         if step % 7 == 0:
+            pair.scan("dirty")
             pair.both("mark_clean", 0, -1)
         pair.compare()
     out = [np.zeros((50, DIM), np.float32) for _ in range(2)]

@@ -67,12 +67,16 @@ class HostDevice:
         self.num_done = 0
         self.launches: list[tuple[str, int]] = []
         self._queue: list[Callable[[], Any]] = []
+        # A device gives memory out again only behind the work that was queued before it came back.
+        self._held: list[torch.Tensor] = []
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         """As Device.empty."""
         if self.budget is not None and num_bytes > self.budget:
             raise ConfigError(f"{num_bytes} bytes were asked for, {self.budget} are free")
-        return torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
+        memory = torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
+        self._held.append(memory)
+        return memory
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         """As Device.empty_pinned."""
@@ -121,6 +125,8 @@ class HostDevice:
         while self.num_done < number:
             self.num_done += 1
             self._queue.pop(0)()
+        if not self._queue:
+            self._held.clear()
 
     def _put(self, work: Callable[[], Any]) -> None:
         assert self.depth > 0, "work outside of a verb is in no order"
