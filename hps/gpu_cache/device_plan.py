@@ -99,12 +99,12 @@ class DevicePlan:
     @property
     def unique_keys(self) -> Keys:
         """uint64 [N], a copy. Waits for the device."""
-        num_unique = self.num_unique
-        if num_unique == 0:
-            return np.empty(0, np.uint64)
-        with self.verb():
-            copy = HostCopy(self._device, self.arena.tensor("unique_keys", num_unique))
-        return copy.wait().view(np.uint64)
+        return self._by_id("unique_keys").view(np.uint64)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """int64 [N], the slots of the window's keys, -1 for none; a copy. Waits for the device."""
+        return self._by_id("slots")
 
     def matches(self, keys: Any) -> bool:
         """True if `keys` equal the plan's keys byte for byte. Waits for the device."""
@@ -234,6 +234,14 @@ class DevicePlan:
     def most_hot_runs(self) -> int:
         """Runs that keys of more than one run can have together."""
         return self.num_occurrences // (_RUN_LENGTH // 2) + 1
+
+    def _by_id(self, name: str) -> NDArray[np.int64]:
+        num_unique = self.num_unique
+        if num_unique == 0:
+            return np.empty(0, np.int64)
+        with self.verb():
+            copy = HostCopy(self._device, self.arena.tensor(name, num_unique))
+        return copy.wait()
 
     def _grow(self, capacity: int) -> None:
         args = self._device.args

@@ -20,6 +20,8 @@ from hps.errors import ConfigError
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-std=c++17")
 # Of NVRTC alone: host functions that stand in the same headers are compiled, never called.
 NVRTC_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
+# NVRTC does not know offsetof; this is what the front end of both compilers makes of it.
+_OFFSET = "__INTADDR__(&(static_cast<hps::{struct}*>(nullptr))->{name})"
 
 
 class KernelArgs:
@@ -66,7 +68,7 @@ class KernelArgs:
         for struct, (size, fields) in self._structs.items():
             checks.append(f"static_assert(sizeof(hps::{struct}) == {size});")
             checks += [
-                f"static_assert(__builtin_offsetof(hps::{struct}, {name}) == {offset});"
+                f"static_assert({_OFFSET.format(struct=struct, name=name)} == {offset});"
                 for name, _, offset in fields
             ]
         return "\n".join([_C.gpu_kernel_source(), *checks, ""])

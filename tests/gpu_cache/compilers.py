@@ -32,9 +32,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of all kernels for one architecture, and the assembler's report."""
+    """The code of all kernels for one architecture, and the assembler's report."""
 
     cubin: bytes
+    ptx: str
     resources: dict[str, Resources]
 
 
@@ -82,10 +83,11 @@ class Nvrtc:
             status = library.nvrtcCompileProgram(
                 program, len(words), (ctypes.c_char_p * len(words))(*words)
             )
-            log = self._read(program, "ProgramLog").decode()
+            log = self._read(program, "ProgramLog").rstrip(b"\0").decode()
             if status != 0:
                 raise CompileError(log)
-            return Compiled(self._read(program, "CUBIN"), read_report(log))
+            ptx = self._read(program, "PTX").rstrip(b"\0").decode()
+            return Compiled(self._read(program, "CUBIN"), ptx, read_report(log))
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -94,7 +96,7 @@ class Nvrtc:
         assert getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
         buffer = ctypes.create_string_buffer(size.value)
         assert getattr(self._library, f"nvrtcGet{what}")(program, buffer) == 0
-        return buffer.raw.rstrip(b"\0") if what == "ProgramLog" else buffer.raw
+        return buffer.raw
 
 
 class Nvcc:
@@ -109,16 +111,22 @@ class Nvcc:
     def compile(self, source: str, architecture: str) -> Compiled:
         """As Nvrtc.compile."""
         with tempfile.TemporaryDirectory() as folder:
-            text, code = Path(folder) / "kernels.cu", Path(folder) / "kernels.cubin"
+            text = Path(folder) / "kernels.cu"
             text.write_text(source)
-            command = [self._program, "-cubin", f"-arch={architecture}", "-Xptxas", "-v", *self.options]
+            # --keep leaves the PTX beside the machine code.
+            command = [self._program, "-cubin", f"-arch={architecture}", "-Xptxas", "-v", "--keep"]
             done = subprocess.run(
-                [*command, "-o", str(code), str(text)], capture_output=True, text=True, check=False
+                [*command, *self.options, text.name],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             log = done.stdout + done.stderr
             if done.returncode != 0:
                 raise CompileError(log)
-            return Compiled(code.read_bytes(), read_report(log))
+            ptx = text.with_suffix(".ptx").read_text()
+            return Compiled(text.with_suffix(".cubin").read_bytes(), ptx, read_report(log))
 
 
 def find_nvrtc() -> Nvrtc | None:
