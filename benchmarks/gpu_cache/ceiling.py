@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 PIECE_BYTES = 64
@@ -65,11 +66,9 @@ def measure_ceiling(device: torch.device, timer: DeviceTimer, repetitions: int) 
     import cupy
 
     free, _ = torch.cuda.mem_get_info(device)
-    source = torch.empty(min(_COPY_BYTES, free // 8), dtype=torch.uint8, device=device).fill_(1)
-    target = torch.empty_like(source)
-    copies = timer.seconds(lambda: target.copy_(source), repetitions)
-    copy = 2 * source.numel() / statistics.median(copies)
-    del source, target
+    halves = torch.empty(2, min(_COPY_BYTES, free // 8), dtype=torch.uint8, device=device).fill_(1)
+    copies = timer.seconds(lambda: halves[0].copy_(halves[1]), repetitions)
+    copy = halves.numel() / statistics.median(copies)
 
     table_bytes = min(_TABLE_BYTES, free // 4)
     table = torch.zeros(table_bytes, dtype=torch.uint8, device=device)
@@ -81,7 +80,8 @@ def measure_ceiling(device: torch.device, timer: DeviceTimer, repetitions: int) 
 
     def read() -> None:
         stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-        arguments = (table.data_ptr(), idx.data_ptr(), sink.data_ptr(), _PIECES, PIECE_BYTES // 16)
+        addresses = [one.data_ptr() for one in (table, idx, sink)]
+        arguments = (*addresses, np.int64(_PIECES), np.int32(PIECE_BYTES // 16))
         kernel((blocks,), (_BLOCK,), arguments, stream=stream)
 
     reads = timer.seconds(read, repetitions)

@@ -64,9 +64,7 @@ template <class T>
 struct Description;
 
 // One letter for the kind, one digit for the bytes.
-std::string Format(char kind, size_t size) {
-  return {kind, static_cast<char>('0' + size)};
-}
+std::string Format(char kind, size_t size) { return {kind, static_cast<char>('0' + size)}; }
 
 template <class T>
 std::string FormatOf(Structs* structs) {
@@ -101,17 +99,17 @@ std::string FormatOf(Structs* structs) {
 #define HPS_FIELD(name) {#name, FormatOf<decltype(Type::name)>(structs), offsetof(Type, name)},
 #define HPS_FIELD_COUNT(name) +CountIn<decltype(Type::name)>()
 
-#define HPS_DESCRIBE(Name, ...)                                                          \
-  template <>                                                                            \
-  struct Description<Name> {                                                             \
-    using Type = Name;                                                                   \
-    static_assert(std::is_standard_layout_v<Type>);                                      \
-    static_assert(CountFields<Type>() == 0 HPS_EACH(HPS_FIELD_COUNT, __VA_ARGS__));      \
-    static std::string AddTo(Structs* structs) {                                         \
-      const Struct fields = {sizeof(Type), {HPS_EACH(HPS_FIELD, __VA_ARGS__)}};          \
-      structs->emplace(#Name, fields);                                                   \
-      return #Name;                                                                      \
-    }                                                                                    \
+#define HPS_DESCRIBE(Name, ...)                                                     \
+  template <>                                                                       \
+  struct Description<Name> {                                                        \
+    using Type = Name;                                                              \
+    static_assert(std::is_standard_layout_v<Type>);                                 \
+    static_assert(CountFields<Type>() == 0 HPS_EACH(HPS_FIELD_COUNT, __VA_ARGS__)); \
+    static std::string AddTo(Structs* structs) {                                    \
+      const Struct fields = {sizeof(Type), {HPS_EACH(HPS_FIELD, __VA_ARGS__)}};     \
+      structs->emplace(#Name, fields);                                              \
+      return #Name;                                                                 \
+    }                                                                               \
   }
 
 HPS_DESCRIBE(TableShape, num_parts, buckets_per_part, part_bits, row_bytes);
@@ -176,10 +174,10 @@ void RunItems(const nb::bytes& bytes, int64_t count, Body body) {
 
 // Runs a kernel over items [0, count) of host memory, one after the other.
 void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count) {
-#define HPS_RUN_KERNEL(Name, Body, Args, kLanes)                                                \
-  if (kernel == #Name) {                                                                        \
-    return RunItems<Args>(bytes, count,                                                         \
-                          [](const Args& args, int64_t i) { Body(HostGroup{}, args, i); });     \
+#define HPS_RUN_KERNEL(Name, Body, Args, kLanes)                                            \
+  if (kernel == #Name) {                                                                    \
+    return RunItems<Args>(bytes, count,                                                     \
+                          [](const Args& args, int64_t i) { Body(HostGroup{}, args, i); }); \
   }
   HPS_GPU_KERNELS(HPS_RUN_KERNEL)
 #undef HPS_RUN_KERNEL
@@ -188,8 +186,8 @@ void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count)
 
 // (bytes of memory that the cache takes, CacheArgs for that memory at address `base`)
 std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
-                                            const std::vector<double>& hyperparameters,
-                                            int64_t dim, int64_t capacity_bytes,
+                                            const std::vector<double>& hyperparameters, int64_t dim,
+                                            int64_t capacity_bytes,
                                             const std::string& initializer_kind,
                                             std::pair<double, double> initializer_numbers,
                                             uint64_t stream, uint64_t base) {

@@ -1,15 +1,16 @@
 // HPS_GPU_KERNELS: every kernel by name, its body, the struct it is given, and how many lanes of a
 // warp work on one of its items.
 //
-// Above it: kernels.cu, which makes the device's kernels of the list, and csrc/bindings/gpu_kernels.cc,
-// which tells Python about them. Below it: kernels.h. One lane an item where an item is a number or
-// two; four where row arithmetic demands it, and for looking up, four loads of 16 digests; eight
-// where rows move, so that neighbouring lanes read 128 neighbouring bytes; sixteen for a bucket's
-// choices.
+// Above it: kernels.cu, which makes the device's kernels of the list, and
+// csrc/bindings/gpu_kernels.cc, which tells Python about them. Below it: kernels.h. One lane an
+// item where an item is a number or two; four where row arithmetic demands it, and for looking up,
+// four loads of 16 digests; eight where rows move, so that neighbouring lanes read 128 neighbouring
+// bytes; sixteen for a bucket's choices.
 #pragma once
 
 #include "gpu_cache/kernels.h"
 
+// clang-format off
 #define HPS_GPU_KERNELS(X)                                                       \
   X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
   X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
@@ -59,3 +60,4 @@
   X(FlagWanted, FlagWantedOne, ScanArgs, 1)                                      \
   X(CopyWanted, CopyWantedOne, ScanArgs, 8)                                      \
   X(MarkClean, MarkCleanOne, ScanArgs, 1)
+// clang-format on

@@ -26,7 +26,7 @@ class CudaVerbOrder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._last = torch.cuda.Event()
+        self._last = _new_event()
         self._last_stream: torch.cuda.Stream | None = None
 
     @contextmanager
@@ -72,6 +72,11 @@ class CudaDevice:
             )
             module = self._cupy.RawModule(path=str(path))
             self._functions = {kernel: module.get_function(kernel) for kernel in self.args.lanes}
+
+    def kernel_attributes(self) -> dict[str, dict[str, int]]:
+        """By kernel: registers, bytes of local memory and so on, as the driver has them."""
+        with torch.cuda.device(self.torch_device):
+            return {name: dict(one.attributes) for name, one in self._functions.items()}
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         """See Device."""
@@ -124,9 +129,14 @@ class CudaDevice:
 
     def event(self) -> torch.cuda.Event:
         """See Device."""
-        event = torch.cuda.Event()
+        event = _new_event()
         event.record()
         return event
+
+
+def _new_event() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    return event
 
 
 def _require_cupy(name: str) -> ModuleType:
@@ -158,11 +168,8 @@ def _require_nvrtc(name: str) -> ModuleType:
 def _require_device(name: str) -> torch.device:
     device = torch.device(name)
     if not torch.cuda.is_available():
-        reason = (
-            "has CUDA but sees no driver or no device"
-            if torch.backends.cuda.is_built()
-            else "was built without CUDA"
-        )
+        has_cuda = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+        reason = "sees no driver or no device" if has_cuda else "was built without CUDA"
         raise ConfigError(
             f"GpuCacheConfig.device={name!r}: torch {torch.__version__} {reason}; use a machine "
             "with an NVIDIA driver and a torch built with CUDA, or device='cpu'"

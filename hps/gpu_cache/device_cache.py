@@ -20,7 +20,7 @@ from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
-from hps.row_layout import Floats, Images, Keys
+from hps.row_layout import Images, Keys
 
 _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 _BY_FIRST, _BY_EMPTIER, _BY_SECOND, _BY_SECOND_AGAIN = range(4)  # csrc/gpu_cache/reserve_kernels.h
@@ -33,7 +33,13 @@ _ROUNDS = (
     (5, _BY_FIRST, False),
     (6, _BY_SECOND_AGAIN, True),
 )
-_APPLY = {1: "ApplySgd", 2: "ApplyAdagrad", 3: "ApplyRowWiseAdagrad", 4: "ApplyAdam", 5: "ApplyFtrl"}
+_APPLY = {
+    1: "ApplySgd",
+    2: "ApplyAdagrad",
+    3: "ApplyRowWiseAdagrad",
+    4: "ApplyAdam",
+    5: "ApplyFtrl",
+}
 
 
 class DeviceCache(DeviceRows):
@@ -291,7 +297,15 @@ class DeviceCache(DeviceRows):
         with self._verb(plan):
             arena, bound, runs = plan.sums(self.dim), plan.bound_of_unique, plan.most_hot_runs
             gradients = self._input(grads)
-            names = ("positions", "sorted_ids", "starts", "hot_ranks", "run_ids", "run_sums", "sums")
+            names = (
+                "positions",
+                "sorted_ids",
+                "starts",
+                "hot_ranks",
+                "run_ids",
+                "run_sums",
+                "sums",
+            )
             args = plan.args(
                 "SumRun",
                 gradients=gradients.data_ptr(),

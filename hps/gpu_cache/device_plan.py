@@ -189,8 +189,8 @@ class DevicePlan:
         struct = self._device.args.struct_of(kernel)
         if struct not in self._args:
             args = self._device.args.new(kernel)
-            own = args.dtype.fields or {}
-            if "cache" in own and own["cache"][0] == self._cache_args.dtype:
+            names = args.dtype.names or ()
+            if "cache" in names and args["cache"].dtype == self._cache_args.dtype:
                 args["cache"] = self._cache_args
             args["batch"] = self._batch_args()
             self._args[struct] = args

@@ -14,7 +14,7 @@ from hps import _C
 from hps.errors import ConfigError
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan
-from hps.row_layout import Floats, Images, Keys
+from hps.row_layout import Floats, Images
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order
@@ -108,8 +108,9 @@ class DeviceRows:
         if first != _NONE_PINNED:
             with self._verb():
                 culprit = HostCopy(self._device, given[first : first + 1])
+            key = int(culprit.wait().view(np.uint64)[0])
             raise ConfigError(
-                f"key {culprit.wait().view(np.uint64)[0]} is in use by a batch of an open pipeline; erase it after that batch"
+                f"key {key} is in use by a batch of an open pipeline; erase it after that batch"
             )
         self.epoch += 1
         return copy.wait()

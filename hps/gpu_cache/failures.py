@@ -41,7 +41,7 @@ class Failures:
         return self._num_caches
 
     def verb(self) -> AbstractContextManager[None]:
-        """A context in which work that sets or reads the flag is queued, in order over all caches."""
+        """A context in which work that sets or reads the flag is queued, one after the other."""
         return self._order.verb(self._memory)
 
     def show_host(self) -> None:

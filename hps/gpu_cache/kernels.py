@@ -98,7 +98,9 @@ def compile_kernels(nvrtc: Any, source: str, architecture: str) -> bytes:
         return bytes(nvrtc.getCUBIN(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
-        raise AssertionError(f"the GPU kernels do not compile for {architecture}:\n{log}") from error
+        raise AssertionError(
+            f"the GPU kernels do not compile for {architecture}:\n{log}"
+        ) from error
     finally:
         nvrtc.destroyProgram(program)
 

@@ -1,8 +1,8 @@
-"""HostDevice: a device of host memory, on which the launcher of the GPU cache is tested without one.
+"""HostDevice: a device of host memory, on which the launcher of the CUDA cache is tested.
 
-Above it: the tests beside it. Below it: hps._C, which runs the same kernels one item after the other.
-Work is only queued, as on a GPU, and done when somebody waits for it: whoever reads a result too
-early, or writes over what a copy has still to take, gets garbage. Memory starts as garbage, too.
+Above it: the tests beside it. Below it: hps._C, which runs the same kernels item after item. Work
+is only queued, as on a GPU, and done when somebody waits for it: whoever reads a result too early,
+or writes over what a copy has still to take, gets garbage. Memory starts as garbage, too.
 """
 
 from collections.abc import Callable, Iterator

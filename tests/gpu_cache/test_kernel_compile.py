@@ -85,7 +85,10 @@ def test_the_record_is_held_against_the_build() -> None:
     assert "takes 32 registers" in differences({"find": 33}, build)[0]
     assert "not in the record" in differences({}, build)[0]
     assert "not in the build" in differences({"find": 32}, {})[0]
-    assert "spilled" in differences({"find": 32}, {"find": dataclasses.replace(kernel, spill_bytes=4)})[0]
+    assert (
+        "spilled"
+        in differences({"find": 32}, {"find": dataclasses.replace(kernel, spill_bytes=4)})[0]
+    )
 
 
 def test_reports_are_read_kernel_by_kernel() -> None:
