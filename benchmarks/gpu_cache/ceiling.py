@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,15 @@ _TABLE_BYTES = 8 << 30
 _COPY_BYTES = 2 << 30
 _PIECES = 1 << 25
 _BLOCK = 256
+
+
+class Timer(Protocol):
+    """Times work on a device."""
+
+    def seconds(
+        self, step: Callable[[], Any], repetitions: int, prepare: Callable[[], Any] | None = None
+    ) -> tuple[float, ...]:
+        """Seconds of each repetition of step(); prepare() before it is not timed."""
 
 
 class DeviceTimer:

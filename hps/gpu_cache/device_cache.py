@@ -186,7 +186,8 @@ class DeviceCache(DeviceRows):
             raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
         with self._verb(plan):
             if count:
-                images = self._from_host(rows)
+                # Rows that nobody stored are made on the device.
+                images = self._from_host(rows if found.any() else rows[:0])
                 flags = self._from_host(found)
                 args = plan.args(
                     "FillRow",
