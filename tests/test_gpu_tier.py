@@ -1,5 +1,6 @@
 """With a gpu_cache on the host: embeddings by slot, and failures that a device tells late."""
 
+import dataclasses
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ import pytest
 import torch
 
 import hps
-from hps import parameter_server
+from hps import arrays, batch_rows, parameter_server
 from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
 from hps.parameter_server import RowUpdate
+from hps.pooling import make_bags
 from tests.front import open_server, random_bags
+from tests.gpu_cache.host_device import HostDevice
 from tests.lab import dump
 
 GPU = hps.GpuCacheConfig(bytes="300KiB", device="cpu")
@@ -28,35 +33,126 @@ def random_batch(seed: int, longest: int, *, weighted: bool, examples: int = 40)
     return hps.Batch({"ads": ids}, dense=dense, labels=labels)
 
 
+class EagerDevice(HostDevice):
+    """A device whose work is done at once, so that torch's own work may follow it."""
+
+    def _put(self, work: Any) -> None:
+        super()._put(work)
+        self.work_off(self.num_queued)
+
+
+def launched_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> hps.ParameterServer:
+    """A server over the CUDA cache's launcher, for which tensors of the host are the device's."""
+    device = EagerDevice()
+    failures = Failures(device)
+    tiers = parameter_server._Tiers(
+        make_gpu_caches=lambda config: make_gpu_caches(
+            config, lambda options: DeviceCache(device, failures, options)
+        )
+    )
+    table = hps.TableConfig(name="ads", dim=6, optimizer=hps.Adagrad(lr=0.1))
+    config = hps.Config(path=folder / "store", tables=[table], gpu=GPU)
+    server = hps.ParameterServer(config, _tiers=tiers)
+    monkeypatch.setattr(arrays, "HOST", "the host")
+    monkeypatch.setattr(batch_rows, "HOST", "the host")
+    assert arrays.is_on(torch.zeros(1), server.device)
+    return server
+
+
+def train_batches(
+    server: hps.ParameterServer, batches: list[hps.Batch], pooling: Any
+) -> tuple[list[bytes], str, int]:
+    """Outputs of every batch, trained with a slope as gradient, then the state of the table."""
+    embedding = hps.SparseEmbedding(server, "ads", pooling=pooling)
+    optimizer = hps.RowOptimizer(server)
+    outputs = []
+    with hps.Pipeline(batches, server, depth=0) as pipeline:
+        for batch in pipeline:
+            assert batch.rows is not None
+            if batch.rows["ads"].has_pool and pooling is not None:
+                # Pooled from the slots, without a copy a key.
+                batch.rows["ads"].gather = None  # type: ignore[method-assign,assignment]
+            output = embedding(batch)
+            slope = torch.linspace(-1, 1, output.numel()).view_as(output)
+            (output * slope).sum().backward()
+            optimizer.step()
+            outputs.append(output.detach().numpy().tobytes())
+    embedding.eval()
+    outputs.append(embedding(batches[0]).numpy().tobytes())
+    return outputs, server.digest("ads"), server.num_rows("ads")
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("pooling", "longest"), [("sum", 5), ("mean", 5), ("sum", 300)])
+@pytest.mark.parametrize(("pooling", "longest"), [("sum", 5), ("mean", 5), ("sum", 300), (None, 5)])
 def test_embeddings_and_updates_have_the_same_bits_with_and_without_a_gpu_cache(
-    tmp_path: Path, pooling: Any, longest: int, weighted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: Any, longest: int, weighted: bool
 ) -> None:
+    is_weighted = weighted and pooling is not None
+    batches = [random_batch(seed, longest, weighted=is_weighted) for seed in range(4)]
     results = []
     for gpu in (None, GPU):
-        folder = tmp_path / str(gpu is None)
-        with open_server(folder, hps.Adagrad(lr=0.1), gpu=gpu, dim=6) as server:
-            embedding = hps.SparseEmbedding(server, "ads", pooling=pooling)
-            optimizer = hps.RowOptimizer(server)
-            batches = [random_batch(seed, longest, weighted=weighted) for seed in range(4)]
-            outputs = []
-            with hps.Pipeline(batches, server, depth=0) as pipeline:
-                for batch in pipeline:
-                    assert batch.rows is not None
-                    assert batch.rows["ads"].has_pool == (gpu is not None)
-                    if gpu is not None:  # pooled from the slots, without a copy a key
-                        batch.rows["ads"].gather = None  # type: ignore[method-assign]
-                    output = embedding(batch)
-                    (
-                        output * torch.linspace(-1, 1, output.numel()).view_as(output)
-                    ).sum().backward()
-                    optimizer.step()
-                    outputs.append(output.detach().numpy().tobytes())
-            embedding.eval()
-            outputs.append(embedding(batches[0]).numpy().tobytes())
-            results.append((outputs, server.digest("ads"), server.num_rows("ads")))
-    assert results[0] == results[1]
+        with open_server(tmp_path / str(gpu), hps.Adagrad(lr=0.1), gpu=gpu, dim=6) as server:
+            with server.pin("ads", batches[0].features["ads"].keys_L) as rows:
+                assert rows.has_pool == (gpu is not None)
+            results.append(train_batches(server, batches, pooling))
+    with launched_server(tmp_path / "launched", monkeypatch) as server:
+        measured = [
+            dataclasses.replace(batch, features={"ads": with_bags(batch.features["ads"])})
+            for batch in batches
+        ]
+        results.append(train_batches(server, measured, pooling))
+    assert results[0] == results[1] == results[2]
+
+
+def with_bags(ids: hps.Ids) -> hps.Ids:
+    """As a batch that was moved to a device has them."""
+    return dataclasses.replace(ids, bags=make_bags(ids.offsets, len(ids.keys_L), "here"))
+
+
+def test_the_server_takes_and_gives_tensors_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = torch.tensor([5, -1, 5, 7])
+    host_keys = keys.numpy().view(np.uint64).copy()
+    with launched_server(tmp_path, monkeypatch) as server:
+        before = server.pull("ads", keys)
+        assert isinstance(before, torch.Tensor)
+        np.testing.assert_array_equal(server.pull("ads", host_keys), before.numpy())
+        server.push("ads", keys, torch.ones(4, 6))
+        out = torch.empty(4, 6)
+        assert server.pull("ads", keys, out=out) is out and not torch.equal(out, before)
+        np.testing.assert_array_equal(server.pull("ads", host_keys), out.numpy())
+        assert server.contains("ads", keys).tolist() == [True] * 4
+        with server.warm("ads", keys), server.pin("ads", keys) as rows:
+            assert torch.equal(rows.gather(), out)
+            assert rows.are_of(keys) and not rows.are_of(keys.flip(0))
+            server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
+            keys[0] = 6  # the memory is the same, the keys are not
+            assert not rows.are_of(keys)
+            with pytest.raises(hps.ConfigError, match="other keys"):
+                server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
+        keys[0] = 5
+        both = [RowUpdate("ads", keys, torch.ones(4, 6)), RowUpdate("ads", host_keys, out.numpy())]
+        server.apply(both)
+        server.assign("ads", keys, np.zeros((4, 6), np.float32))
+        assert not server.pull("ads", keys).any()
+        many = torch.arange(20_000)  # more than the cache has slots
+        assert torch.equal(server.pull("ads", many)[:4], server.pull("ads", many[:4]))
+        for bad, message in (
+            (keys.float(), "float32.*int64"),
+            (keys[None], "flatten"),
+        ):
+            with pytest.raises(hps.ConfigError, match=message):
+                server.pull("ads", bad)
+        with pytest.raises(hps.ConfigError, match="contiguous"):
+            server.pull("ads", keys, out=torch.empty(6, 4).T)
+        with pytest.raises(hps.ConfigError, match="float64"):
+            server.push("ads", keys, torch.ones(4, 6).double())
+        assert server.erase("ads", keys).tolist() == [True] * 4 and server.num_rows("ads") == 0
+        (bad_grads := torch.ones(4, 6))[2, 1] = torch.nan
+        with pytest.raises(hps.NonFiniteError, match="key 5:"):
+            server.push("ads", keys, bad_grads)
+        assert server.num_rows("ads") == 0
 
 
 def test_statistics_name_every_tier(tmp_path: Path) -> None:
@@ -168,13 +264,14 @@ def test_a_failure_told_late_is_raised_by_the_next_verb_and_no_row_changes(
     with pytest.raises(hps.NonFiniteError, match=message) if is_last else nullcontext(), server:
         step(server)
         before = [dump(server, name) for name in server.tables]
+        rows = server.pin("users", KEYS)
         step(server, np.nan)
         step(server)  # is not applied: the failure has not been told
         device.is_shown = verb in ("pin", "apply")  # these two do not wait for it
         ones = np.ones((3, 4), np.float32)
         calls = {
             "pin": lambda: server.pin("users", KEYS),
-            "apply": lambda: step(server),
+            "apply": lambda: server.apply([RowUpdate("users", KEYS, ones, rows)]),
             "checkpoint": lambda: server.checkpoint("bad"),
             "pull": lambda: server.pull("users", KEYS),
             "push": lambda: server.push("users", KEYS, ones),
@@ -186,6 +283,7 @@ def test_a_failure_told_late_is_raised_by_the_next_verb_and_no_row_changes(
         else:
             with pytest.raises(hps.NonFiniteError, match=message):
                 calls[verb]()
+            rows.release()
             assert [dump(server, name) for name in server.tables] == before
             assert server.pins == 0 and not server.checkpoints()
             step(server)  # goes on
