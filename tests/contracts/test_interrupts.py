@@ -99,7 +99,7 @@ def test_an_interrupt_below_the_top_tier_loses_no_row(tmp_path: Path, kind: str)
             for is_after, turn in itertools.product((False, True), range(3)):
                 setattr(owner, field, Interrupting(below, verb, 1, is_after=is_after))
                 calls = (
-                    lambda: server.pull("ads", KEYS[:300]),
+                    lambda: server.pull("ads", KEYS[::-1].copy()),
                     lambda: server.push("ads", KEYS[200:], np.zeros((400, 4), np.float32)),
                     lambda: server.warm("ads", KEYS[:100]).release(),
                 )
