@@ -112,7 +112,9 @@ def test_an_interrupt_below_the_top_tier_loses_no_row(tmp_path: Path, kind: str)
                 assert server.pins == 0 and server.num_rows("ads") == 600
                 assert not server._stack("ads").is_moving
             assert dump(server) == rows
-        assert struck == {verb for _, _, verb in targets}
+        # The twin's sixteen rows are gone again before one of them is asked for.
+        missed = {"read_rows"} if kind == "three_twins" else set()
+        assert struck == {verb for _, _, verb in targets} - missed
         assert server.digest("ads") == digest
 
 
