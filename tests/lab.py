@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 import hps
 from hps import _C, dram_cache, parameter_server
+from hps.gpu_cache.cuda_device import CudaDevice
+from hps.gpu_cache.failures import Failures
 from hps.parameter_server import ParameterServer
+from tests.gpu_cache.host_device import AskedCache, HostDevice
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
@@ -33,7 +36,8 @@ class Lab:
     """One store over tiers of a kind.
 
     "twins"; "native_dram" over the twin's store; "native_gpu", the host build of gpu_cache in its
-    place; "native"; or "rocksdb": native over RocksDB.
+    place; "launched_gpu", the launcher of the CUDA cache over host memory, "cuda" over a GPU;
+    "native"; or "rocksdb": native over RocksDB.
     """
 
     def __init__(self, kind: str, path: Path) -> None:
@@ -45,8 +49,13 @@ class Lab:
         self.path = path / "store"
         self.disk = TwinDisk()
         self.tiers = parameter_server._Tiers()
-        self.make_cache = {"twins": TwinDramCache, "native_gpu": make_gpu_cache}.get(kind)
-        if kind in ("twins", "native_dram", "native_gpu"):
+        self.make_cache = {
+            "twins": TwinDramCache,
+            "native_gpu": make_gpu_cache,
+            "launched_gpu": make_launched_cache,
+            "cuda": make_cuda_cache,
+        }.get(kind)
+        if kind == "native_dram" or self.make_cache is not None:
             self.tiers = parameter_server._Tiers(self.disk.open, self.make_cache)
 
     def config(self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any) -> hps.Config:
@@ -90,6 +99,18 @@ class Lab:
 def make_gpu_cache(*, instruction_set: str, **options: Any) -> Any:
     """The host build of gpu_cache where a dram_cache is wanted; it has one instruction set."""
     return _C.GpuCache(**options)
+
+
+def make_launched_cache(*, pool: Any, instruction_set: str, **options: Any) -> Any:
+    """The CUDA cache's launcher over host memory where a dram_cache is wanted."""
+    device = HostDevice()
+    return AskedCache(device, Failures(device), options)
+
+
+def make_cuda_cache(*, pool: Any, instruction_set: str, **options: Any) -> Any:
+    """The CUDA cache where a dram_cache is wanted; all arrays of the server stay on the host."""
+    device = CudaDevice("cuda:0")
+    return AskedCache(device, Failures(device), options)
 
 
 def table(
