@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hps.arrays import OutputPool, as_output, like
+from hps.arrays import HOST, OutputPool, as_output, is_on, like, new_output
 from hps.errors import ConfigError
 from hps.row_layout import Keys
 from hps.table_stack import TableStack
@@ -28,17 +28,22 @@ class BatchRows:
     def __init__(
         self,
         stack: TableStack,
-        keys: Keys,
+        keys: Any,
         model: object,
         pool: OutputPool,
         lock: AbstractContextManager[Any],
+        device: str = HOST,
     ) -> None:
+        self._device = device
         self.plan: Any = None
         self._stack = stack
         self._model = model
         self._pool = pool
         self._lock = lock
         self._num_occurrences = len(keys)
+        self._pinned_at: tuple[int, int, int] | None = None
+        if is_on(keys, device):
+            self._pinned_at = (keys.data_ptr(), len(keys), keys._version)
         self.plan = stack.pin(keys)
         with lock:
             stack.hold(self)
@@ -56,6 +61,23 @@ class BatchRows:
     def num_occurrences(self) -> int:
         """L, keys of the batch with their repetitions."""
         return self._num_occurrences
+
+    @property
+    def has_pool(self) -> bool:
+        """True if `pool` works where the rows lie."""
+        return bool(self._stack.cache.has_pool)
+
+    def are_of(self, keys: Any) -> bool:
+        """True if these are the keys that were pinned, byte for byte, in their order.
+
+        On a device the very tensor that was pinned is believed, for comparing would wait for it.
+        """
+        is_same = (
+            self._pinned_at is not None
+            and is_on(keys, self._device)
+            and self._pinned_at == (keys.data_ptr(), len(keys), keys._version)
+        )
+        return is_same or bool(self.plan.matches(keys))
 
     @property
     def is_released(self) -> bool:
@@ -79,16 +101,39 @@ class BatchRows:
         Raises:
             ConfigError: the rows were released, or `out` does not fit.
         """
-        dim = self._stack.layout.dim
+        num_rows, dim = self._num_occurrences, self._stack.layout.dim
         with self._lock:
-            if self.plan is None:
-                raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+            plan = self._held_plan()
             if out is not None:
-                self._stack.gather(self.plan, as_output(out, self._num_occurrences, dim))
+                self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
                 return out
-            rows = self._pool.take(self._num_occurrences, dim)
-            self._stack.gather(self.plan, rows)
+            rows = new_output(self._model, num_rows, dim, self._device)
+            rows = self._pool.take(num_rows, dim) if rows is None else rows
+            self._stack.gather(plan, rows)
             return like(rows, self._model)
+
+    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags, straight from the slots, in the order of hps/pooling.py.
+
+        Args:
+            offsets: int64 tensor [F*B + 1] that divides all occurrences, feature-major.
+            weights: float32 tensor [L], or None.
+            mean: divide by the number of keys.
+            out: float32 tensor [B, F * D], contiguous; all of them where the rows lie.
+
+        Raises:
+            ConfigError: the rows were released.
+        """
+        if self._device == HOST:
+            offsets, out = offsets.numpy(), out.numpy()
+            weights = None if weights is None else weights.numpy()
+        with self._lock:
+            self._stack.pool(self._held_plan(), offsets, weights, mean, out)
+
+    def _held_plan(self) -> Any:
+        if self.plan is None:
+            raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+        return self.plan
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""

@@ -87,14 +87,19 @@ class CachedTier:
     @contextmanager
     def reserving(self, plan: Any) -> Iterator[None]:
         """The turn (I1); if anything is raised in it, the plan's slots and pins go back (I2)."""
-        with self.turn.held():
-            try:
-                yield
-            except BaseException:
-                with self.lock:
-                    self.cache.abandon(plan)
-                    self._moving = None
-                raise
+        with self.turn.held(), self.giving_back(plan):
+            yield
+
+    @contextmanager
+    def giving_back(self, plan: Any) -> Iterator[None]:
+        """Within the turn: if anything is raised, the plan's slots and pins go back (I2)."""
+        try:
+            yield
+        except BaseException:
+            with self.lock:
+                self.cache.abandon(plan)
+                self._moving = None
+            raise
 
     def bring(self, plan: Any, first: int, count: int, source: RowSource | None = None) -> bool:
         """Pins unique keys [first, first + count) with their rows in place; False if refused.
@@ -103,7 +108,7 @@ class CachedTier:
         rows they held; victims that were written below by then stand in both tiers.
 
         Args:
-            source: gives the missing rows; None fetches them from below.
+            source: gives the missing rows; None fetches them from below, and counts.
         """
         cache = self.cache
         with self.lock, self.counters:
@@ -120,9 +125,10 @@ class CachedTier:
         with self.lock, self.counters:
             cache.fill(plan, rows, found, self.rates[self.name], False)
             self._moving = None
-            window = plan.num_unique - first if count < 0 else count
-            self.counters.hits += window - num_missing
-            self.counters.misses += num_missing
+            if source is None:
+                window = plan.num_unique - first if count < 0 else count
+                self.counters.hits += window - num_missing
+                self.counters.misses += num_missing
         return True
 
     def pin_here(self, plan: Any, first: int, count: int) -> bool:

@@ -211,7 +211,7 @@ class Config:
         path: directory of the store; created if missing.
         tables: at least one TableConfig; names unique; a feature in one table only.
         dram: budget of the host tier.
-        gpu: budget of the GPU tier; only None until that tier is built.
+        gpu: budget and device of the GPU tier; None is two tiers, DRAM and SSD.
         ssd: layout of the SSD tier.
         seed: seeds the initial values of rows. Fixed once the store exists.
         threads: of the native core; 0 takes the cores this process may use. Never changes a bit.
@@ -248,8 +248,6 @@ class Config:
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name stands twice")
         self._check_features()
-        if self.gpu is not None:
-            raise ConfigError("Config.gpu: the GPU tier is not built yet; leave gpu=None")
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -264,7 +262,10 @@ class Config:
         tables: object = self.tables
         if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
             raise ConfigError(f"Config.tables={tables!r} must be a list of hps.TableConfig")
-        for name, kind in (("dram", DramCacheConfig), ("ssd", SsdStoreConfig)):
+        kinds = {"dram": DramCacheConfig, "ssd": SsdStoreConfig}
+        if self.gpu is not None:
+            kinds["gpu"] = GpuCacheConfig
+        for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
@@ -285,6 +286,11 @@ class Config:
                         f"{table.name!r}"
                     )
                 owner[feature] = table.name
+
+    def shares(self, budget: int) -> dict[str, int]:
+        """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""
+        total = sum(table.share for table in self.tables)
+        return {table.name: int(budget * (table.share / total)) for table in self.tables}
 
     def num_threads(self) -> int:
         """Threads of the native core after 0 has been resolved to the cores at hand."""

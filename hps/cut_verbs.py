@@ -67,6 +67,8 @@ class CutVerbs:
             self._check_writable("checkpoint")
             if tag is not None:
                 cut.check_tag(tag)
+            for stack in self._stacks.values():
+                stack.raise_failed(wait=True)
             started = perf_counter()
             extras = cut.encode_extras(
                 self.tables, self.learning_rates, model, reader, self._other_tables

@@ -51,6 +51,9 @@ class SparseEmbedding(nn.Module):
         include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`.
             False takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
 
+    With a gpu_cache the output lies on its device (`server.device`), whatever holds keys and
+    offsets; those of a batch that a Pipeline yields are there already.
+
     Raises:
         ConfigError: unknown table or pooling.
 
@@ -149,11 +152,13 @@ class SparseEmbedding(nn.Module):
             if self.table not in ids.features:
                 raise ConfigError(f"{where}: the batch holds only {sorted(ids.features)}")
             found = ids.features[self.table]
+            bags = found.bags if self.pooling is not None else None
             rows = (ids.rows or {}).get(self.table)
             if rows is not None and not self._server.holds(rows):
                 rows = None  # pinned by the pipeline of another server: these are looked up here
             shape = (len(ids), self._declared_features())
-            return self._lookup(found.keys_L, found.offsets, found.weights_L, shape, rows)
+            divided = found.offsets if bags is None else bags
+            return self._lookup(found.keys_L, divided, found.weights_L, shape, rows)
         if is_bare:
             keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
             if keys.dim() == 2 and offsets is None:
@@ -179,12 +184,15 @@ class SparseEmbedding(nn.Module):
     def _lookup(
         self,
         keys: torch.Tensor,
-        offsets: torch.Tensor | None,
+        offsets: torch.Tensor | Bags | None,
         weights: torch.Tensor | None,
         shape: tuple[int, int],
         rows: "BatchRows | None",
     ) -> _Lookup:
-        """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets."""
+        """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets.
+
+        Offsets and weights go to the server's device; keys only need to be there for a pull.
+        """
         num_examples, num_features = shape
         where = f"SparseEmbedding({self.table!r})"
         if keys.dtype not in (torch.int64, torch.uint64) or keys.dim() != 1:
@@ -193,13 +201,17 @@ class SparseEmbedding(nn.Module):
                 "is needed"
             )
         keys = keys.contiguous().view(torch.int64)
+        device = self._server.device
         if weights is not None:
             self._check_weights(weights, len(keys))
+            weights = weights.to(device, non_blocking=True).contiguous()
         if self.pooling is None:
             return _Lookup(keys, None, None, 1, len(keys), rows)
         if offsets is None:
             raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
-        bags = make_bags(offsets, len(keys), where)
+        if not isinstance(offsets, Bags):
+            offsets = make_bags(offsets, len(keys), where)
+        bags = offsets.to(device)
         num_bags = len(bags.lengths)
         if num_bags and (num_examples == 0 or num_bags % num_examples):
             raise ConfigError(
@@ -238,25 +250,31 @@ class SparseEmbedding(nn.Module):
     def _read(self, lookup: _Lookup) -> torch.Tensor:
         num_occurrences, bags = len(lookup.keys), lookup.bags
         num_features, num_examples = lookup.num_features, lookup.num_examples
+        device = self._server.device
         if bags is None:
-            return self._gather(lookup, torch.empty(num_occurrences, self.dim))
+            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
+        if lookup.rows is not None and lookup.rows.has_pool:
+            output = torch.empty(num_examples, num_features * self.dim, device=device)
+            is_mean = self.pooling == "mean"
+            lookup.rows.pool(bags.offsets, lookup.weights, is_mean, output)
+            return output
         if bags.are_single and lookup.weights is None and num_features == 1:
-            return self._gather(lookup, torch.empty(num_occurrences, self.dim))
+            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
         if self._scratch is None or self._scratch.shape[0] < num_occurrences:
-            self._scratch = torch.empty(num_occurrences, self.dim)
+            self._scratch = torch.empty(num_occurrences, self.dim, device=device)
         rows = self._gather(lookup, self._scratch[:num_occurrences])
         if lookup.weights is not None:
             rows.mul_(lookup.weights.unsqueeze(1))
         pooled = rows if bags.are_single else sum_bags(rows, bags)
         if self.pooling == "mean" and not bags.are_single:
             pooled.div_(bags.lengths.clamp(min=1).unsqueeze(1))
-        output = torch.empty(num_examples, num_features, self.dim)
+        output = torch.empty(num_examples, num_features, self.dim, device=device)
         output.copy_(pooled.view(num_features, num_examples, self.dim).transpose(0, 1))
         return output.view(num_examples, num_features * self.dim)
 
     def _collect(self, order: int, keys: torch.Tensor, lookup: _Lookup, grad: torch.Tensor) -> None:
         pending = pending_of(self._server)
-        grads = pending.new_grads(self.table, len(keys), self.dim)
+        grads = pending.new_grads(self.table, len(keys), self.dim, self._server.device)
         bags, num_examples, num_features = lookup.bags, lookup.num_examples, lookup.num_features
         if bags is None:
             grads.copy_(grad)

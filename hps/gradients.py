@@ -64,11 +64,11 @@ class PendingGradients:
     def is_empty(self) -> bool:
         return not self._forwards
 
-    def new_grads(self, table: str, num_occurrences: int, dim: int) -> torch.Tensor:
+    def new_grads(self, table: str, num_occurrences: int, dim: int, device: str) -> torch.Tensor:
         """An uninitialised float32 [L, D]; the last step's memory where it is large enough."""
         spare = self._spare.pop(table, None)
         if spare is None or spare.numel() < num_occurrences * dim:
-            return torch.empty(num_occurrences, dim)
+            return torch.empty(num_occurrences, dim, device=device)
         return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:

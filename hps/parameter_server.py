@@ -14,13 +14,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from hps import checkpoint as cut
-from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
+from hps.arrays import (
+    HOST,
+    OutputPool,
+    as_floats,
+    as_keys,
+    as_output,
+    joined,
+    like,
+    new_output,
+    on_host,
+)
 from hps.batch_rows import BatchRows, RowUpdate
-from hps.config import Config, DramCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
+from hps.dram_tier import DramTier, WarmRows
 from hps.errors import ConfigError
+from hps.row_cache import ABSENT
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
 from hps.table_scan import digest, items
@@ -36,6 +50,7 @@ class _Tiers:
 
     open_store: Callable[..., Any] = open_store
     make_cache: Callable[..., Any] | None = None  # None: the native DramCache
+    make_gpu_caches: Callable[[Config], dict[str, Any]] | None = None  # None: those of gpu_cache
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,9 @@ class ParameterServer(CutVerbs):
         self.pending_gradients: Any = None
         self.num_open_pipelines = 0
         caches = make_dram_caches(config, tiers.make_cache)
+        gpu_caches = {} if config.gpu is None else _make_gpu_caches(config, tiers)
+        # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
+        self.device = HOST if config.gpu is None else _device_of(config.gpu)
         self._store = tiers.open_store(
             config.path,
             [TableSchema.of(table) for table in config.tables],
@@ -106,7 +124,8 @@ class ParameterServer(CutVerbs):
         )
         try:
             self._tiers = {
-                table.name: self._stack_up(table, caches[table.name]) for table in config.tables
+                table.name: self._stack_up(table, caches[table.name], gpu_caches.get(table.name))
+                for table in config.tables
             }
             self._stacks = {name: tiers.stack for name, tiers in self._tiers.items()}
             self._other_tables = self._find_other_tables()
@@ -138,9 +157,14 @@ class ParameterServer(CutVerbs):
         """
         with self._lock:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = as_keys(keys, self.device)
             num_keys, dim = len(array), stack.layout.dim
-            rows = self._pool.take(num_keys, dim) if out is None else as_output(out, num_keys, dim)
+            if out is not None:
+                rows = as_output(out, num_keys, dim, self.device)
+            else:
+                rows = new_output(keys, num_keys, dim, self.device)
+                rows = self._pool.take(num_keys, dim) if rows is None else rows
+        stack.raise_failed(wait=True)
         if num_keys and create:
             with self._updates:
                 self._begin_change("pull(create=True)")
@@ -167,11 +191,12 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
-            floats = as_floats(grads, len(array), stack.layout.dim, "grads")
+            array = as_keys(keys, self.device)
+            floats = as_floats(grads, len(array), stack.layout.dim, "grads", self.device)
             self._begin_change("push")
             if len(array):
                 stack.push(array, floats)
+                stack.raise_failed(wait=True)
 
     def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
         """Sets rows outright; of a key that stands twice the last row counts.
@@ -190,7 +215,7 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = on_host(as_keys(keys, self.device))
             weights = as_floats(rows, len(array), stack.layout.dim, "rows")
             floats = (
                 None
@@ -204,7 +229,8 @@ class ParameterServer(CutVerbs):
     def contains(self, table: str, keys: Any) -> Any:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
         with self._lock:
-            return like(self._stack(table).contains(as_keys(keys)) != 0, keys)
+            array = on_host(as_keys(keys, self.device))
+            return like(self._stack(table).contains(array) != 0, keys)
 
     def erase(self, table: str, keys: Any) -> Any:
         """Drops keys from every tier.
@@ -217,7 +243,7 @@ class ParameterServer(CutVerbs):
         """
         with self._updates:
             stack = self._stack(table)
-            array = as_keys(keys)
+            array = on_host(as_keys(keys, self.device))
             self._begin_change("erase")
             return like(stack.erase(array), keys)
 
@@ -256,7 +282,9 @@ class ParameterServer(CutVerbs):
         """Counters of each tier since the server was opened, then of each table."""
         with self._lock:
             self._check_open()
-            budgets = {"dram_cache": int(self.config.dram.bytes)}
+            gpu = self.config.gpu
+            budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
+            budgets["dram_cache"] = int(self.config.dram.bytes)
             return server_stats(self._tiers.values(), self._store.stats(), budgets)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
@@ -270,8 +298,32 @@ class ParameterServer(CutVerbs):
         Raises:
             CapacityError: the cache cannot hold all of them at once; nothing was taken.
             StoreError: no space to write evicted rows; nothing was taken.
+            NonFiniteError: on a GPU, of a step before; see `apply`.
         """
-        return BatchRows(self._stack(table), as_keys(keys), keys, self._pool, self._lock)
+        stack = self._stack(table)
+        stack.raise_failed(wait=False)
+        array = as_keys(keys, self.device)
+        return BatchRows(stack, array, keys, self._pool, self._lock, self.device)
+
+    def warm(self, table: str, keys: Any) -> WarmRows:
+        """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
+
+        They stay there until they are released, which may be once the batch is pinned. Where slots
+        cannot be had, fewer rows wait there, and `pin` reads the others itself. Without a gpu_cache
+        it does nothing. May be called from any thread.
+
+        Raises:
+            StoreError, CorruptionError: a row could not be read, or an evicted one not be stored.
+        """
+        self._stack(table)
+        dram = self._tiers[table].dram
+        array = on_host(as_keys(keys, self.device))
+        if dram is None or not len(array):
+            return WarmRows(None)
+        unique = np.unique(array)
+        with self._lock:
+            unique = unique[self._stacks[table].cache.contains(unique) == ABSENT]
+        return dram.warm(unique)
 
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
@@ -283,7 +335,9 @@ class ParameterServer(CutVerbs):
         Several updates of one table are summed as one, in their order.
 
         Raises:
-            NonFiniteError: a sum is NaN or infinite; no row of any table has changed.
+            NonFiniteError: a sum is NaN or infinite; no row of any table has changed. On a GPU it
+                comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
+                updated until it has come.
             ConfigError: as push; or rows that were released, are not those of the keys or belong
             to another server.
             CapacityError: rows that were not pinned cannot all be.
@@ -297,6 +351,8 @@ class ParameterServer(CutVerbs):
                     for table, group in _by_table(updates).items()
                 ]
                 work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
+                for stack in self._stacks.values():
+                    stack.raise_failed(wait=False)
                 with self._lock:  # one moment for whoever reads meanwhile
                     for stack, rows, grads in work if len(work) > 1 else ():
                         stack.sum_gradients(rows.plan, grads)
@@ -313,15 +369,15 @@ class ParameterServer(CutVerbs):
         """The pinned rows and gradients of one table's updates; adds what it pins to `held`."""
         table = group[0].table
         dim = self._stack(table).layout.dim
-        keys = [as_keys(update.keys) for update in group]
+        keys = [as_keys(update.keys, self.device) for update in group]
         grads = [
-            as_floats(update.grads, len(part), dim, "grads")
+            as_floats(update.grads, len(part), dim, "grads", self.device)
             for update, part in zip(group, keys, strict=True)
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
             is_usable = not rows.is_released and rows.table == table and self.holds(rows)
-            if not is_usable or not rows.plan.matches(keys[0]):
+            if not is_usable or not rows.are_of(keys[0]):
                 raise ConfigError(
                     f"apply: the rows given for table {table!r} were released, or are those of "
                     f"other keys or of another server; pass rows=None to have them looked up"
@@ -333,7 +389,17 @@ class ParameterServer(CutVerbs):
     # Lifetime.
 
     def close(self) -> None:
-        """Closes the store without saving; nothing to do the second time."""
+        """Closes the store without saving; nothing to do the second time.
+
+        Raises:
+            NonFiniteError: on a GPU, of the last step; see `apply`. The store is closed by then.
+        """
+        was_open = self._is_open
+        self._close()
+        for stack in self._stacks.values() if was_open else ():
+            stack.raise_failed(wait=True)
+
+    def _close(self) -> None:
         with self._updates, self._still(), self._lock:
             if self._is_open:
                 self._is_open = False
@@ -354,13 +420,23 @@ class ParameterServer(CutVerbs):
         try:
             if kind is None and self._is_changed and self._is_open:
                 self.checkpoint(tag=cut.LAST)
-        finally:
+        except BaseException:
+            self._close()
+            raise
+        if kind is None:
             self.close()
+        else:
+            self._close()
 
-    def _stack_up(self, table: TableConfig, dram_cache: Any) -> TableTiers:
+    def _stack_up(self, table: TableConfig, dram_cache: Any, gpu_cache: Any) -> TableTiers:
         store = StoreTable(table.name, self._store)
-        stack = TableStack(table, dram_cache, store, self._lock, self.learning_rates)
-        return TableTiers(stack, {"dram_cache": stack}, store)
+        lock, rates = self._lock, self.learning_rates
+        if gpu_cache is None:
+            stack = TableStack(table, dram_cache, store, lock, rates)
+            return TableTiers(stack, {"dram_cache": stack}, store)
+        dram = DramTier(table, dram_cache, store, lock, rates)
+        stack = TableStack(table, gpu_cache, dram, lock, rates, "gpu_cache")
+        return TableTiers(stack, {"gpu_cache": stack, "dram_cache": dram}, store, dram)
 
     def _find_other_tables(self) -> cut.OtherTables:
         """Of the current cut; the extras are read only if the store has more tables."""
@@ -374,6 +450,7 @@ def open(
     checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
     *,
+    gpu: GpuCacheConfig | None = None,
     _tiers: _Tiers | None = None,
 ) -> ParameterServer:
     """Opens a store that is there; its tables are read from it.
@@ -386,6 +463,7 @@ def open(
         read_only: False opens it for writing, as ParameterServer does.
         checkpoint: tag or id to look at; None is the newest.
         dram: budget of the dram_cache.
+        gpu: budget and device of a gpu_cache over it; None for none.
 
     Raises:
         ConfigError: no such checkpoint, or a checkpoint asked for with writing.
@@ -403,12 +481,30 @@ def open(
             path=path,
             tables=cut.tables_from_store(list(store.schemas.values()), extras),
             dram=DramCacheConfig(bytes=dram),
+            gpu=gpu,
             ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),
             seed=store.seed,
         )
     finally:
         store.close()
     return ParameterServer(config, _tiers=tiers, _view=_View(checkpoint) if read_only else None)
+
+
+def _device_of(gpu: GpuCacheConfig) -> str:
+    if gpu.device == HOST:
+        return HOST
+    import torch
+
+    index = torch.device(gpu.device).index
+    return str(torch.device("cuda", torch.cuda.current_device() if index is None else index))
+
+
+def _make_gpu_caches(config: Config, tiers: _Tiers) -> dict[str, Any]:
+    if tiers.make_gpu_caches is not None:
+        return tiers.make_gpu_caches(config)
+    from hps.gpu_cache import make_gpu_caches  # only who has a gpu_cache needs torch
+
+    return make_gpu_caches(config)
 
 
 def _by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:

@@ -36,9 +36,16 @@ class Bags:
         """Every bag holds exactly one occurrence: pooling is a copy."""
         return self.shortest == 1 and self.longest == 1
 
-    def of_occurrences(self) -> torch.Tensor:
-        """int64 [L]: the bag of each occurrence."""
-        return torch.repeat_interleave(self.lengths)
+    def of_occurrences(self, num_occurrences: int) -> torch.Tensor:
+        """int64 [L]: the bag of each occurrence; asks no device for L."""
+        return torch.repeat_interleave(self.lengths, output_size=num_occurrences)
+
+    def to(self, device: str) -> "Bags":
+        """The same bags on a device; does not wait for the copies."""
+        if str(self.offsets.device) == device:
+            return self
+        offsets = self.offsets.to(device, non_blocking=True)
+        return Bags(offsets, offsets.diff(), self.shortest, self.longest)
 
 
 def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
@@ -57,7 +64,7 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             f"{where}: offsets are {offsets.dtype} of shape {tuple(offsets.shape)}; int64 of shape "
             "[num_bags + 1] is needed"
         )
-    offsets = offsets.to(torch.int64)
+    offsets = offsets.to(torch.int64).contiguous()
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != num_occurrences:
         raise ConfigError(
@@ -112,7 +119,7 @@ def spread_bags(
     if bags.are_single:
         out.copy_(grads)
     else:
-        torch.index_select(grads, 0, bags.of_occurrences(), out=out)
+        torch.index_select(grads, 0, bags.of_occurrences(len(out)), out=out)
     if weights is not None:
         out.mul_(weights.unsqueeze(1))
 
@@ -121,7 +128,7 @@ def _expand(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For counts per bag: the bag of each item, and the item's rank within its bag."""
     bag = torch.repeat_interleave(counts)
     first = counts.cumsum(0) - counts
-    return bag, torch.arange(len(bag)) - first[bag]
+    return bag, torch.arange(len(bag), device=bag.device) - first[bag]
 
 
 def _sum_runs(
@@ -146,7 +153,7 @@ def _combine(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     from the youngest to the oldest.
     """
     total = sums.new_zeros(len(counts), sums.shape[1])
-    has_leftover = torch.zeros(len(counts), dtype=torch.bool)
+    has_leftover = torch.zeros(len(counts), dtype=torch.bool, device=counts.device)
     while bool((counts > 0).any()):
         first = counts.cumsum(0) - counts
         odd = (counts % 2 == 1).nonzero().squeeze(1)

@@ -1,7 +1,9 @@
-"""What a cache of rows offers to the server: the verbs of dram_cache, as types and contracts.
+"""What a cache of rows offers to the server: the verbs of every cache, as types and contracts.
 
-Above it: table_stack.py, which alone calls these verbs. Below it: csrc/dram_cache (and, in tests,
-the twin in tests/twins). Verbs are issued one at a time; a cache's own threads work inside a verb.
+Above it: cached_tier.py, table_stack.py and dram_tier.py, which alone call these verbs. Below it:
+csrc/dram_cache, csrc/gpu_cache (and, in tests, the twin in tests/twins). Verbs are issued one at a
+time; a cache's own threads work inside a verb. On a device, keys, outputs and gradients may be
+tensors of that device; images of rows are arrays of the host everywhere.
 
 A plan is one batch of keys: deduplicated, in an order of the cache's own, with the slots found for
 them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
@@ -52,6 +54,10 @@ class BatchPlan(Protocol):
 
 class RowCache(Protocol):
     """A fixed budget of memory that holds rows of one table."""
+
+    @property
+    def has_pool(self) -> bool:
+        """True if the cache has `pool`."""
 
     @property
     def capacity_rows(self) -> int:
@@ -135,11 +141,22 @@ class RowCache(Protocol):
     def gather(self, plan: Any, out: Floats) -> None:
         """Copies the window's embeddings to all their positions in out [L, D]."""
 
+    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums (or means) of bags straight from the slots of a whole batch, if `has_pool`.
+
+        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];
+        in the order of hps/pooling.py, bit for bit.
+        """
+
     def release(self, plan: Any) -> None:
         """Drops the window's pins."""
 
     def sum_gradients(self, plan: Any, grads: Floats) -> int:
-        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key."""
+        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
+
+        A cache on a device returns -1 always and has one verb more: `failed_key(wait)` tells later,
+        once, which key it was, or None; until it has, apply changes nothing.
+        """
 
     def apply(self, plan: Any, lr: float) -> None:
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's

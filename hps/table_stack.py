@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.arrays import on_host, put_rows
 from hps.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.row_cache import RowCache
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
+_BUDGETS = {"dram_cache": "DramCacheConfig.bytes", "gpu_cache": "GpuCacheConfig.bytes"}
 
 
 class TableStack(CachedTier):
-    """One table over its tiers; arguments as CachedTier."""
+    """One table over its tiers; arguments as CachedTier, and which tier its cache is."""
 
     def __init__(
         self,
@@ -41,8 +43,12 @@ class TableStack(CachedTier):
         below: "TableTier",
         lock: AbstractContextManager[Any],
         rates: dict[str, float],
+        tier: str = "dram_cache",
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
+        self.tier = tier
+        # A device tells of a gradient that is not finite when asked, not at once.
+        self._failed_key: Callable[[bool], int | None] | None = getattr(cache, "failed_key", None)
         self.version = 0  # grows with every mutation; an iteration notices
         self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
@@ -185,6 +191,27 @@ class TableStack(CachedTier):
         with self.counters:
             self.cache.gather(plan, out)
 
+    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
+        with self.counters:
+            self.cache.pool(plan, offsets, weights, mean, out)
+
+    def raise_failed(self, *, wait: bool) -> None:
+        """Raises what a device has not told yet: the sums of a step before were not finite.
+
+        Args:
+            wait: for the steps that are still under way.
+
+        Raises:
+            NonFiniteError: names the key; neither that step nor one after it has changed a row.
+        """
+        if self._failed_key is None:
+            return
+        with self.lock:
+            key = self._failed_key(wait)
+        if key is not None:
+            raise self._non_finite(key)
+
     def restart(self) -> None:
         """Forgets every cached row: the store below has gone to another cut. Within `still`."""
         super().restart()
@@ -276,7 +303,7 @@ class TableStack(CachedTier):
     def _read_through(self, keys: Keys, out: Floats) -> None:
         """Embeddings of keys [L] into out [L, D] without taking a slot: the disk is full, or every
         slot is pinned."""
-        unique, inverse = np.unique(keys, return_inverse=True)
+        unique, inverse = np.unique(on_host(keys), return_inverse=True)
         weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
         with self.turn.held():
             with self.lock, self.counters:
@@ -298,20 +325,22 @@ class TableStack(CachedTier):
                 stored = np.flatnonzero(found)
                 weights[idx[stored]] = self.layout.weights(rows)[stored]
         self.rows_read_through += len(away)
-        np.take(weights, inverse, axis=0, out=out, mode="clip")
+        put_rows(weights, inverse, out)
 
     def _refuse_non_finite(self, plan: Any, culprit: int) -> None:
         if culprit >= 0:
-            key = int(plan.unique_keys[culprit])
-            raise NonFiniteError(
-                f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
-                f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
-                "does"
-            )
+            raise self._non_finite(int(plan.unique_keys[culprit]))
+
+    def _non_finite(self, key: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
+            f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
+            "does"
+        )
 
     def _capacity_error(self, num_keys: int) -> CapacityError:
         return CapacityError(
             f"table {self.name!r}: {num_keys} distinct keys cannot be pinned at once: the "
-            f"dram_cache has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
-            f"raise DramCacheConfig.bytes or the table's share, or make batches smaller"
+            f"{self.tier} has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
+            f"raise {_BUDGETS[self.tier]} or the table's share, or make batches smaller"
         )

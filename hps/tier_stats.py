@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hps.cached_tier import CachedTier
+    from hps.dram_tier import DramTier
     from hps.store_table import StoreTable
     from hps.table_stack import TableStack
 
@@ -88,12 +89,15 @@ class TableTiers:
     stack: "TableStack"
     caches: "dict[str, CachedTier]"
     store: "StoreTable"
+    dram: "DramTier | None" = None  # where there is a gpu_cache over it
 
 
 def server_stats(
     tables: Iterable[TableTiers], store: dict[str, Any], budgets: dict[str, int]
 ) -> dict[str, Any]:
     """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
+
+    With a gpu_cache it comes first, under its name.
 
     Args:
         store: what the store says of itself.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.parameter_server import BatchRows
+    from hps.pooling import Bags
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Ids:
         keys_L: int64 [L]; the 64 bits of each key. This order is the "order of occurrence".
         offsets: int64 [F*B + 1]; bag f*B + b holds keys_L[offsets[f*B + b]:offsets[f*B + b + 1]].
         weights_L: float32 [L] or None; multiplies each occurrence's embedding in pooling.
+        bags: the offsets, checked and measured; None until that was done.
 
     >>> import torch
     >>> one_feature = Ids(torch.tensor([7, 8, 7]), offsets=torch.tensor([0, 2, 3]))  # two examples
@@ -34,6 +36,24 @@ class Ids:
     keys_L: "torch.Tensor"
     offsets: "torch.Tensor"
     weights_L: "torch.Tensor | None" = None
+    bags: "Bags | None" = None
+
+    def to(self, device: str) -> "Ids":
+        """The same on a device, or itself if it is there; offsets are checked on the way.
+
+        Raises:
+            ConfigError: offsets that divide the keys into no bags.
+        """
+        if str(self.keys_L.device) == device:
+            return self
+        from hps.pooling import make_bags
+
+        bags = self.bags or make_bags(self.offsets, len(self.keys_L), "Batch.to")
+        bags = bags.to(device)
+        weights = self.weights_L
+        if weights is not None:
+            weights = weights.to(device, non_blocking=True)
+        return Ids(self.keys_L.to(device, non_blocking=True), bags.offsets, weights, bags)
 
 
 @dataclass(slots=True)
@@ -58,6 +78,28 @@ class Batch:
     labels: "torch.Tensor"
     position: dict[str, Any] = field(default_factory=dict)
     rows: "dict[str, BatchRows] | None" = None
+
+    def to(self, device: str) -> "Batch":
+        """The same batch on a device, or itself if it is there.
+
+        The copies are queued on the device's current stream and not waited for. Pinned rows stay
+        what they are.
+
+        Args:
+            device: as torch names it; `server.device` is where its rows lie.
+
+        Raises:
+            ConfigError: a table's offsets divide its keys into no bags.
+        """
+        if str(self.labels.device) == device:
+            return self
+        return Batch(
+            features={table: ids.to(device) for table, ids in self.features.items()},
+            dense=self.dense.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+            position=self.position,
+            rows=self.rows,
+        )
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])

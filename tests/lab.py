@@ -4,6 +4,7 @@ Above it: tests of the server. A Lab is one store: it can be opened again and ag
 to fill its disk and to damage it.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.gpu_cache.host_device import AskedCache, HostDevice
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
-KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb")
+KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "three_twins", "gpu")
 OPTIMIZERS: list[hps.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
@@ -37,7 +38,8 @@ class Lab:
 
     "twins"; "native_dram" over the twin's store; "native_gpu", the host build of gpu_cache in its
     place; "launched_gpu", the launcher of the CUDA cache over host memory, "cuda" over a GPU;
-    "native"; or "rocksdb": native over RocksDB.
+    "native"; "rocksdb": native over RocksDB; and with a cache more on top: "three_twins"; "gpu", the
+    host build of gpu_cache over "native".
     """
 
     def __init__(self, kind: str, path: Path) -> None:
@@ -48,28 +50,43 @@ class Lab:
         self.kind = kind
         self.path = path / "store"
         self.disk = TwinDisk()
-        self.tiers = parameter_server._Tiers()
-        self.make_cache = {
-            "twins": TwinDramCache,
+        is_twin = kind in ("twins", "three_twins")
+        makers = {
             "native_gpu": make_gpu_cache,
             "launched_gpu": make_launched_cache,
             "cuda": make_cuda_cache,
-        }.get(kind)
-        if kind == "native_dram" or self.make_cache is not None:
-            self.tiers = parameter_server._Tiers(self.disk.open, self.make_cache)
+        }
+        self.make_cache: Any = TwinDramCache if is_twin else makers.get(kind)
+        options: dict[str, Any] = {}
+        if is_twin or kind == "native_dram" or kind in makers:
+            options = {"open_store": self.disk.open, "make_cache": self.make_cache}
+        if kind == "three_twins":
+            options["make_gpu_caches"] = self._second_caches
+        self.tiers = parameter_server._Tiers(**options)
 
     def config(self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any) -> hps.Config:
         """A config whose dram budget is `scale` times the smallest that its tables can have."""
         least = max(self.smallest_budget(table) for table in tables) * len(tables)
+        budget = int(least * scale) + len(tables)
+        above = int(scale * (least + 8192 * len(tables))) if self.kind == "gpu" else budget
+        gpu = hps.GpuCacheConfig(bytes=above, device="cpu")
         return hps.Config(
             path=self.path,
             tables=tables,
-            dram=hps.DramCacheConfig(bytes=int(least * scale) + len(tables)),
+            dram=hps.DramCacheConfig(bytes=budget),
+            gpu=gpu if self.kind in ("three_twins", "gpu") else None,
             ssd=hps.SsdStoreConfig(
                 segment_bytes=2**16, engine="rocksdb" if self.kind == "rocksdb" else "segments"
             ),
             **{"threads": 2, **others},
         )
+
+    def _second_caches(self, config: hps.Config) -> dict[str, Any]:
+        """Another cache of the same kind over each dram_cache."""
+        assert config.gpu is not None
+        dram = hps.DramCacheConfig(bytes=config.gpu.bytes)
+        above = dataclasses.replace(config, gpu=None, dram=dram)
+        return dram_cache.make_dram_caches(above, self.make_cache)
 
     def server(
         self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any
@@ -84,7 +101,7 @@ class Lab:
     def smallest_budget(self, table: hps.TableConfig) -> int:
         """Bytes of the smallest cache a table can have."""
         row_bytes = _C.row_layout(table.optimizer.kind, table.dim)["row_bytes"]
-        if self.kind == "twins":
+        if self.kind in ("twins", "three_twins"):
             return TWIN_ROWS * row_bytes
         with pytest.raises(hps.ConfigError) as refusal:
             dram_cache.make_dram_caches(
@@ -142,8 +159,15 @@ def random_floats(generator: np.random.Generator, *shape: int) -> NDArray[np.flo
 
 
 def evictions(server: ParameterServer) -> int:
-    """Rows that gave way in all dram_caches."""
-    return int(server.stats()["dram_cache"]["evictions"])
+    """Rows that gave way in the caches of the top tier."""
+    return int(top_stats(server)["evictions"])
+
+
+def top_stats(server: ParameterServer) -> dict[str, Any]:
+    """The part of the statistics that is the top tier's."""
+    stats = server.stats()
+    part: dict[str, Any] = stats.get("gpu_cache", stats["dram_cache"])
+    return part
 
 
 def dump(server: ParameterServer, name: str = "ads") -> dict[int, bytes]:

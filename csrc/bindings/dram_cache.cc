@@ -282,6 +282,7 @@ void BindProperties(nb::class_<DramCache>& cls) {
       .def_prop_ro("state_floats",
                    [](const DramCache& cache) { return cache.layout().state_floats(); })
       .def_prop_ro("memory_bytes", &DramCache::memory_bytes)
+      .def_prop_ro("has_pool", [](const DramCache&) { return false; })
       .def_prop_ro("instruction_set", &DramCache::instruction_set)
       .def_prop_ro("num_buckets",
                    [](const DramCache& cache) { return cache.shape().num_buckets(); })

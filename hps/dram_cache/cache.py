@@ -12,13 +12,6 @@ from hps.config import Config
 from hps.errors import ConfigError
 
 
-def budget_shares(config: Config) -> dict[str, int]:
-    """Bytes of the dram budget for each table, by the tables' shares; never above it in sum."""
-    total = sum(table.share for table in config.tables)
-    budget = int(config.dram.bytes)
-    return {table.name: int(budget * (table.share / total)) for table in config.tables}
-
-
 def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> dict[str, Any]:
     """The dram_cache of each table; they share the native threads.
 
@@ -29,7 +22,7 @@ def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> 
     Raises:
         ConfigError: a table's share is too small for the smallest cache; names both numbers.
     """
-    shares = budget_shares(config)
+    shares = config.shares(int(config.dram.bytes))
     pool = _C.ThreadPool(config.num_threads())
     build: Callable[..., Any] = _C.DramCache if make is None else make
     caches = {}

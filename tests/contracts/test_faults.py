@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import hps
-from hps import dram_cache
 from hps.parameter_server import ParameterServer
 from tests.lab import Lab, dump, evictions, keys_of, table
 
@@ -60,7 +59,7 @@ def test_bad_arguments_are_config_errors_that_say_what_to_do(lab: Lab, name: str
 def test_a_budget_below_the_smallest_cache_names_both_numbers(lab: Lab) -> None:
     config = lab.config(table(), table(name="users"), scale=0.5)
     least = lab.smallest_budget(table())
-    share = dram_cache.budget_shares(config)["ads"]
+    share = config.shares(int(config.dram.bytes))["ads"]
     with pytest.raises(hps.ConfigError, match=rf"'ads'.*{share} bytes.*{least}"):
         lab.server(table(), table(name="users"), scale=0.5)
 

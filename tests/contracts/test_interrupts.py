@@ -106,9 +106,9 @@ def test_a_bad_learning_rate_is_an_error_like_any_other(lab: Lab) -> None:
         ):
             with contextlib.suppress(TypeError, ValueError, AssertionError):
                 call()
-            assert server.pins == 0 or lab.kind == "twins"
+            assert server.pins == 0 or "twins" in lab.kind
         server.learning_rates["ads"] = 1.0
-        assert lab.kind == "twins" or server.digest("ads") == digest
+        assert "twins" in lab.kind or server.digest("ads") == digest
 
 
 def test_the_note_says_how_many_keys_were_done(lab: Lab) -> None:
@@ -166,7 +166,7 @@ def test_rows_do_not_depend_on_the_callers_floating_point_mode(lab: Lab, threads
             finally:
                 torch.set_flush_denormal(False)
             digests.append(server.digest("ads"))
-    assert digests[0] == digests[1] or lab.kind == "twins"
+    assert digests[0] == digests[1] or "twins" in lab.kind
 
 
 class _InterruptedStore:

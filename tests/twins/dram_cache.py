@@ -81,6 +81,8 @@ class TwinPlan:
 class TwinDramCache:
     """As hps._C.DramCache; see hps/row_cache.py for what each verb promises."""
 
+    has_pool = False
+
     def __init__(
         self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any
     ) -> None:

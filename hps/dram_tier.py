@@ -1,0 +1,253 @@
+"""DramTier: a dram_cache over the ssd_store, offering to a gpu_cache above it what a store offers.
+
+Above it: the TableStack of the gpu_cache. Below it: cached_tier.py, whose phases and rules hold
+here as well, with a turn of its own; StoreTable.
+
+The tiers are not inclusive. A fetch copies upwards and the copy here stays, so the highest copy of
+a row is the truth and the one here may be older. A row that comes down is newer than what is here:
+it updates the row if that is here, else it is put into a slot, else it goes on to the store. So a
+write_back never waits for a pin. A row that no tier stores takes no slot.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.cached_tier import CachedTier
+from hps.errors import ConfigError, StoreError
+from hps.row_cache import RowCache
+from hps.row_layout import Images, Keys
+
+if TYPE_CHECKING:
+    from hps.config import TableConfig
+    from hps.tier import Flags, TableTier
+
+# So few keys that are refused slots are not divided further.
+_SMALLEST_PIECE = 64
+
+Indices = NDArray[np.intp]
+
+
+class WarmRows:
+    """Rows of a batch that wait in the dram_cache, pinned, for the gpu_cache to fetch them.
+
+    Made by `ParameterServer.warm`. Dropping the object releases it, too.
+    """
+
+    def __init__(self, tier: "DramTier | None") -> None:
+        self.plans: list[Any] = []
+        self._tier = tier
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are pinned in the dram_cache."""
+        return sum(plan.num_unique for plan in self.plans)
+
+    def release(self) -> None:
+        """Drops the pins; nothing to do the second time."""
+        if self._tier is not None:
+            self._tier.cool(self)
+
+    def __enter__(self) -> "WarmRows":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class DramTier(CachedTier):
+    """One table's dram_cache as the tier below a cache; arguments as CachedTier."""
+
+    def __init__(
+        self,
+        config: "TableConfig",
+        cache: RowCache,
+        below: "TableTier",
+        lock: AbstractContextManager[Any],
+        rates: dict[str, float],
+    ) -> None:
+        super().__init__(config, cache, below, lock, rates)
+        self._warm: weakref.WeakSet[WarmRows] = weakref.WeakSet()
+
+    # The verbs of a tier that the cache above it uses; see hps.tier.TableTier.
+
+    def fetch(self, keys: Keys, rows: Images, found: "Flags") -> None:
+        """What the store has is put into slots here as far as there are any, else only read."""
+        with self._reserving() as plan:
+            with self.lock, self.counters:
+                is_here = self.cache.contains(keys) != 0  # nothing is on its way within the turn
+                here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
+                if len(here):
+                    self._read(plan, keys[here], rows, here)
+                # Rows that were warmed have been counted then.
+                self.counters.hits += 0 if self._warm else len(here)
+                self.counters.misses += len(away)
+            found[:] = is_here
+            if len(away):
+                images, came = self.fetch_below(keys[away])
+                stored = np.flatnonzero(came)
+                rows[away[stored]] = images[stored]
+                found[away[stored]] = 1
+                self._put(plan, keys[away[stored]], images[stored], is_newer=False)
+
+    def append(self, rows: Images, *, takes_slots: bool = True) -> None:
+        keys = self.layout.keys(rows)
+        with self._reserving() as plan:
+            rest: Indices = np.arange(len(keys))
+            if takes_slots:
+                rest = self._put(plan, keys, rows, is_newer=True)
+            if not len(rest):
+                return
+            with self.lock, self.counters:
+                is_here = self.cache.contains(keys[rest]) != 0
+                here, away = rest[is_here], rest[~is_here]
+                if len(here):
+                    self.cache.make_plan(keys[here], plan)
+                    self.cache.find(plan, 0, -1)
+                    self._write(plan, keys[here], rows[here])
+            if len(away):
+                self.below.append(rows[away])
+
+    def refuse_pinned(self, keys: Keys) -> None:
+        self.below.refuse_pinned(keys)
+        for rows in list(self._warm):
+            for plan in rows.plans:
+                held = keys[np.isin(keys, plan.unique_keys)]
+                if len(held):
+                    raise ConfigError(
+                        f"table {self.name!r}: key {held[0]} is pinned by a batch in flight; "
+                        f"erase it when that batch is done (nothing was erased)"
+                    )
+
+    def erase(self, keys: Keys) -> "Flags":
+        below = self.below.erase(keys)
+        here = self.cache.erase(keys) & np.uint8(1)
+        return below | here
+
+    def num_rows(self) -> int:
+        return self.below.num_rows()
+
+    # Batches that are fetched ahead.
+
+    def warm(self, keys: Keys) -> WarmRows:
+        """Brings those of the distinct keys that are stored here and pins them, as far as slots can
+        be had."""
+        warm = WarmRows(self)
+        with self.turn.held():
+            with self.lock:
+                is_stored = self.contains(keys) != 0
+            parts = [keys[is_stored]]
+            while parts:
+                part = parts.pop()
+                if len(part) and not self._warm_whole(part, warm) and len(part) > _SMALLEST_PIECE:
+                    middle = len(part) // 2
+                    parts += [part[:middle], part[middle:]]
+        return warm
+
+    def cool(self, rows: WarmRows) -> None:
+        """Drops the pins of warmed rows."""
+        with self.lock:
+            while rows.plans:
+                plan = rows.plans.pop()
+                self.cache.release(plan)
+                self.keep_plan(plan)
+            self._warm.discard(rows)
+
+    def _warm_whole(self, keys: Keys, warm: WarmRows) -> bool:
+        """Within the turn: brings and pins all of the keys, or returns False."""
+        with self.lock:
+            plan = self.cache.make_plan(keys, self.take_plan())
+        with self.giving_back(plan):
+            is_accepted = self.bring(plan, 0, -1)
+            with self.lock:
+                if is_accepted:
+                    warm.plans.append(plan)
+                    self._warm.add(warm)
+                else:
+                    self.keep_plan(plan)
+        return is_accepted
+
+    # How rows are put and read.
+
+    @contextmanager
+    def _reserving(self) -> Iterator[Any]:
+        """The turn, and a plan that is the caller's for as long."""
+        with self.lock:
+            plan = self.take_plan()
+        try:
+            with self.reserving(plan):
+                yield plan
+        finally:
+            with self.lock:
+                self.keep_plan(plan)
+
+    def _put(self, plan: Any, keys: Keys, images: Images, *, is_newer: bool) -> Indices:
+        """Puts rows into slots, piece by piece; returns the indices of those that got none.
+
+        Args:
+            is_newer: the rows are newer than the tier below, and than the rows that are here.
+        """
+        refused: list[Indices] = []
+        largest = max(1, self.cache.capacity_rows // 2)
+        spans = [(first, min(first + largest, len(keys))) for first in range(0, len(keys), largest)]
+        while spans:
+            first, end = spans.pop()
+            try:
+                with self.giving_back(plan):
+                    is_put = self._put_whole(plan, keys[first:end], images[first:end], is_newer)
+            except StoreError:  # the disk is full: what lies in the slots cannot go down
+                refused += [np.arange(*span) for span in (*spans, (first, end))]
+                break
+            if is_put:
+                continue
+            if end - first <= _SMALLEST_PIECE:
+                refused.append(np.arange(first, end))
+            else:
+                middle = (first + end) // 2
+                spans += [(first, middle), (middle, end)]
+        return np.concatenate(refused) if refused else np.empty(0, np.intp)
+
+    def _put_whole(self, plan: Any, keys: Keys, images: Images, is_newer: bool) -> bool:
+        def source(missing: Keys) -> tuple[Images, Images]:
+            return images[_places(keys, missing)], np.ones(len(missing), np.uint8)
+
+        with self.lock:
+            self.cache.make_plan(keys, plan)
+        if not self.bring(plan, 0, -1, source):
+            return False
+        with self.lock, self.counters:
+            if is_newer:
+                self._write(plan, keys, images)
+            self.cache.release(plan)
+        return True
+
+    def _write(self, plan: Any, keys: Keys, images: Images) -> None:
+        """Sets the rows of a plan over exactly these keys, all here; dirty then."""
+        self.cache.write_rows(plan, images[_places(keys, plan.unique_keys)])
+
+    def _read(self, plan: Any, keys: Keys, rows: Images, places: Indices) -> None:
+        """Copies the images of keys that are here to rows[places]."""
+        self.cache.make_plan(keys, plan)
+        self.cache.find(plan, 0, -1)
+        images = np.empty((len(keys), self.layout.row_bytes), np.uint8)
+        self.cache.read_rows(plan, images)
+        rows[places[_places(keys, plan.unique_keys)]] = images
+
+
+def _places(keys: Keys, wanted: Keys) -> Indices:
+    """Where each of `wanted` stands in `keys`, which holds it once."""
+    order = np.argsort(keys)
+    return order[np.searchsorted(keys, wanted, sorter=order)]

@@ -1,0 +1,242 @@
+"""A cache over the dram_cache over the store: rows go down and come up as with two tiers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.dram_tier import DramTier
+from hps.parameter_server import ParameterServer, RowUpdate
+from hps.row_cache import DIRTY
+from tests.contracts.test_phases import Call, held
+from tests.lab import OPTIMIZERS, Lab, dump, keys_of, random_floats, random_keys, table
+
+KEYS = np.arange(700, dtype=np.uint64)
+
+
+@pytest.fixture(params=["three_twins", "gpu"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
+    """An empty store under two caches."""
+    return Lab(request.param, tmp_path)
+
+
+def ones(count: int) -> np.ndarray:
+    return np.ones((count, 4), np.float32)
+
+
+def tiers(server: ParameterServer) -> tuple[Any, DramTier, Any]:
+    """The top cache, the tier below it, the store's side of table "ads"."""
+    found = server._tiers["ads"]
+    assert found.dram is not None
+    return found.stack.cache, found.dram, found.store
+
+
+def in_store(server: ParameterServer, keys: np.ndarray) -> np.ndarray:
+    store = tiers(server)[2]
+    rows = np.zeros((len(keys), server._stack("ads").layout.row_bytes), np.uint8)
+    found = np.zeros(len(keys), np.uint8)
+    store.store.fetch("ads", keys, rows, found)
+    assert found.all()
+    return rows
+
+
+def test_a_key_that_no_tier_stores_takes_no_slot_below(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        for first in range(0, 700, 7):
+            server.pin("ads", KEYS[first : first + 7]).release()
+            server.warm("ads", KEYS[first : first + 14]).release()
+        assert top.num_fresh > 0 and dram.cache.num_rows == dram.cache.num_fresh == 0
+        server.push("ads", KEYS, ones(700))
+        assert dram.cache.num_rows > 0 and dram.cache.num_fresh == 0
+
+
+def test_a_dirty_victim_updates_the_row_below_or_takes_a_slot_there(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, store = tiers(server)
+        appended = store.counters.append_rows
+        count = top.capacity_rows // 2
+        server.push("ads", KEYS[:count], ones(count))
+        others = 1000 + np.arange(4 * top.capacity_rows, dtype=np.uint64)
+        number = 0
+        while top.contains(KEYS[:count]).any():  # until all have given way
+            server.pull("ads", others[number : number + 8])
+            number += 8
+        codes = dram.cache.contains(KEYS[:count])
+        assert (codes == DIRTY).any() and store.counters.append_rows - appended < count
+        server.push("ads", KEYS[:count], ones(count))
+        stale = dram.cache.contains(KEYS[:count]) == DIRTY  # older than the rows above
+        assert stale.any()
+        before = dump(server)
+        assert server.num_rows("ads") == count == len(before)
+        info = server.checkpoint("cut")
+        assert info["rows_written"] >= count and dram.cache.num_dirty == top.num_dirty == 0
+        server.push("ads", KEYS[:count], ones(count))
+        server.restore("cut")
+        assert dump(server) == before
+
+
+def test_a_write_back_never_waits_for_a_pin(lab: Lab) -> None:
+    """With every slot below pinned, a row that is there is updated and others go to the store."""
+    with lab.server(table()) as server:
+        _, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        warm = [dram.warm(KEYS[first : first + 1]) for first in range(699)]
+        assert dram.cache.pins > dram.cache.capacity_rows * 0.7
+        pinned = KEYS[dram.cache.contains(KEYS) != 0]
+        server.push("ads", KEYS, ones(700))
+        server.push("ads", KEYS[::-1].copy(), ones(700))
+        assert (dram.cache.contains(pinned) != 0).all()  # they stayed, and are new
+        expected = server.pull("ads", KEYS).copy()
+        digest = server.digest("ads")
+        for one in warm:
+            one.release()
+        assert server.pins == 0
+        np.testing.assert_array_equal(server.pull("ads", KEYS[::-1].copy()), expected[::-1])
+        assert server.digest("ads") == digest
+
+
+def test_warm_rows_wait_below_pinned_until_they_are_released(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, store = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        away = KEYS[(top.contains(KEYS) == 0) & (dram.cache.contains(KEYS) == 0)][:8]
+        assert len(away) == 8
+        warm = server.warm("ads", np.concatenate([away, away, keys_of(9999)]))
+        assert warm.num_rows == 8 == dram.cache.pins == server.pins
+        with pytest.raises(hps.ConfigError, match=f"key {away[1]} is pinned"):
+            server.erase("ads", away[1:])
+        with pytest.raises(hps.ConfigError, match="pins"):
+            server.restore()
+        fetched = store.counters.hits
+        rows = server.pin("ads", away)
+        assert store.counters.hits == fetched  # nothing was read from the store again
+        warm.release()
+        warm.release()
+        assert dram.cache.pins == 0 and server.pins == 8
+        server.apply([RowUpdate("ads", away, ones(8), rows)])
+        rows.release()
+        dropped = server.warm("ads", KEYS[300:308])
+        del dropped
+        assert server.pins == 0 and server.erase("ads", away).all()
+
+
+def test_without_a_second_cache_warm_does_nothing(tmp_path: Path) -> None:
+    with Lab("native", tmp_path).server(table()) as server:
+        warm = server.warm("ads", KEYS)
+        assert warm.num_rows == 0 == server.pins
+        warm.release()
+        with pytest.raises(hps.ConfigError, match="nope"):
+            server.warm("nope", KEYS)
+
+
+def test_a_full_disk_below_two_caches_loses_nothing(tmp_path: Path) -> None:
+    lab = Lab("three_twins", tmp_path)
+    with lab.server(table()) as server:
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        server.push("ads", KEYS[:200], ones(200))
+        expected, digest = server.pull("ads", KEYS).copy(), server.digest("ads")
+        server.push("ads", KEYS[:20], np.zeros((20, 4), np.float32))
+        lab.disk.free_rows = 3
+        for _ in range(3):
+            np.testing.assert_array_equal(server.pull("ads", KEYS), expected)
+        with pytest.raises(hps.StoreError, match="no space"):
+            for _ in range(50):
+                server.push("ads", KEYS, np.zeros((700, 4), np.float32))
+        assert server.pins == 0 and server.digest("ads") == digest
+        lab.disk.free_rows = None
+        np.testing.assert_array_equal(server.pull("ads", KEYS), expected)
+        assert server.digest("ads") == digest and server.num_rows("ads") == 700
+
+
+def test_rows_on_their_way_between_all_tiers_are_seen(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        before, digest = dump(server), server.digest("ads")
+        with held(server, "append") as store:
+            other = Call(lambda: server.pull("ads", KEYS[:400]).copy())
+            assert store.reached.wait(10)
+            assert server._stack("ads").is_moving and dram.is_moving
+            away = KEYS[(top.contains(KEYS) & 1) + (dram.cache.contains(KEYS) & 1) == 0]
+            assert len(away) > 0 and server.contains("ads", KEYS).all()
+            assert server.num_rows("ads") == 700
+            calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]
+            warm = Call(lambda: server.warm("ads", KEYS[600:610]))
+            assert all(call.is_waiting() for call in [*calls, warm])
+            store.gate.set()
+            np.testing.assert_array_equal(other.result(), server.pull("ads", KEYS[:400]))
+            assert calls[0].result() == digest and calls[1].result() == before
+            warm.result().release()
+        assert server.pins == 0 and server.digest("ads") == digest
+
+
+def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
+    """Only the lower tier moves: what has left it is in no tier above."""
+    with lab.server(table()) as server:
+        _, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        server.push("ads", KEYS, ones(700))
+        before, digest = dump(server), server.digest("ads")
+        assert dram.cache.num_dirty > 0
+        away = KEYS[dram.cache.contains(KEYS) == 0]
+        with held(server, "append") as store:
+            warm = Call(lambda: dram.warm(away[: 3 * dram.cache.capacity_rows // 4]))
+            assert store.reached.wait(10)
+            assert not server._stack("ads").is_moving and server.contains("ads", KEYS).all()
+            calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]
+            assert all(call.is_waiting() for call in calls)
+            store.gate.set()
+            assert calls[0].result() == digest and calls[1].result() == before
+            warm.result().release()
+        assert server.digest("ads") == digest and server.pins == 0
+
+
+def test_rows_keep_their_keys_where_threads_divide_a_batch(tmp_path: Path) -> None:
+    lab = Lab("gpu", tmp_path)
+    generator = np.random.default_rng(7)
+    with lab.server(table(), scale=100.0, threads=2) as server:
+        top, dram, _ = tiers(server)
+        assert top.num_parts > 1
+        keys = np.unique(random_keys(generator, 60_000, 10**6))
+        rows = random_floats(generator, len(keys), 4)
+        server.assign("ads", keys, rows)
+        assert dram.cache.num_rows > 5000  # came down
+        for part in np.array_split(generator.permutation(len(keys)), 20):
+            with server.warm("ads", keys[part]) as warm:
+                assert warm.num_rows > 100
+                np.testing.assert_array_equal(server.pull("ads", keys[part]), rows[part])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+def test_the_same_bits_with_and_without_a_second_cache(
+    tmp_path: Path, optimizer: hps.optimizers.Optimizer
+) -> None:
+    digests = set()
+    for kind, scale in (("native", 40.0), ("native", 1.0), ("gpu", 1.0)):
+        generator = np.random.default_rng(23)
+        lab = Lab(kind, tmp_path / f"{kind}-{scale}")
+        with lab.server(table(optimizer), scale=scale) as server:
+            for step in range(25):
+                server.learning_rates["ads"] = 0.1 / (step + 1)
+                keys = random_keys(generator, 60, 900)
+                warm = server.warm("ads", keys)
+                with server.pin("ads", keys) as rows:
+                    warm.release()
+                    grads = random_floats(generator, 60, 4)
+                    server.apply([RowUpdate("ads", keys, grads, rows)])
+                if step % 5 == 0:
+                    server.erase("ads", random_keys(generator, 9, 900))
+                    server.checkpoint()
+                server.pull("ads", random_keys(generator, 300, 900), create=step % 3 == 0)
+            digests.add((server.digest("ads"), server.num_rows("ads")))
+            if kind == "gpu":
+                stats = server.stats()
+                assert stats["gpu_cache"]["write_backs"] > 0
+                assert stats["dram_cache"]["evictions"] > 0 and stats["dram_cache"]["hits"] > 0
+    assert len(digests) == 1
