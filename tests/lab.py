@@ -38,8 +38,8 @@ class Lab:
 
     "twins"; "native_dram" over the twin's store; "native_gpu", the host build of gpu_cache in its
     place; "launched_gpu", the launcher of the CUDA cache over host memory, "cuda" over a GPU;
-    "native"; "rocksdb": native over RocksDB; and with a cache more on top: "three_twins"; "gpu", the
-    host build of gpu_cache over "native".
+    "native"; "rocksdb": native over RocksDB; and with a cache more on top: "three_twins"; "gpu",
+    the host build of gpu_cache over "native".
     """
 
     def __init__(self, kind: str, path: Path) -> None:
