@@ -13,7 +13,7 @@ say() { printf 'gpu: %s\n' "$*"; }
 
 sees_gpu() {
   "$1" -c 'import sys, cupy, torch
-sys.exit(not (torch.cuda.is_available() and cupy.cuda.runtime.getDeviceCount()))' 2> /dev/null
+sys.exit(not (torch.cuda.is_available() and cupy.cuda.runtime.getDeviceCount()))' > /dev/null 2>&1
 }
 
 # The environment of this project first, then whatever else stands on the PATH.
@@ -66,11 +66,14 @@ export PATH="$(dirname "$python"):$PATH" PYTHONPATH="$PWD"
 export python
 export -f build
 part build 150 bash -c build
-part tests 150 "$python" -m pytest -q -m gpu -p no:cacheprovider
+# Only files that have such tests: others may want packages that are not here.
+mapfile -t files < <(grep -rlE 'mark\.gpu' tests --include='test_*.py')
+part tests 150 "$python" -m pytest -q -m gpu -p no:cacheprovider "${files[@]}"
 if command -v compute-sanitizer > /dev/null; then
   # Allocations of their own, so that a read past one of them is seen.
   part memcheck 120 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
-    --error-exitcode 9 "$python" -m pytest -q -p no:cacheprovider -m "gpu and memcheck"
+    --error-exitcode 9 "$python" -m pytest -q -p no:cacheprovider -m "gpu and memcheck" \
+    "${files[@]}"
 else
   summary+=("$(printf '%-12s not run: compute-sanitizer is not installed' memcheck)")
 fi

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "gpu_cache/gpu_cache.h"
+#include "gpu_cache/host_prefetch.h"
 
 namespace hps {
 
@@ -45,10 +46,10 @@ void GpuCacheOver<Launcher>::MakePlan(const uint64_t* keys, int64_t count, GpuPl
   Abandon(plan);
   plan->SetKeys(keys, count);
   const DeduplicateArgs args = {plan->batch()};
-  launcher_.one(count, [&](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
-  launcher_.one(count, [&](auto group, int64_t i) { FlagFirstOne(group, args, i); });
+  launcher_.one(count, [args](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
+  launcher_.one(count, [args](auto group, int64_t i) { FlagFirstOne(group, args, i); });
   SumUp(args.batch.first_ranks, count);
-  launcher_.one(count, [&](auto group, int64_t i) { NumberKeyOne(group, args, i); });
+  launcher_.one(count, [args](auto group, int64_t i) { NumberKeyOne(group, args, i); });
 }
 
 template <class Launcher>
@@ -67,12 +68,15 @@ void GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
   plan->PrepareFind(size);
   const FindArgs args = {args_, plan->batch(), first, count, size};
-  launcher_.one(1, [&](auto group, int64_t i) { BeginFindOne(group, args, i); });
-  launcher_.any(size, [&](auto group, int64_t i) { FindSlotOne(group, args, i); });
+  launcher_.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
+  launcher_.any(
+      size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
+      [args](int64_t i) { AskForBucket(args, i); });
   SumUp(args.batch.missing_ranks, size);
-  launcher_.one(size, [&](auto group, int64_t i) { ListMissingOne(group, args, i); });
-  launcher_.one(1, [&](auto group, int64_t i) { TickOne(group, args, i); });
-  launcher_.any(args_.clock->num_swept, [&](auto group, int64_t i) { SweepOne(group, args, i); });
+  launcher_.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
+  launcher_.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
+  launcher_.any(args_.clock->num_swept,
+                [args](auto group, int64_t i) { SweepOne(group, args, i); });
   const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
   plan->epoch = epoch_;
@@ -95,12 +99,13 @@ void GpuCacheOver<Launcher>::RunRounds(ReserveArgs args) {
     if (numbers.refused || !numbers.open[args.round - 1]) continue;
     args.grouping = kGroupingOfRound[args.round];
     if (args.grouping != kByFirst || !is_grouped_by_first) {
-      launcher_.any(args.bound, [&](auto group, int64_t i) { CountInBucketOne(group, args, i); });
-      launcher_.one(args.bound, [&](auto group, int64_t i) { StartListOne(group, args, i); });
-      launcher_.one(args.bound, [&](auto group, int64_t i) { PutIntoListOne(group, args, i); });
+      launcher_.any(args.bound,
+                    [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
+      launcher_.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
+      launcher_.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
     }
     is_grouped_by_first |= args.grouping == kByFirst;
-    launcher_.any(args.bound, [&](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
+    launcher_.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
   }
 }
 
@@ -112,16 +117,16 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   plan->PrepareReserve();
   const int64_t num_missing = plan->num_missing();
   ReserveArgs args = {args_, plan->batch(), num_missing, nullptr, 0, 0};
-  launcher_.one(1, [&](auto group, int64_t i) { BeginReserveOne(group, args, i); });
-  launcher_.one(plan->window_size(), [&](auto group, int64_t i) { PinOne(group, args, i); });
+  launcher_.one(1, [args](auto group, int64_t i) { BeginReserveOne(group, args, i); });
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
   RunRounds(args);
-  launcher_.one(1, [&](auto group, int64_t i) { SettleReserveOne(group, args, i); });
+  launcher_.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
   if (plan->numbers().refused) {
     launcher_.one(plan->window_size(),
-                  [&](auto group, int64_t i) { UndoReserveOne(group, args, i); });
+                  [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
     return false;
   }
-  launcher_.one(num_missing, [&](auto group, int64_t i) { NoteVictimOne(group, args, i); });
+  launcher_.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
   if (num_missing > 0) ++epoch_;
   plan->epoch = epoch_;
   plan->state = GpuPlan::State::kReserved;
@@ -129,7 +134,7 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   SumUp(args.batch.victim_ranks, num_missing);
   const int64_t num_victims = num_missing == 0 ? 0 : args.batch.victim_ranks[num_missing - 1];
   args.victims = plan->ReserveVictims(num_victims * shape().row_bytes);
-  launcher_.any(num_missing, [&](auto group, int64_t i) { CommitEntryOne(group, args, i); });
+  launcher_.any(num_missing, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
   return true;
 }
 
@@ -137,7 +142,7 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::Cancel(GpuPlan* plan) {
   HPS_CHECK(plan->state == GpuPlan::State::kReserved);
   const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
-  launcher_.one(plan->window_size(), [&](auto group, int64_t i) { CancelOne(group, args, i); });
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { CancelOne(group, args, i); });
   ++epoch_;
   plan->ForgetVictims();
   plan->state = GpuPlan::State::kKeys;
@@ -159,7 +164,7 @@ void GpuCacheOver<Launcher>::Fill(GpuPlan* plan, const uint8_t* rows, const uint
   const int64_t num_missing = plan->num_missing();
   const FillArgs args = {args_, plan->batch(), rows, found, num_missing, create, lr};
   launcher_.rows(args_.dim, num_missing,
-                 [&](auto group, int64_t i) { FillRowOne(group, args, i); });
+                 [args](auto group, int64_t i) { FillRowOne(group, args, i); });
   plan->state = GpuPlan::State::kPinned;
 }
 
@@ -167,7 +172,7 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::Release(GpuPlan* plan) {
   HPS_CHECK(plan->state == GpuPlan::State::kPinned);
   const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
-  launcher_.one(plan->window_size(), [&](auto group, int64_t i) { ReleaseOne(group, args, i); });
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { ReleaseOne(group, args, i); });
   const bool is_whole = plan->window_size() == plan->num_unique();
   // Rows may have moved since the reserve if other batches reserved meanwhile; the epoch tells.
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
@@ -177,8 +182,10 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
   HPS_CHECK(IsCurrent(plan));
   const GatherArgs args = {args_, plan.batch(), out};
-  launcher_.rows(args_.dim, plan.num_occurrences(),
-                 [&](auto group, int64_t i) { GatherOne(group, args, i); });
+  launcher_.rows(
+      args_.dim, plan.num_occurrences(),
+      [args](auto group, int64_t i) { GatherOne(group, args, i); },
+      [args](int64_t i) { AskForGathered(args, i); });
 }
 
 template <class Launcher>
@@ -187,7 +194,7 @@ void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, flo
   const PoolArgs args = {args_, plan.batch(),      bags.offsets,      bags.weights,
                          out,   bags.num_examples, bags.num_features, bags.is_mean};
   launcher_.any(bags.num_examples * bags.num_features,
-                [&](auto group, int64_t i) { PoolOne(group, args, i); });
+                [args](auto group, int64_t i) { PoolOne(group, args, i); });
 }
 
 template <class Launcher>
@@ -196,35 +203,53 @@ int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradien
   if (num_unique == 0) return -1;
   const SumArgs args = plan->PrepareSums(args_, gradients);
   SortPositions(*plan, args);
-  launcher_.one(num_unique, [&](auto group, int64_t i) { CountRunsOne(group, args, i); });
+  launcher_.one(num_unique, [args](auto group, int64_t i) { CountRunsOne(group, args, i); });
   SumUp(args.hot_ranks, num_unique);
   const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
-  launcher_.any(num_unique + num_hot_runs,
-                [&](auto group, int64_t i) { SumRunOne(group, args, i); });
+  launcher_.rows(
+      args_.dim, num_unique + num_hot_runs,
+      [args](auto group, int64_t i) { SumRunOne(group, args, i); },
+      [args](int64_t i) { AskForGradient(args, i); });
   if (num_hot_runs > 0) {
-    launcher_.any(num_hot_runs, [&](auto group, int64_t i) { SumBlockOne(group, args, i); });
-    launcher_.any(num_unique, [&](auto group, int64_t i) { CombineRunsOne(group, args, i); });
+    launcher_.any(num_hot_runs, [args](auto group, int64_t i) { SumBlockOne(group, args, i); });
+    launcher_.rows(args_.dim, num_unique,
+                   [args](auto group, int64_t i) { CombineRunsOne(group, args, i); });
   }
   const uint32_t culprit = plan->numbers().culprit;
   return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
 }
 
-// What a device's stable sort does: occurrences by id, in order within one.
+// What a device's stable sort does: occurrences by id, in order within one. A counting sort by
+// pieces of the batch: each piece counts its own, then knows where its occurrences of an id begin.
 template <class Launcher>
 void GpuCacheOver<Launcher>::SortPositions(const GpuPlan& plan, const SumArgs& args) {
   const int64_t num_unique = plan.num_unique();
+  const int64_t num_occurrences = plan.num_occurrences();
+  const int num_pieces = num_occurrences < kSortedByOne ? 1 : kSortPieces;
   const uint32_t* inverse = plan.batch().inverse;
   auto* positions = const_cast<int64_t*>(args.positions);
-  std::memset(args.starts, 0, static_cast<size_t>(num_unique + 1) * sizeof(int64_t));
-  for (int64_t i = 0; i < plan.num_occurrences(); ++i) ++args.starts[inverse[i]];
-  int64_t end = 0;
-  for (int64_t id = 0; id <= num_unique; ++id) {
-    end += args.starts[id];
-    args.starts[id] = end - args.starts[id];
+  uint32_t* counts = sort_counts_.Reserve(num_pieces * num_unique);
+  const auto first_of = [=](int64_t piece) { return num_occurrences * piece / num_pieces; };
+  launcher_.pieces(num_pieces, [=](int piece) {
+    uint32_t* own = counts + piece * num_unique;
+    std::memset(own, 0, static_cast<size_t>(num_unique) * sizeof(uint32_t));
+    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i) ++own[inverse[i]];
+  });
+  uint32_t end = 0;
+  for (int64_t id = 0; id < num_unique; ++id) {
+    args.starts[id] = end;
+    for (int piece = 0; piece < num_pieces; ++piece) {
+      uint32_t& count = counts[piece * num_unique + id];
+      end += count;
+      count = end - count;
+    }
   }
-  for (int64_t i = 0; i < plan.num_occurrences(); ++i) positions[args.starts[inverse[i]]++] = i;
-  for (int64_t id = num_unique; id > 0; --id) args.starts[id] = args.starts[id - 1];
-  args.starts[0] = 0;
+  args.starts[num_unique] = end;
+  launcher_.pieces(num_pieces, [=](int piece) {
+    uint32_t* own = counts + piece * num_unique;
+    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i)
+      positions[own[inverse[i]]++] = i;
+  });
 }
 
 template <class Launcher>
@@ -232,8 +257,9 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
-    launcher_.rows(args_.dim, args.bound,
-                   [&](auto group, int64_t i) { ApplyOne<kKind>(group, args, i); });
+    launcher_.rows(
+        args_.dim, args.bound, [args](auto group, int64_t i) { ApplyOne<kKind>(group, args, i); },
+        [args](int64_t i) { AskForUpdated(args, i); });
   };
   switch (args_.kind) {
     case OptimizerKind::kSgd:

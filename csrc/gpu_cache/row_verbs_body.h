@@ -11,14 +11,14 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::ReadRows(const GpuPlan& plan, uint8_t* images) {
   HPS_CHECK(IsCurrent(plan));
   const ImagesArgs args = {args_, plan.batch(), images, plan.window_size()};
-  launcher_.any(args.bound, [&](auto group, int64_t i) { ReadRowOne(group, args, i); });
+  launcher_.any(args.bound, [args](auto group, int64_t i) { ReadRowOne(group, args, i); });
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::WriteRows(const GpuPlan& plan, const uint8_t* images) {
   HPS_CHECK(IsCurrent(plan));
   const ImagesArgs args = {args_, plan.batch(), const_cast<uint8_t*>(images), plan.window_size()};
-  launcher_.any(args.bound, [&](auto group, int64_t i) { WriteRowOne(group, args, i); });
+  launcher_.any(args.bound, [args](auto group, int64_t i) { WriteRowOne(group, args, i); });
 }
 
 template <class Launcher>
@@ -30,8 +30,9 @@ void GpuCacheOver<Launcher>::Assign(GpuPlan* plan, const float* rows, const floa
   if (bytes != 0) std::memset(last, 0, bytes);
   const AssignArgs args = {args_, plan->batch(), rows, state, last, plan->window_size(), lr};
   launcher_.one(plan->num_occurrences(),
-                [&](auto group, int64_t i) { FindLastOne(group, args, i); });
-  launcher_.rows(args_.dim, args.bound, [&](auto group, int64_t i) { AssignOne(group, args, i); });
+                [args](auto group, int64_t i) { FindLastOne(group, args, i); });
+  launcher_.rows(args_.dim, args.bound,
+                 [args](auto group, int64_t i) { AssignOne(group, args, i); });
 }
 
 template <class Launcher>
@@ -39,7 +40,8 @@ int64_t GpuCacheOver<Launcher>::Create(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const int64_t before = count(kCountCreated);
   const CreateArgs args = {args_, plan->batch(), plan->window_size(), lr};
-  launcher_.rows(args_.dim, args.bound, [&](auto group, int64_t i) { CreateOne(group, args, i); });
+  launcher_.rows(args_.dim, args.bound,
+                 [args](auto group, int64_t i) { CreateOne(group, args, i); });
   return count(kCountCreated) - before;
 }
 
@@ -47,26 +49,26 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::InitialWeights(const uint64_t* keys, int64_t count, float* out) {
   const InitialWeightsArgs args = {args_, keys, out};
   launcher_.rows(args_.dim, count,
-                 [&](auto group, int64_t i) { InitialWeightsOne(group, args, i); });
+                 [args](auto group, int64_t i) { InitialWeightsOne(group, args, i); });
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Contains(const uint64_t* keys, int64_t count, uint8_t* presence) {
   const KeysArgs args = {args_, keys, presence, nullptr, nullptr};
-  launcher_.any(count, [&](auto group, int64_t i) { ContainsOne(group, args, i); });
+  launcher_.any(count, [args](auto group, int64_t i) { ContainsOne(group, args, i); });
 }
 
 template <class Launcher>
 Status GpuCacheOver<Launcher>::Erase(const uint64_t* keys, int64_t count, uint8_t* presence) {
   uint32_t first_pinned = kNoPosition;
   const KeysArgs args = {args_, keys, presence, erase_slots_.Reserve(count), &first_pinned};
-  launcher_.any(count, [&](auto group, int64_t i) { FindErasedOne(group, args, i); });
+  launcher_.any(count, [args](auto group, int64_t i) { FindErasedOne(group, args, i); });
   if (first_pinned != kNoPosition) {
     return Status(StatusCode::kConfig,
                   "key " + std::to_string(keys[first_pinned]) +
                       " is in use by a batch of an open pipeline; erase it after that batch");
   }
-  launcher_.one(count, [&](auto group, int64_t i) { EraseOne(group, args, i); });
+  launcher_.one(count, [args](auto group, int64_t i) { EraseOne(group, args, i); });
   ++epoch_;
   return Status::Ok();
 }
@@ -84,9 +86,9 @@ int64_t GpuCacheOver<Launcher>::Scan(int64_t* cursor, bool dirty_only, int64_t m
     const ScanArgs args = {
         args_, slot, count, most - num_rows, dirty_only, ranks, rows + num_rows * shape().row_bytes,
         result};
-    launcher_.one(count, [&](auto group, int64_t i) { FlagWantedOne(group, args, i); });
+    launcher_.one(count, [args](auto group, int64_t i) { FlagWantedOne(group, args, i); });
     SumUp(ranks, count);
-    launcher_.any(count, [&](auto group, int64_t i) { CopyWantedOne(group, args, i); });
+    launcher_.any(count, [args](auto group, int64_t i) { CopyWantedOne(group, args, i); });
     num_rows += result[0];
     slot = result[1];
   }
@@ -102,7 +104,7 @@ void GpuCacheOver<Launcher>::MarkClean(int64_t first, int64_t last) {
   ScanArgs args = {};
   args.cache = args_;
   args.first = first;
-  launcher_.one(end - first, [&](auto group, int64_t i) { MarkCleanOne(group, args, i); });
+  launcher_.one(end - first, [args](auto group, int64_t i) { MarkCleanOne(group, args, i); });
 }
 
 template <class Launcher>

@@ -4,6 +4,7 @@ Above it: device_cache.py, whose verbs run on torch's current stream; the contra
 Below it: torch (memory, copies, streams, prefix sums, sorts), CuPy (kernel launches, NVRTC).
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -22,17 +23,22 @@ _BLOCKS_PER_PROCESSOR = 16  # resident ones are at most this many; more items ar
 
 
 class CudaVerbOrder:
-    """Verbs on one stream follow each other; a verb on another stream waits for the last one."""
+    """Verbs on one stream follow each other; a verb on another stream waits for the last one.
+
+    One thread queues at a time: a plan's numbers may be asked for beside a verb of another thread,
+    and whoever comes next has to wait for both.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._turn = threading.RLock()
         self._last = _new_event()
         self._last_stream: torch.cuda.Stream | None = None
 
     @contextmanager
     def verb(self, *memory: torch.Tensor) -> Iterator[None]:
         """See VerbOrder. Blocks nothing on the host."""
-        with torch.cuda.device(self._device):
+        with self._turn, torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
             if self._last_stream is not None and self._last_stream != stream:
                 stream.wait_event(self._last)

@@ -5,7 +5,8 @@ is only queued, as on a GPU, and done when somebody waits for it: whoever reads 
 or writes over what a copy has still to take, gets garbage. Memory starts as garbage, too.
 """
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from hps import _C
 from hps.errors import ConfigError
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.kernels import KernelArgs
 
 _GARBAGE = 0xA5
@@ -40,15 +43,17 @@ class HostOrder:
 
     def __init__(self, device: "HostDevice") -> None:
         self._device = device
+        self._turn = threading.RLock()
 
     @contextmanager
     def verb(self, *memory: torch.Tensor) -> Iterator[None]:
         """As VerbOrder.verb."""
-        self._device.depth += 1
-        try:
-            yield
-        finally:
-            self._device.depth -= 1
+        with self._turn:
+            self._device.enter(memory)
+            try:
+                yield
+            finally:
+                self._device.leave()
 
 
 class HostDevice:
@@ -66,6 +71,8 @@ class HostDevice:
         self.num_queued = 0
         self.num_done = 0
         self.launches: list[tuple[str, int]] = []
+        # Verbs come one at a time, but any thread may wait for what a verb has queued.
+        self._lock = threading.Lock()
         self._queue: list[Callable[[], Any]] = []
         # A device gives memory out again only behind the work that was queued before it came back.
         self._held: list[torch.Tensor] = []
@@ -75,7 +82,8 @@ class HostDevice:
         if self.budget is not None and num_bytes > self.budget:
             raise ConfigError(f"{num_bytes} bytes were asked for, {self.budget} are free")
         memory = torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
-        self._held.append(memory)
+        with self._lock:
+            self._held.append(memory)
         return memory
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
@@ -122,13 +130,41 @@ class HostDevice:
 
     def work_off(self, number: int) -> None:
         """Does the first `number` pieces of work ever queued."""
-        while self.num_done < number:
-            self.num_done += 1
-            self._queue.pop(0)()
-        if not self._queue:
-            self._held.clear()
+        with self._lock:
+            while self.num_done < number:
+                self._queue.pop(0)()
+                self.num_done += 1
+            if not self._queue and self.depth == 0:
+                self._held.clear()
+
+    def enter(self, memory: Iterable[torch.Tensor] = ()) -> None:
+        """A verb begins; nobody else gets its memory before what it queues is done."""
+        with self._lock:
+            self.depth += 1
+            self._held += memory
+
+    def leave(self) -> None:
+        """A verb ends."""
+        with self._lock:
+            self.depth -= 1
 
     def _put(self, work: Callable[[], Any]) -> None:
         assert self.depth > 0, "work outside of a verb is in no order"
-        self._queue.append(work)
-        self.num_queued += 1
+        with self._lock:
+            self._queue.append(work)
+            self.num_queued += 1
+
+
+class AskedCache(DeviceCache):
+    """A DeviceCache that tells of a refused gradient at once, as the caches of the host do."""
+
+    def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
+        super().sum_gradients(plan, grads)
+        key = self.failed_key(wait=True)
+        return -1 if key is None else plan.unique_keys.tolist().index(key)
+
+    def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
+        culprit = self.sum_gradients(plan, grads)
+        if culprit < 0:
+            self.apply(plan, lr)
+        return culprit

@@ -29,19 +29,24 @@ class SimtLauncher {
  public:
   SimtLauncher() : any_(std::make_shared<simt::Warp>(kSize)), rows_(MakeRowWarp()) {}
 
-  template <class Body>
-  void one(int64_t count, Body body) const {
+  template <class Body, class Ahead = Nothing>
+  void one(int64_t count, Body body, Ahead = {}) const {
     for (int64_t i = 0; i < count; ++i) body(DeviceGroup<1>{}, i);
   }
 
-  template <class Body>
-  void any(int64_t count, Body body) const {
+  template <class Body, class Ahead = Nothing>
+  void any(int64_t count, Body body, Ahead = {}) const {
     Run(any_.get(), count, [&](int64_t i) { body(DeviceGroup<kSize>{}, i); });
   }
 
-  template <class Body>
-  void rows(int, int64_t count, Body body) const {
+  template <class Body, class Ahead = Nothing>
+  void rows(int, int64_t count, Body body, Ahead = {}) const {
     Run(rows_.get(), count, [&](int64_t i) { body(DeviceGroup<kRowLanes>{}, i); });
+  }
+
+  template <class Work>
+  void pieces(int count, Work work) const {
+    for (int piece = 0; piece < count; ++piece) work(piece);
   }
 
   int64_t num_meetings() const { return any_->num_meetings() + rows_->num_meetings(); }
