@@ -138,6 +138,25 @@ class GpuCache:
 def row_layout(kind: str, dim: int) -> dict[str, int]: ...
 def digest_rows(rows: npt.NDArray[np.uint8]) -> tuple[int, int]: ...
 
+# --- gpu_cache's kernels
+
+_Fields = list[tuple[str, str, int]]
+
+def gpu_kernels() -> tuple[dict[str, tuple[int, _Fields]], dict[str, tuple[str, int]]]: ...
+def gpu_kernel_source() -> str: ...
+def run_gpu_kernel(kernel: str, args: bytes, count: int) -> None: ...
+def gpu_cache_args(
+    *,
+    optimizer_kind: str,
+    hyperparameters: list[float],
+    dim: int,
+    capacity_bytes: int,
+    initializer_kind: str,
+    initializer_numbers: tuple[float, float],
+    stream: int,
+    base: int,
+) -> tuple[int, bytes]: ...
+
 # --- ssd_store
 
 _Rows = npt.NDArray[np.uint8]

@@ -32,7 +32,7 @@ std::unique_ptr<GpuCache> MakeCache(ThreadPool* pool, const std::string& optimiz
   options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
   std::unique_ptr<GpuCache> cache;
-  ThrowIfError(GpuCache::Open(options, pool, &cache));
+  ThrowIfError(GpuCache::Open(options, HostLauncher(pool), &cache));
   return cache;
 }
 

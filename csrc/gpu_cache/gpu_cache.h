@@ -1,9 +1,9 @@
 // GpuCache: the rows of one table that a device holds, as the host can run it: the device's own
 // algorithms, looped over on host memory.
 //
-// Above it: ParameterServer, through the bindings. Below it: kernels.h, the bodies that the CUDA
-// cache launches. It keeps the same contract as DramCache (hps/row_cache.py), verb by verb, and
-// takes the same slots; a batch goes through
+// Above it: ParameterServer, through the bindings; tests, which launch the same verbs on emulated
+// lanes. Below it: kernels.h, the bodies that the CUDA cache launches. It keeps the same contract
+// as DramCache (hps/row_cache.py), verb by verb, and takes the same slots; a batch goes through
 //     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
 //     Gather / Pool / Apply / Assign, Release
 // Verbs are serialised by the caller and run in parallel inside. Owns its memory; the thread pool
@@ -13,8 +13,8 @@
 #include <memory>
 #include <string>
 
-#include "common/thread_pool.h"
 #include "gpu_cache/gpu_plan.h"
+#include "gpu_cache/host_launcher.h"
 #include "gpu_cache/table_memory.h"
 #include "table/host_memory.h"
 
@@ -36,11 +36,12 @@ struct BagsView {
   bool is_mean;
 };
 
-class GpuCache {
+template <class Launcher>
+class GpuCacheOver {
  public:
   // kConfig if the budget is too small for a table, kCapacity if the machine has not the memory.
-  static Status Open(const GpuCacheOptions& options, ThreadPool* pool,
-                     std::unique_ptr<GpuCache>* cache);
+  static Status Open(const GpuCacheOptions& options, Launcher launcher,
+                     std::unique_ptr<GpuCacheOver>* cache);
 
   void MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan);
   // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
@@ -103,19 +104,27 @@ class GpuCache {
   uint64_t epoch() const { return epoch_; }
 
  private:
-  GpuCache(const GpuCacheOptions& options, ThreadPool* pool);
+  GpuCacheOver(const GpuCacheOptions& options, Launcher launcher);
+
+  static constexpr int64_t kSlotsAScan = 1 << 16;  // looked at in one go
+  static constexpr int kSortPieces = 4;
+  static constexpr int64_t kSortedByOne = 8192;  // fewer occurrences are sorted in one piece
 
   void RunRounds(ReserveArgs args);
-  static void SortPositions(const GpuPlan& plan, const SumArgs& args);
+  void SortPositions(const GpuPlan& plan, const SumArgs& args);
 
   const GpuCacheOptions options_;
-  ThreadPool* const pool_;
+  const Launcher launcher_;
   HostMemory memory_;
   CacheArgs args_ = {};
   Failure failure_ = {};  // never set: the host hears of a refused gradient at once
   Array<int32_t> scan_ranks_;
   Array<int64_t> erase_slots_;
+  Array<uint32_t> sort_counts_;
   uint64_t epoch_ = 1;
 };
+
+using GpuCache = GpuCacheOver<HostLauncher>;
+extern template class GpuCacheOver<HostLauncher>;
 
 }  // namespace hps

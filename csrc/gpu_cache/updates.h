@@ -89,34 +89,23 @@ HPS_HD void CountRunsOne(Group, const SumArgs& args, int64_t i) {
   args.hot_ranks[i] = count > kRunLength ? static_cast<int32_t>(num_runs) : 0;
 }
 
-// x - x is 0, or NaN if x is not finite.
 HPS_HD bool IsFinite(float value) { return value - value == 0.0f; }
 
 HPS_HD void NoteCulprit(const SumArgs& args, int64_t id) {
   AtomicMin(&args.batch.numbers->culprit, static_cast<uint32_t>(id));
 }
 
-// Sums the gradients at positions[first, end) from +0 into dst [dim].
+// Sums the gradients at positions[first, end) from +0 into dst [dim]. False if a lane saw a sum
+// that is not finite.
 template <class Group>
 HPS_HD bool SumRun(Group group, const SumArgs& args, int64_t first, int64_t end, float* dst) {
   const int64_t dim = args.cache.dim;
-  const auto gradient = [&](int64_t i) { return args.gradients + args.positions[i] * dim; };
+  const auto lanes = LanesOf(group, args.cache.dim);
+  lanes.add_up(dst, end - first,
+               [=](int64_t i) { return args.gradients + args.positions[first + i] * dim; });
+  // x - x is 0, or NaN if x is not finite.
   bool is_finite = true;
-  if (dim % 4 == 0 && IsPieceAligned(args.gradients)) {
-    group.for_each(dim / 4, [&](int64_t d) {
-      Piece sum = {{0, 0, 0, 0}};
-      for (int64_t i = first; i < end; ++i) sum = sum + PieceAt(gradient(i), d);
-      PieceAt(dst, d) = sum;
-      for (int j = 0; j < 4; ++j) is_finite &= IsFinite(sum.at[j]);
-    });
-  } else {
-    group.for_each(dim, [&](int64_t d) {
-      float sum = 0;
-      for (int64_t i = first; i < end; ++i) sum += gradient(i)[d];
-      dst[d] = sum;
-      is_finite &= IsFinite(sum);
-    });
-  }
+  lanes.each([&](float sum) { is_finite &= IsFinite(sum); }, static_cast<const float*>(dst));
   return is_finite;
 }
 
@@ -187,26 +176,55 @@ HPS_HD void SumBlockOne(Group group, const SumArgs& args, int64_t i) {
   group.for_each(dim, [=](int64_t d) { sums[d] = AddNeighbours<6>(sums + d, dim); });
 }
 
+// Adds up `count` rows of sums, `stride` apart, as a binary counter does: leaves each whole block
+// of 2^k where its first row stood. Lanes keep to their columns.
+template <class Lanes>
+HPS_HD void CombineBlocks(Lanes lanes, float* sums, int64_t count, int64_t stride) {
+  for (int64_t half = 1; 2 * half <= count; half *= 2) {
+    for (int64_t i = 0; i + 2 * half <= count; i += 2 * half) {
+      lanes.each([](float& older, float younger) { older += younger; }, sums + i * stride,
+                 static_cast<const float*>(sums + (i + half) * stride));
+    }
+  }
+}
+
+// Adds the blocks that CombineBlocks left, youngest to oldest, to `total`, or starts it with them.
+template <class Lanes>
+HPS_HD void AddLeftovers(Lanes lanes, const float* sums, int64_t count, int64_t stride,
+                         bool has_total, float* total) {
+  int64_t end = count;
+  for (int64_t size = 1; size <= count; size *= 2) {
+    if (!(count & size)) continue;
+    end -= size;
+    if (has_total) {
+      lanes.each([](float& sum, float older) { sum += older; }, total, sums + end * stride);
+    } else {
+      lanes.each([](float& sum, float first) { sum = first; }, total, sums + end * stride);
+    }
+    has_total = true;
+  }
+}
+
 // i: below bound. A hot key's sum from those of its blocks and of the runs in no whole block.
 template <class Group>
 HPS_HD void CombineRunsOne(Group group, const SumArgs& args, int64_t i) {
   if (i >= args.batch.numbers->num_unique) return;
   const int64_t first = FirstHotRun(args, i);
-  const int64_t end = args.hot_ranks[i];
-  if (first == end) return;
+  const int64_t num_runs = args.hot_ranks[i] - first;
+  if (num_runs == 0) return;
   const int64_t dim = args.cache.dim;
-  const int64_t first_left = first + (end - first) / kRunsABlock * kRunsABlock;
+  const auto lanes = LanesOf(group, args.cache.dim);
+  const int64_t num_blocks = num_runs / kRunsABlock;
+  const int64_t num_left = num_runs % kRunsABlock;
+  float* const blocks = args.run_sums + first * dim;
+  float* const left = blocks + num_blocks * kRunsABlock * dim;
+  float* const sum = args.sums + i * dim;
+  CombineBlocks(lanes, left, num_left, dim);
+  CombineBlocks(lanes, blocks, num_blocks, kRunsABlock * dim);
+  AddLeftovers(lanes, left, num_left, dim, false, sum);
+  AddLeftovers(lanes, blocks, num_blocks, kRunsABlock * dim, num_left != 0, sum);
   bool is_finite = true;
-  group.for_each(dim, [&](int64_t d) {
-    BinaryCounter blocks, left;
-    for (int64_t run = first; run < first_left; run += kRunsABlock) {
-      blocks.add(args.run_sums[run * dim + d]);
-    }
-    for (int64_t run = first_left; run < end; ++run) left.add(args.run_sums[run * dim + d]);
-    const float sum = blocks.num_runs() == 0 ? left.total() : blocks.total_after(left);
-    args.sums[i * dim + d] = sum;
-    is_finite &= IsFinite(sum);
-  });
+  lanes.each([&](float value) { is_finite &= IsFinite(value); }, static_cast<const float*>(sum));
   if (!is_finite) NoteCulprit(args, i);
 }
 

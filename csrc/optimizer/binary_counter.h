@@ -38,17 +38,9 @@ class BinaryCounter {
   }
 
   // Of one run at least.
-  HPS_HD_MEMBER float total() const { return fold(0.0f, false); }
-
-  // The sum of this and of the runs that came after it.
-  HPS_HD_MEMBER float total_after(const BinaryCounter& younger) const {
-    return younger.num_runs_ == 0 ? total() : fold(younger.total(), true);
-  }
-
-  HPS_HD_MEMBER uint32_t num_runs() const { return num_runs_; }
-
- private:
-  HPS_HD_MEMBER float fold(float sum, bool has_sum) const {
+  HPS_HD_MEMBER float total() const {
+    float sum = 0;
+    bool has_sum = false;
     HPS_UNROLL for (int level = 0; level < kLevels; ++level) {
       if (!(num_runs_ >> level & 1)) continue;
       sum = has_sum ? levels_[level] + sum : levels_[level];
@@ -57,6 +49,7 @@ class BinaryCounter {
     return sum;
   }
 
+ private:
   static constexpr int kLevels = 26;  // a batch has fewer than 2^31 occurrences
 
   uint32_t num_runs_ = 0;

@@ -63,6 +63,23 @@ struct DeviceLanes {
     }
   }
 
+  template <class Source>
+  HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source) const {
+    if (dim % 4 == 0 && IsPieceAligned(source(0))) {
+      for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
+        Piece sums = {{0, 0, 0, 0}};
+        for (int64_t i = 0; i < count; ++i) sums = sums + PieceAt(source(i) + d, 0);
+        PieceAt(column + d, 0) = sums;
+      }
+    } else {
+      for (int d = group.lane(); d < dim; d += kSize) {
+        float sum = 0;
+        for (int64_t i = 0; i < count; ++i) sum += source(i)[d];
+        column[d] = sum;
+      }
+    }
+  }
+
   // All lanes have read what the body may change.
   template <class Body>
   HPS_HD_MEMBER void scalar(Body body) const {

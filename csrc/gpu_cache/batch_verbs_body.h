@@ -1,0 +1,278 @@
+// The text of GpuCache's batch verbs: from a batch's keys to pinned rows and back.
+//
+// Above it: gpu_cache.cc, which compiles it for host threads; tests, for emulated lanes. Below it:
+// kernels.h. Where the host looks at a number to know how far to loop, a device launches for an
+// upper bound and lets the rest return.
+#pragma once
+
+#include <cstring>
+
+#include "common/check.h"
+#include "gpu_cache/gpu_cache.h"
+#include "gpu_cache/host_prefetch.h"
+
+namespace hps {
+
+// What a device's library does between two kernels: inclusive prefix sum, in place.
+inline void SumUp(int32_t* ranks, int64_t count) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) ranks[i] = sum += ranks[i];
+}
+
+template <class Launcher>
+GpuCacheOver<Launcher>::GpuCacheOver(const GpuCacheOptions& options, Launcher launcher)
+    : options_(options), launcher_(launcher) {}
+
+template <class Launcher>
+Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher launcher,
+                                    std::unique_ptr<GpuCacheOver>* cache) {
+  std::unique_ptr<GpuCacheOver> made(new GpuCacheOver(options, launcher));
+  TableMemory memory;
+  HPS_RETURN_IF_ERROR(
+      TableMemory::Plan(options.capacity_bytes, options.layout.row_bytes(), &memory));
+  HPS_CHECK(memory.bytes <= options.capacity_bytes);
+  HPS_RETURN_IF_ERROR(made->memory_.Map(memory.bytes));
+  memory.Bind(made->memory_.data(), &made->args_);
+  made->args_.kind = options.layout.kind;
+  made->args_.dim = static_cast<int32_t>(options.layout.dim);
+  made->args_.numbers = options.numbers;
+  made->args_.initializer = options.initializer;
+  *cache = std::move(made);
+  return Status::Ok();
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan) {
+  Abandon(plan);
+  plan->SetKeys(keys, count);
+  const DeduplicateArgs args = {plan->batch()};
+  launcher_.one(count, [args](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
+  launcher_.one(count, [args](auto group, int64_t i) { FlagFirstOne(group, args, i); });
+  SumUp(args.batch.first_ranks, count);
+  launcher_.one(count, [args](auto group, int64_t i) { NumberKeyOne(group, args, i); });
+}
+
+template <class Launcher>
+int64_t GpuCacheOver<Launcher>::Pull(const uint64_t* keys, int64_t count, GpuPlan* plan,
+                                     float* out) {
+  MakePlan(keys, count, plan);
+  Find(plan, 0, -1);
+  if (plan->num_missing() == 0) Gather(*plan, out);
+  return plan->num_missing();
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
+  HPS_CHECK(plan->state != GpuPlan::State::kReserved && plan->state != GpuPlan::State::kPinned);
+  const int64_t size = count < 0 ? plan->num_unique() - first : count;
+  HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
+  plan->PrepareFind(size);
+  const FindArgs args = {args_, plan->batch(), first, count, size};
+  launcher_.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
+  launcher_.any(
+      size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
+      [args](int64_t i) { AskForBucket(args, i); });
+  SumUp(args.batch.missing_ranks, size);
+  launcher_.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
+  launcher_.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
+  launcher_.any(args_.clock->num_swept,
+                [args](auto group, int64_t i) { SweepOne(group, args, i); });
+  const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
+  plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
+  plan->epoch = epoch_;
+}
+
+template <class Launcher>
+bool GpuCacheOver<Launcher>::IsCurrent(const GpuPlan& plan) const {
+  if (plan.state == GpuPlan::State::kPinned) return true;
+  return plan.state == GpuPlan::State::kResolved && plan.epoch == epoch_;
+}
+
+// The host sees what every round left open; a device launches all and lets them return.
+template <class Launcher>
+void GpuCacheOver<Launcher>::RunRounds(ReserveArgs args) {
+  constexpr int32_t kGroupingOfRound[] = {-1,        kByFirst, kByEmptier,    kByFirst,
+                                          kBySecond, kByFirst, kBySecondAgain};
+  const BatchNumbers& numbers = *args.batch.numbers;
+  bool is_grouped_by_first = false;
+  for (args.round = 1; args.round <= kNumRounds; ++args.round) {
+    if (numbers.refused || !numbers.open[args.round - 1]) continue;
+    args.grouping = kGroupingOfRound[args.round];
+    if (args.grouping != kByFirst || !is_grouped_by_first) {
+      launcher_.any(args.bound,
+                    [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
+      launcher_.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
+      launcher_.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
+    }
+    is_grouped_by_first |= args.grouping == kByFirst;
+    launcher_.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
+  }
+}
+
+template <class Launcher>
+bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
+  const bool is_found =
+      plan->state == GpuPlan::State::kFound || plan->state == GpuPlan::State::kResolved;
+  HPS_CHECK(is_found && plan->epoch == epoch_);
+  plan->PrepareReserve();
+  const int64_t num_missing = plan->num_missing();
+  ReserveArgs args = {args_, plan->batch(), num_missing, nullptr, 0, 0};
+  launcher_.one(1, [args](auto group, int64_t i) { BeginReserveOne(group, args, i); });
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
+  RunRounds(args);
+  launcher_.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
+  if (plan->numbers().refused) {
+    launcher_.one(plan->window_size(),
+                  [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
+    return false;
+  }
+  launcher_.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
+  if (num_missing > 0) ++epoch_;
+  plan->epoch = epoch_;
+  plan->state = GpuPlan::State::kReserved;
+  // May find no memory for the victims; what was taken can be abandoned by now.
+  SumUp(args.batch.victim_ranks, num_missing);
+  const int64_t num_victims = num_missing == 0 ? 0 : args.batch.victim_ranks[num_missing - 1];
+  args.victims = plan->ReserveVictims(num_victims * shape().row_bytes);
+  launcher_.any(num_missing, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
+  return true;
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Cancel(GpuPlan* plan) {
+  HPS_CHECK(plan->state == GpuPlan::State::kReserved);
+  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { CancelOne(group, args, i); });
+  ++epoch_;
+  plan->ForgetVictims();
+  plan->state = GpuPlan::State::kKeys;
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Abandon(GpuPlan* plan) {
+  if (plan->state == GpuPlan::State::kReserved) {
+    Cancel(plan);
+  } else if (plan->state == GpuPlan::State::kPinned) {
+    Release(plan);
+  }
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Fill(GpuPlan* plan, const uint8_t* rows, const uint8_t* found,
+                                  float lr, bool create) {
+  HPS_CHECK(plan->state == GpuPlan::State::kReserved);
+  const int64_t num_missing = plan->num_missing();
+  const FillArgs args = {args_, plan->batch(), rows, found, num_missing, create, lr};
+  launcher_.rows(args_.dim, num_missing,
+                 [args](auto group, int64_t i) { FillRowOne(group, args, i); });
+  plan->state = GpuPlan::State::kPinned;
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Release(GpuPlan* plan) {
+  HPS_CHECK(plan->state == GpuPlan::State::kPinned);
+  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
+  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { ReleaseOne(group, args, i); });
+  const bool is_whole = plan->window_size() == plan->num_unique();
+  // Rows may have moved since the reserve if other batches reserved meanwhile; the epoch tells.
+  plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
+  HPS_CHECK(IsCurrent(plan));
+  const GatherArgs args = {args_, plan.batch(), out};
+  launcher_.rows(
+      args_.dim, plan.num_occurrences(),
+      [args](auto group, int64_t i) { GatherOne(group, args, i); },
+      [args](int64_t i) { AskForGathered(args, i); });
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, float* out) {
+  HPS_CHECK(IsCurrent(plan) && plan.window_size() == plan.num_unique());
+  const PoolArgs args = {args_, plan.batch(),      bags.offsets,      bags.weights,
+                         out,   bags.num_examples, bags.num_features, bags.is_mean};
+  launcher_.any(bags.num_examples * bags.num_features,
+                [args](auto group, int64_t i) { PoolOne(group, args, i); });
+}
+
+template <class Launcher>
+int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients) {
+  const int64_t num_unique = plan->num_unique();
+  if (num_unique == 0) return -1;
+  const SumArgs args = plan->PrepareSums(args_, gradients);
+  SortPositions(*plan, args);
+  launcher_.one(num_unique, [args](auto group, int64_t i) { CountRunsOne(group, args, i); });
+  SumUp(args.hot_ranks, num_unique);
+  const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
+  launcher_.rows(
+      args_.dim, num_unique + num_hot_runs,
+      [args](auto group, int64_t i) { SumRunOne(group, args, i); },
+      [args](int64_t i) { AskForGradient(args, i); });
+  if (num_hot_runs > 0) {
+    launcher_.any(num_hot_runs, [args](auto group, int64_t i) { SumBlockOne(group, args, i); });
+    launcher_.rows(args_.dim, num_unique,
+                   [args](auto group, int64_t i) { CombineRunsOne(group, args, i); });
+  }
+  const uint32_t culprit = plan->numbers().culprit;
+  return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
+}
+
+// What a device's stable sort does: occurrences by id, in order within one. A counting sort by
+// pieces of the batch: each piece counts its own, then knows where its occurrences of an id begin.
+template <class Launcher>
+void GpuCacheOver<Launcher>::SortPositions(const GpuPlan& plan, const SumArgs& args) {
+  const int64_t num_unique = plan.num_unique();
+  const int64_t num_occurrences = plan.num_occurrences();
+  const int num_pieces = num_occurrences < kSortedByOne ? 1 : kSortPieces;
+  const uint32_t* inverse = plan.batch().inverse;
+  auto* positions = const_cast<int64_t*>(args.positions);
+  uint32_t* counts = sort_counts_.Reserve(num_pieces * num_unique);
+  const auto first_of = [=](int64_t piece) { return num_occurrences * piece / num_pieces; };
+  launcher_.pieces(num_pieces, [=](int piece) {
+    uint32_t* own = counts + piece * num_unique;
+    std::memset(own, 0, static_cast<size_t>(num_unique) * sizeof(uint32_t));
+    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i) ++own[inverse[i]];
+  });
+  uint32_t end = 0;
+  for (int64_t id = 0; id < num_unique; ++id) {
+    args.starts[id] = end;
+    for (int piece = 0; piece < num_pieces; ++piece) {
+      uint32_t& count = counts[piece * num_unique + id];
+      end += count;
+      count = end - count;
+    }
+  }
+  args.starts[num_unique] = end;
+  launcher_.pieces(num_pieces, [=](int piece) {
+    uint32_t* own = counts + piece * num_unique;
+    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i)
+      positions[own[inverse[i]]++] = i;
+  });
+}
+
+template <class Launcher>
+void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
+  HPS_CHECK(IsCurrent(*plan));
+  const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
+  const auto apply = [&]<OptimizerKind kKind>() {
+    launcher_.rows(
+        args_.dim, args.bound, [args](auto group, int64_t i) { ApplyOne<kKind>(group, args, i); },
+        [args](int64_t i) { AskForUpdated(args, i); });
+  };
+  switch (args_.kind) {
+    case OptimizerKind::kSgd:
+      return apply.template operator()<OptimizerKind::kSgd>();
+    case OptimizerKind::kAdagrad:
+      return apply.template operator()<OptimizerKind::kAdagrad>();
+    case OptimizerKind::kRowWiseAdagrad:
+      return apply.template operator()<OptimizerKind::kRowWiseAdagrad>();
+    case OptimizerKind::kAdam:
+      return apply.template operator()<OptimizerKind::kAdam>();
+    case OptimizerKind::kFtrl:
+      return apply.template operator()<OptimizerKind::kFtrl>();
+  }
+}
+
+}  // namespace hps

@@ -1,0 +1,273 @@
+// One driver for three caches: DramCache, the host build of gpu_cache, and gpu_cache's device text
+// on emulated lanes. The same seed gives the same verbs; a trace of all that can be seen must be
+// one.
+//
+// Above it: gpu_table_test.cc, gpu_rows_test.cc. Below it: simt_emulator.h, csrc/dram_cache,
+// csrc/gpu_cache.
+#pragma once
+
+#include "simt_emulator.h"
+
+// The emulator comes first: it names the build.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "common/check.h"
+#include "dram_cache/dram_cache.h"
+#include "gpu_cache/row_verbs_body.h"
+#include "optimizer/device_lanes.h"
+
+namespace hps {
+
+// Launches a kernel's device text on `kSize` emulated lanes, row arithmetic on kRowLanes.
+template <int kSize>
+class SimtLauncher {
+ public:
+  SimtLauncher() : any_(std::make_shared<simt::Warp>(kSize)), rows_(MakeRowWarp()) {}
+
+  template <class Body, class Ahead = Nothing>
+  void one(int64_t count, Body body, Ahead = {}) const {
+    for (int64_t i = 0; i < count; ++i) body(DeviceGroup<1>{}, i);
+  }
+
+  template <class Body, class Ahead = Nothing>
+  void any(int64_t count, Body body, Ahead = {}) const {
+    Run(any_.get(), count, [&](int64_t i) { body(DeviceGroup<kSize>{}, i); });
+  }
+
+  template <class Body, class Ahead = Nothing>
+  void rows(int, int64_t count, Body body, Ahead = {}) const {
+    Run(rows_.get(), count, [&](int64_t i) { body(DeviceGroup<kRowLanes>{}, i); });
+  }
+
+  template <class Work>
+  void pieces(int count, Work work) const {
+    for (int piece = 0; piece < count; ++piece) work(piece);
+  }
+
+  int64_t num_meetings() const { return any_->num_meetings() + rows_->num_meetings(); }
+
+ private:
+  static std::shared_ptr<simt::Warp> MakeRowWarp() {
+    return std::make_shared<simt::Warp>(kRowLanes);
+  }
+
+  template <class Body>
+  static void Run(simt::Warp* warp, int64_t count, Body body) {
+    if (!warp->Run(count, body)) std::fprintf(stderr, "lanes parted: %s\n", warp->what().c_str());
+    HPS_CHECK(warp->what().empty());
+  }
+
+  std::shared_ptr<simt::Warp> any_;
+  std::shared_ptr<simt::Warp> rows_;
+};
+
+struct LabOptions {
+  int64_t buckets = 2;
+  RowLayout layout = {OptimizerKind::kSgd, 4};
+  OptimizerNumbers numbers;
+  InitializerSpec initializer = {InitializerKind::kUniform, -1.0f, 1.0f, 5};
+};
+
+// A cache with its pool, its plans' type, and verbs under one name each.
+class DramLab {
+ public:
+  using Plan = BatchPlan;
+
+  explicit DramLab(const LabOptions& lab) : pool_(1) {
+    DramCacheOptions options;
+    options.layout = lab.layout;
+    options.numbers = lab.numbers;
+    options.initializer = lab.initializer;
+    options.capacity_bytes =
+        lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes) + 4160;
+    HPS_CHECK(DramCache::Open(options, &pool_, &cache_).ok());
+    HPS_CHECK(cache_->shape().num_buckets() == lab.buckets);
+  }
+
+  DramCache* operator->() { return cache_.get(); }
+  static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys.data(); }
+  static const uint8_t* Victims(const Plan& plan) { return plan.victims.data(); }
+  static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
+  void Gather(Plan* plan, float* out) { cache_->Gather(plan, out); }
+  void ReadRows(Plan* plan, uint8_t* images) { cache_->ReadRows(plan, images); }
+  void WriteRows(Plan* plan, const uint8_t* images) { cache_->WriteRows(plan, images); }
+  int64_t num_rows() const { return cache_->num_rows(); }
+  int64_t num_fresh() const { return cache_->num_fresh(); }
+  int64_t num_dirty() const { return cache_->num_dirty(); }
+  int64_t num_pins() const { return cache_->num_pins(); }
+  int64_t num_created() const { return cache_->num_created(); }
+  DramCacheCounters counters() const { return cache_->counters(); }
+  uint8_t PresenceOf(uint64_t key) { return static_cast<uint8_t>(cache_->Contains(key)); }
+
+  // Slot and row image of every stored row.
+  std::map<int64_t, std::vector<uint8_t>> StoredRows() {
+    std::map<int64_t, std::vector<uint8_t>> rows;
+    std::vector<uint8_t> row(static_cast<size_t>(cache_->shape().row_bytes));
+    int64_t cursor = 0;
+    while (cursor >= 0) {
+      const bool found = cache_->Scan(&cursor, false, 1, row.data()) == 1;
+      if (found) rows[(cursor < 0 ? cache_->shape().num_slots() : cursor) - 1] = row;
+    }
+    return rows;
+  }
+
+ private:
+  ThreadPool pool_;
+  std::unique_ptr<DramCache> cache_;
+};
+
+template <class Launcher>
+class GpuLab {
+ public:
+  using Plan = GpuPlan;
+  using Cache = GpuCacheOver<Launcher>;
+
+  GpuLab(const LabOptions& lab, Launcher launcher) {
+    GpuCacheOptions options;
+    options.layout = lab.layout;
+    options.numbers = lab.numbers;
+    options.initializer = lab.initializer;
+    options.capacity_bytes =
+        lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes + 8) + 9216;
+    HPS_CHECK(Cache::Open(options, launcher, &cache_).ok());
+    HPS_CHECK(cache_->shape().num_buckets() == lab.buckets);
+  }
+
+  Cache* operator->() { return cache_.get(); }
+  static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys(); }
+  static const uint8_t* Victims(const Plan& plan) { return plan.victims(); }
+  static int64_t NumVictims(const Plan& plan) { return plan.num_victims(); }
+  void Gather(Plan* plan, float* out) { cache_->Gather(*plan, out); }
+  void ReadRows(Plan* plan, uint8_t* images) { cache_->ReadRows(*plan, images); }
+  void WriteRows(Plan* plan, const uint8_t* images) { cache_->WriteRows(*plan, images); }
+  int64_t num_rows() const { return cache_->count(kCountRows); }
+  int64_t num_fresh() const { return cache_->count(kCountFresh); }
+  int64_t num_dirty() const { return cache_->count(kCountDirty); }
+  int64_t num_pins() const { return cache_->count(kCountPins); }
+  int64_t num_created() const { return cache_->count(kCountCreated); }
+  DramCacheCounters counters() const {
+    return {cache_->count(kCountHits),      cache_->count(kCountMisses),
+            cache_->count(kCountEvictions), cache_->count(kCountWriteBacks),
+            cache_->count(kCountRefusals),  cache_->count(kCountSecondBucket)};
+  }
+  uint8_t PresenceOf(uint64_t key) {
+    uint8_t presence = 0;
+    cache_->Contains(&key, 1, &presence);
+    return presence;
+  }
+
+  std::map<int64_t, std::vector<uint8_t>> StoredRows() {
+    std::map<int64_t, std::vector<uint8_t>> rows;
+    const TableView& table = cache_->args().table;
+    for (int64_t slot = 0; slot < table.shape.num_slots(); ++slot) {
+      if (table.digests[slot] == 0 || table.marks[slot].flags & (kFresh | kPending)) continue;
+      const uint8_t* row = RowAt(table, slot);
+      rows[slot] = std::vector<uint8_t>(row, row + table.shape.row_bytes);
+    }
+    return rows;
+  }
+
+ private:
+  std::unique_ptr<Cache> cache_;
+};
+
+// A host build with threads of its own.
+class HostLab {
+ public:
+  using Plan = GpuPlan;
+
+  explicit HostLab(const LabOptions& options, int threads = 1)
+      : pool_(std::make_unique<ThreadPool>(threads)), lab_(options, HostLauncher(pool_.get())) {}
+
+  GpuLab<HostLauncher>& lab() { return lab_; }
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+  GpuLab<HostLauncher> lab_;
+};
+
+// Runs test(lab) on each kind of cache in turn.
+template <class Test>
+void OnEveryCache(const LabOptions& options, Test test) {
+  {
+    DramLab lab(options);
+    test(lab);
+  }
+  {
+    HostLab host(options);
+    test(host.lab());
+  }
+  {
+    GpuLab<SimtLauncher<4>> lab(options, {});
+    test(lab);
+  }
+  {
+    GpuLab<SimtLauncher<16>> lab(options, {});
+    test(lab);
+  }
+}
+
+using Keys = std::vector<uint64_t>;
+
+// `count` keys whose first bucket is `first` (and second `second`, unless negative).
+inline Keys KeysOfBucket(const TableShape& shape, int64_t first, int64_t second, size_t count) {
+  Keys keys;
+  for (uint64_t key = 0; keys.size() < count; ++key) {
+    const KeyPlace place = PlaceOfHash(shape, MixKey(key));
+    if (place.first == first && (second < 0 || place.second == second)) keys.push_back(key);
+  }
+  return keys;
+}
+
+inline Keys Some(const Keys& keys, size_t first, size_t count) {
+  return {keys.begin() + static_cast<int64_t>(first),
+          keys.begin() + static_cast<int64_t>(first + count)};
+}
+
+template <class Lab>
+int64_t CountHere(Lab& lab, const Keys& keys) {
+  int64_t count = 0;
+  for (const uint64_t key : keys) count += lab.PresenceOf(key) != 0;
+  return count;
+}
+
+// Finds and reserves; the rows have not arrived.
+template <class Lab>
+bool Take(Lab& lab, const Keys& keys, typename Lab::Plan* plan) {
+  lab->MakePlan(keys.data(), static_cast<int64_t>(keys.size()), plan);
+  lab->Find(plan, 0, -1);
+  return lab->Reserve(plan);
+}
+
+// Makes what is missing, none of it found below.
+template <class Lab>
+void FillFresh(Lab& lab, typename Lab::Plan* plan) {
+  const auto missing = static_cast<size_t>(plan->num_missing());
+  const std::vector<uint8_t> found(missing + 1);
+  const std::vector<uint8_t> rows((missing + 1) * static_cast<size_t>(lab->layout().row_bytes()));
+  lab->Fill(plan, rows.data(), found.data(), 0.1f, false);
+}
+
+template <class Lab>
+bool Pin(Lab& lab, const Keys& keys, typename Lab::Plan* plan) {
+  if (!Take(lab, keys, plan)) return false;
+  FillFresh(lab, plan);
+  return true;
+}
+
+// Brings keys in as stored rows, without pinning them on; false if the batch was refused.
+template <class Lab>
+bool Store(Lab& lab, const Keys& keys) {
+  typename Lab::Plan plan;
+  if (!Pin(lab, keys, &plan)) return false;
+  lab->Create(&plan, 0.1f);
+  lab->Release(&plan);
+  return true;
+}
+
+}  // namespace hps
