@@ -34,6 +34,8 @@ class Pipeline:
     more are read, fetched and pinned by threads of the pipeline. Any depth gives the same rows and
     losses.
 
+    The batches are the reader's own; over a gpu_cache on a GPU, copies of them there.
+
     A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
     its gradient, when the next batch is asked for and it has none, or when the `with` block is
     left. Asking for the next batch while a gradient is pending raises, unless `accumulate` batches
@@ -207,6 +209,8 @@ class Pipeline:
         require("I4", prepared.is_placed, f"batch {number} has no rows yet")
         require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
         require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
+        if prepared.arrival is not None:
+            prepared.arrival.receive()
         batch = prepared.batch
         batch.rows = prepared.rows
         self._yielded_position = batch.position

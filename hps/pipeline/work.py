@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hps.arrays import HOST
+from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import StageClock
 from hps.pipeline.invariants import require
 from hps.pipeline.pins import pin_tables
@@ -86,9 +88,19 @@ class StageWork:
     def pin(self, prepared: Prepared) -> "dict[str, BatchRows]":
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
+            self._bring(prepared)
             rows = pin_tables(prepared.batch, self._server.pin)
             prepared.cool()
             return rows
+
+    def _bring(self, prepared: Prepared) -> None:
+        """Puts the batch's tensors where the rows lie, if that is not the host."""
+        device = self._server.device
+        if device == HOST or str(prepared.batch.labels.device) == device:
+            return
+        prepared.batch = prepared.batch.to(device)
+        if device.startswith("cuda"):
+            prepared.arrival = Arrival(prepared.batch)
 
     def copying(self) -> AbstractContextManager[object]:
         """What the thread that pins works under: with a CUDA device a stream of its own, so that
