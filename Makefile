@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
-.PHONY: build demo test torture check format bench native asan tsan clean
+.PHONY: build demo test torture check format bench gpu native asan tsan clean
 
 build:
 	@tools/bootstrap.sh
@@ -34,6 +34,9 @@ format: build
 bench: build ## All benchmarks, as benchmarks/results/ was made.
 	mkdir -p out
 	$(PYTHON) -m benchmarks.run all --json out/bench.json
+
+gpu: ## On a machine with a GPU: build, tests, memory checker, benchmarks; results in $OUT or out/.
+	@tools/gpu.sh
 
 # The module's own build folder, so that the core is compiled once.
 native: build

@@ -178,6 +178,12 @@ class CachedTier:
         """Pins on the slots of all caches from here on down. Under the lock."""
         return self.cache.pins + self.below.num_pins
 
+    def want(self, keys: Keys) -> None:
+        """Marks the rows of keys [L] that are here: a batch to come uses them. Under the lock."""
+        plan = self.cache.make_plan(keys, self.take_plan())
+        self.cache.want(plan)
+        self.keep_plan(plan)
+
     # Plans that are nobody's.
 
     def take_plan(self) -> Any:

@@ -20,6 +20,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_GPU_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
 ENGINES = ("segments", "rocksdb")
 MAX_DIM = 4096
@@ -49,6 +50,12 @@ def parse_bytes(text: int | str, where: str = "bytes") -> int:
     if size <= 0:
         raise ConfigError(f"{where}={text!r}: must be more than 0 bytes")
     return size
+
+
+def kernel_cache_folder() -> Path:
+    """Where compiled GPU kernels are kept between runs: hps/kernels in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "hps" / "kernels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +132,13 @@ class DramCacheConfig:
 class GpuCacheConfig:
     """Bytes of device memory for working rows, and the device.
 
+    Args:
+        bytes: of the device's memory, the tables' shares of it summed.
+        device: "cuda:N", or "cpu": the same table, kernel for kernel, in host memory.
+
+    Raises:
+        ConfigError: a field outside its limits.
+
     >>> GpuCacheConfig(bytes="8GiB").device
     'cuda:0'
     """
@@ -134,8 +148,10 @@ class GpuCacheConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.bytes, "GpuCacheConfig.bytes"))
-        if not isinstance(self.device, str) or not self.device:
-            raise ConfigError(f"GpuCacheConfig.device={self.device!r} must be e.g. 'cuda:0'")
+        if not isinstance(self.device, str) or _GPU_DEVICE.fullmatch(self.device) is None:
+            raise ConfigError(
+                f"GpuCacheConfig.device={self.device!r} must be 'cuda', 'cuda:N' or 'cpu'"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +295,15 @@ class Config:
     def num_threads(self) -> int:
         """Threads of the native core after 0 has been resolved to the cores at hand."""
         return self.threads or min(num_cores(), MAX_THREADS)
+
+
+def let_idle_threads_sleep() -> None:
+    """Keeps torch's threads from spinning between two operations; before torch is imported.
+
+    Spinning takes the cores from the pipeline's stages and from the native threads. A policy that
+    is set in the environment stands.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def num_cores() -> int:

@@ -98,8 +98,6 @@ class ParameterServer(CutVerbs):
         # Held by whoever changes rows or takes a cut, for as long as that takes. Asked for first.
         self._updates = threading.RLock()
         self._pool = OutputPool()
-        # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
-        self.device = HOST if config.gpu is None else _device_of(config.gpu)
         self._is_open = False
         self._is_read_only = _view is not None
         self._is_changed = False
@@ -108,6 +106,8 @@ class ParameterServer(CutVerbs):
         self.num_open_pipelines = 0
         caches = make_dram_caches(config, tiers.make_cache)
         gpu_caches = {} if config.gpu is None else _make_gpu_caches(config, tiers)
+        # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
+        self.device = HOST if config.gpu is None else _device_of(config.gpu)
         self._store = tiers.open_store(
             config.path,
             [TableSchema.of(table) for table in config.tables],
@@ -280,12 +280,13 @@ class ParameterServer(CutVerbs):
 
     def stats(self) -> dict[str, Any]:
         """Counters of each tier since the server was opened, then of each table."""
+        self._check_open()
+        store = self._store.stats()  # may wait for who writes there; not with the lock
         with self._lock:
-            self._check_open()
             gpu = self.config.gpu
             budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
             budgets["dram_cache"] = int(self.config.dram.bytes)
-            return server_stats(self._tiers.values(), self._store.stats(), budgets)
+            return server_stats(self._tiers.values(), store, budgets)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
@@ -324,6 +325,17 @@ class ParameterServer(CutVerbs):
         with self._lock:
             unique = unique[self._stacks[table].cache.contains(unique) == ABSENT]
         return dram.warm(unique)
+
+    def want(self, table: str, keys: Any) -> None:
+        """Says that a batch to come uses these keys: those of their rows that are in DRAM leave it
+        only where no others can, until they are used. Changes no result. From any thread.
+
+        Cost: one deduplication and look-up of the keys.
+        """
+        array = on_host(as_keys(keys, self.device))
+        with self._lock:
+            stack = self._stack(table)
+            (self._tiers[table].dram or stack).want(array)
 
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
@@ -495,8 +507,8 @@ def _device_of(gpu: GpuCacheConfig) -> str:
         return HOST
     import torch
 
-    device = torch.device(gpu.device)
-    return str(torch.device("cuda", device.index or 0))
+    index = torch.device(gpu.device).index
+    return str(torch.device("cuda", torch.cuda.current_device() if index is None else index))
 
 
 def _make_gpu_caches(config: Config, tiers: _Tiers) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hps.table_stack import TableStack
 
 
-_NATIVE_COUNTERS = ("evictions", "write_backs", "refusals", "second_bucket")
+_NATIVE_COUNTERS = ("evictions", "write_backs", "refusals", "second_bucket", "spared")
 
 
 @dataclass(slots=True)

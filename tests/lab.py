@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 import hps
 from hps import _C, dram_cache, parameter_server
+from hps.gpu_cache.cuda_device import CudaDevice
+from hps.gpu_cache.failures import Failures
 from hps.parameter_server import ParameterServer
+from tests.gpu_cache.host_device import AskedCache, HostDevice
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
-KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "three_twins", "gpu")
+KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "gpu")
 OPTIMIZERS: list[hps.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
@@ -34,8 +37,9 @@ class Lab:
     """One store over tiers of a kind.
 
     "twins"; "native_dram" over the twin's store; "native_gpu", the host build of gpu_cache in its
-    place; "native"; "rocksdb": native over RocksDB; and with a cache more on top: "three_twins";
-    "gpu", the host build of gpu_cache over "native".
+    place; "launched_gpu", the launcher of the CUDA cache over host memory, "cuda" over a GPU;
+    "native"; "rocksdb": native over RocksDB; and with a cache more on top: "three_twins"; "gpu",
+    the host build of gpu_cache over "native".
     """
 
     def __init__(self, kind: str, path: Path) -> None:
@@ -47,10 +51,14 @@ class Lab:
         self.path = path / "store"
         self.disk = TwinDisk()
         is_twin = kind in ("twins", "three_twins")
-        makers = {"native_gpu": make_gpu_cache}
+        makers = {
+            "native_gpu": make_gpu_cache,
+            "launched_gpu": make_launched_cache,
+            "cuda": make_cuda_cache,
+        }
         self.make_cache: Any = TwinDramCache if is_twin else makers.get(kind)
         options: dict[str, Any] = {}
-        if is_twin or kind in ("native_dram", "native_gpu"):
+        if is_twin or kind == "native_dram" or kind in makers:
             options = {"open_store": self.disk.open, "make_cache": self.make_cache}
         if kind == "three_twins":
             options["make_gpu_caches"] = self._second_caches
@@ -108,6 +116,18 @@ class Lab:
 def make_gpu_cache(*, instruction_set: str, **options: Any) -> Any:
     """The host build of gpu_cache where a dram_cache is wanted; it has one instruction set."""
     return _C.GpuCache(**options)
+
+
+def make_launched_cache(*, pool: Any, instruction_set: str, **options: Any) -> Any:
+    """The CUDA cache's launcher over host memory where a dram_cache is wanted."""
+    device = HostDevice()
+    return AskedCache(device, Failures(device), options)
+
+
+def make_cuda_cache(*, pool: Any, instruction_set: str, **options: Any) -> Any:
+    """The CUDA cache where a dram_cache is wanted; all arrays of the server stay on the host."""
+    device = CudaDevice("cuda:0")
+    return AskedCache(device, Failures(device), options)
 
 
 def table(

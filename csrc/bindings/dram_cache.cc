@@ -59,6 +59,7 @@ nb::dict Stats(const DramCache& cache) {
   stats["write_backs"] = counters.write_backs;
   stats["refusals"] = counters.refusals;
   stats["second_bucket"] = counters.second_bucket;
+  stats["spared"] = counters.spared;
   stats["rows"] = cache.num_rows();
   stats["fresh"] = cache.num_fresh();
   stats["dirty"] = cache.num_dirty();
@@ -116,6 +117,7 @@ void BindBatchVerbs(nb::class_<DramCache>& cls) {
             cache.Find(&plan, first, count);
           },
           "plan"_a, "first"_a, "count"_a, Unlocked())
+      .def("want", &DramCache::Want, "plan"_a, Unlocked())
       .def("reserve", &DramCache::Reserve, "plan"_a, Unlocked())
       .def("cancel", &DramCache::Cancel, "plan"_a, Unlocked())
       .def("abandon", &DramCache::Abandon, "plan"_a, Unlocked())

@@ -20,6 +20,7 @@ NB_MODULE(_C, module) {
   nb::set_leak_warnings(false);
   hps::BindDramCache(module);
   hps::BindGpuCache(module);
+  hps::BindGpuKernels(module);
   module.def(
       "xxh64",
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },

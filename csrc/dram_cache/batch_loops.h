@@ -45,6 +45,7 @@ struct WorkerBatch {
   int64_t window_end;
   int64_t result;       // what the worker's last loop returned
   int64_t num_dirtied;  // rows that its last Apply made dirty
+  int64_t num_spared;   // wanted rows in whose place others gave way in its last reserve
 };
 
 inline constexpr uint32_t kFirstOfKey = uint32_t{1} << 31;
@@ -58,6 +59,7 @@ struct CacheView {
   int32_t dim;
   uint8_t now;
   bool keeps_stamps;  // false while the table has room: nothing ages that need not give way
+  bool has_wants;     // rows have been marked as wanted
   OptimizerNumbers numbers;
   InitializerSpec initializer;
 };

@@ -119,7 +119,11 @@ struct ReserveRounds {
     const TableView& table = cache.table;
     const auto free_in = [&](int64_t bucket) { return FirstFree(group, table, bucket); };
     const auto victim_in = [&](int64_t bucket) {
-      return ChooseVictim(group, table, bucket, cache.now);
+      const int64_t slot = ChooseVictim(group, table, bucket, cache.now);
+      if (cache.has_wants && slot != kNoSlot) {
+        worker->num_spared += HasSparedOne(group, table, slot, cache.now);
+      }
+      return slot;
     };
     using Place = const KeyPlace&;
     if (Round([&](int64_t, Place place) { return FirstRoundSlot(group, table, place); })) {
@@ -142,6 +146,7 @@ struct ReserveRounds {
 
 inline bool Reserve(const CacheView& cache, WorkerBatch* worker) {
   worker->num_reserved = 0;
+  worker->num_spared = 0;
   return ReserveRounds{cache, worker}.Run();
 }
 

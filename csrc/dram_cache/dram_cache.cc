@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "table/host_group.h"
+#include "table/probe.h"
 #include "table/table_shape.h"
 
 namespace hps {
@@ -137,6 +139,19 @@ int64_t DramCache::CountFound(BatchPlan* plan) {
   return num_missing;
 }
 
+void DramCache::Want(BatchPlan* plan) {
+  if (!view_.keeps_stamps) return;  // there is room, and a use would not take the mark off
+  view_.has_wants = true;
+  const TableView& table = view_.table;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    for (int64_t id = 0; id < worker->num_unique; ++id) {
+      const uint64_t key = worker->keys[id];
+      const int64_t slot = FindOne(HostGroup{}, table, PlaceOfHash(table.shape, MixKey(key)), key);
+      if (slot != kNoSlot) table.marks[slot].flags |= kWanted;
+    }
+  });
+}
+
 bool DramCache::IsCurrent(const BatchPlan& plan) const {
   if (plan.state == BatchPlan::State::kPinned) return true;
   return plan.state == BatchPlan::State::kResolved && plan.epoch == epoch_;
@@ -202,6 +217,7 @@ bool DramCache::Reserve(BatchPlan* plan) {
     return false;
   }
   num_pins_ += plan->window_size();
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { counters_.spared += worker->num_spared; });
   if (plan->num_missing() > 0) ++epoch_;
   plan->epoch = epoch_;
   plan->state = BatchPlan::State::kReserved;

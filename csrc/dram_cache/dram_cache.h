@@ -33,6 +33,7 @@ struct DramCacheCounters {
   int64_t write_backs = 0;    // of these, rows that had to be written below
   int64_t refusals = 0;       // batches that could not be pinned
   int64_t second_bucket = 0;  // rows taken into their second bucket
+  int64_t spared = 0;         // wanted rows that would have given way by their age
 };
 
 // kPending: a batch has taken a slot for the key and its row has not arrived; whether it is stored
@@ -59,6 +60,9 @@ class DramCache {
   // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
   // plan's window from now on. Returns the missing.
   int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
+  // Marks those of the plan's keys that are here as wanted: they give way only where all do. A mark
+  // ends with the row's next use.
+  void Want(BatchPlan* plan);
   // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
   // changed.
   bool Reserve(BatchPlan* plan);

@@ -63,10 +63,15 @@ HPS_HD int64_t FindOne(Group group, const TableView& table, const KeyPlace& plac
 }
 
 // How willingly a slot gives way: its age over (frequency + 1), in whole numbers (840 = lcm(1..8)).
-HPS_HD uint32_t VictimScore(SlotMark mark, uint8_t now) {
+HPS_HD uint32_t AgeScore(SlotMark mark, uint8_t now) {
   const uint32_t age = static_cast<uint8_t>(now - mark.stamp);
-  const uint32_t frequency = mark.flags >> kFrequencyShift;
-  return age * (840u / (frequency + 1));
+  return age * (840u / static_cast<uint32_t>(FrequencyOf(mark) + 1));
+}
+
+// The same, but a slot that nobody wants gives way before any that is wanted.
+HPS_HD uint32_t VictimScore(SlotMark mark, uint8_t now) {
+  constexpr uint32_t kMoreThanAnyAge = 256 * 840;
+  return AgeScore(mark, now) + (mark.flags & kWanted ? 0 : kMoreThanAnyAge);
 }
 
 // Which slots of `bucket` may give way: occupied and not pinned.
@@ -91,14 +96,26 @@ HPS_HD int64_t ChooseVictim(Group group, const TableView& table, int64_t bucket,
   return bucket * kBucketSlots + FirstVictim(group, table, bucket, candidates, now);
 }
 
+// True if, by age alone, another slot of the bucket would have given way than `victim` did: a
+// wanted row was spared.
+template <class Group>
+HPS_HD bool HasSparedOne(Group group, const TableView& table, int64_t victim, uint8_t now) {
+  const int64_t bucket = victim / kBucketSlots;
+  const SlotMark* marks = table.marks + bucket * kBucketSlots;
+  const int oldest = group.largest(VictimCandidates(group, table, bucket),
+                                   [=](int i) { return AgeScore(marks[i], now); });
+  return (marks[oldest].flags & kWanted) != 0 && bucket * kBucketSlots + oldest != victim;
+}
+
 // One tick of the rolling sweep over a bucket: old stamps are held back so that they never wrap,
-// and the use counts of rows that have gone out of use decay.
+// and the use counts of rows that have gone out of use decay. A row so old is no longer wanted: the
+// batch that wanted it was dropped.
 HPS_HD SlotMark Swept(SlotMark mark, uint8_t now) {
   const uint8_t age = static_cast<uint8_t>(now - mark.stamp);
   if (age >= 192) return {static_cast<uint8_t>(now - 192), static_cast<uint8_t>(mark.flags & 15)};
   if (age < 64) return mark;
-  const uint8_t frequency = mark.flags >> (kFrequencyShift + 1);
-  mark.flags = static_cast<uint8_t>((mark.flags & 15) | (frequency << kFrequencyShift));
+  const int frequency = FrequencyOf(mark) >> 1;
+  mark.flags = static_cast<uint8_t>((mark.flags & (15 | kWanted)) | (frequency << kFrequencyShift));
   return mark;
 }
 

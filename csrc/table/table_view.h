@@ -15,10 +15,12 @@ inline constexpr int kFirstRoundSlots = 60;  // a key's first bucket takes it wh
 inline constexpr int kMaxParts = 64;
 inline constexpr int64_t kMinBucketsPerPart = 2;
 
-// Flags of a slot. The upper four bits count how often the row was used (saturating at 7).
-inline constexpr uint8_t kDirty = 1;    // differs from the tier below
-inline constexpr uint8_t kFresh = 2;    // initialised here, stored nowhere, never updated
-inline constexpr uint8_t kPending = 4;  // reserved, its row has not arrived
+// Flags of a slot. The three bits from kFrequencyShift on count how often the row was used
+// (saturating at 7).
+inline constexpr uint8_t kDirty = 1;     // differs from the tier below
+inline constexpr uint8_t kFresh = 2;     // initialised here, stored nowhere, never updated
+inline constexpr uint8_t kPending = 4;   // reserved, its row has not arrived
+inline constexpr uint8_t kWanted = 128;  // a batch that was read and is not reserved yet uses it
 inline constexpr int kFrequencyShift = 4;
 inline constexpr int kMaxFrequency = 7;
 
@@ -98,10 +100,13 @@ HPS_HD void SetKeyAt(const TableView& table, int64_t slot, uint64_t key) {
   *reinterpret_cast<uint64_t*>(RowAt(table, slot)) = key;
 }
 
+HPS_HD int FrequencyOf(SlotMark mark) { return mark.flags >> kFrequencyShift & kMaxFrequency; }
+
 // One use of a row by the batch whose clock is `now`: newest stamp, and at most one count a tick.
 HPS_HD SlotMark Touched(SlotMark mark, uint8_t now) {
+  mark.flags = static_cast<uint8_t>(mark.flags & ~kWanted);
   if (mark.stamp == now) return mark;
-  const int frequency = mark.flags >> kFrequencyShift;
+  const int frequency = FrequencyOf(mark);
   if (frequency < kMaxFrequency) mark.flags += 1 << kFrequencyShift;
   mark.stamp = now;
   return mark;

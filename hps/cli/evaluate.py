@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.config import GpuCacheConfig
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,6 +27,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="tag, or id in digits; newest if not given",
     )
     parser.add_argument("--dram", default="256MiB", help="budget of the host tier")
+    parser.add_argument("--gpu", default=None, help="budget of the GPU tier; none if not given")
+    parser.add_argument("--device", default="cuda:0", help="of the GPU tier, and of the model")
     parser.add_argument("--format", default=None, help="the training run's if not given")
     parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     parser.add_argument("--on-error", default=None, help="the training run's if not given")
@@ -45,8 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
         "on_error": arguments.on_error,
     }
     changes = {name: value for name, value in given.items() if value is not None}
+    gpu = None
+    if arguments.gpu is not None:
+        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device)
     figures = evaluate_store(
-        arguments.data, arguments.store, arguments.checkpoint, arguments.dram, **changes
+        arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
     )
     print(format_table(figures), file=stream_for_people(arguments.json))
     write_json(arguments.json, figures)

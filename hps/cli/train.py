@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from hps.cli.output import check_json_path, stream_for_people, write_json
+from hps.config import let_idle_threads_sleep
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -25,6 +26,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say; returns the exit status."""
+    let_idle_threads_sleep()
     from hps.train import TrainOptions, train  # torch takes its time to import
     from hps.train.progress import Progress
     from hps.train.report import format_stages, format_table
@@ -118,6 +120,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--depth", type=_depth, default="auto", help="batches prepared ahead, 0 to 8, or auto"
+    )
+    group.add_argument(
+        "--lookahead", type=int, default=0, help="batches read before fetching, for DRAM to keep"
     )
     group.add_argument(
         "--trace", type=Path, default=None, metavar="FILE", help="what each stage did when, as JSON"

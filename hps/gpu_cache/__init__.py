@@ -1,5 +1,5 @@
-"""gpu_cache of hps: the working rows of a table in a device's memory, within a budget of bytes."""
+"""The gpu_cache: rows of the working sets in a device's memory; see ARCHITECTURE.md."""
 
-from hps.gpu_cache.caches import make_gpu_caches
+from hps.gpu_cache.cache import make_gpu_caches
 
 __all__ = ["make_gpu_caches"]

@@ -60,6 +60,7 @@ class ClickModel(nn.Module):
         dims = {table: server.tables[table].dim for table in features}
         if len(set(dims.values())) != 1:
             raise ConfigError(f"{name}: the tables' dims {dims} must be equal")
+        self.device = server.device  # where the embeddings come out; `to` it with the rest
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense

@@ -39,22 +39,26 @@ class Flow:
     """Queues between the stages of one pipeline.
 
     At most `depth` batches are let in, that is pinned or about to be, and not yet taken by the
-    training loop; at most as many wait to be let in.
+    training loop; at most `read_ahead` wait to be let in.
 
     Args:
         stages: those that have a queue before them, in order: the last is the training loop, the
             last but one pins.
         depth: batches let in at once.
+        read_ahead: batches read and not let in.
         clock: told about every wait.
     """
 
-    def __init__(self, stages: tuple[str, ...], depth: int, clock: StageClock) -> None:
+    def __init__(
+        self, stages: tuple[str, ...], depth: int, read_ahead: int, clock: StageClock
+    ) -> None:
         lock = threading.Lock()
         self._lock = lock
         self._names = ("network", *stages)
         self._wake = {stage: threading.Condition(lock) for stage in self._names}
         self._queues: dict[str, deque[Item]] = {stage: deque() for stage in stages}
         self._depth = depth
+        self._read_ahead = read_ahead
         self._clock = clock
         self._num_ahead = 0
         self._num_held = 0
@@ -125,7 +129,7 @@ class Flow:
         return self._when(
             "network",
             OUTPUT,
-            lambda: len(queue) < self._depth or (may_end and not self._is_reading),
+            lambda: len(queue) < self._read_ahead or (may_end and not self._is_reading),
             lambda: self._is_reading or not may_end,
         )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hps.pipeline.trace import Trace
 
 MAX_DEPTH = 8
+MAX_LOOKAHEAD = 64
 
 
 class Pipeline:
@@ -32,6 +33,8 @@ class Pipeline:
     Reading, fetching and computing overlap: while the training loop works on a batch, up to `depth`
     more are read, fetched and pinned by threads of the pipeline. Any depth gives the same rows and
     losses.
+
+    The batches are the reader's own; over a gpu_cache on a GPU, copies of them there.
 
     A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
     its gradient, when the next batch is asked for and it has none, or when the `with` block is
@@ -49,10 +52,12 @@ class Pipeline:
         server: an open `hps.ParameterServer`.
         depth: batches prepared ahead, 0 to 8; 0 has no threads.
         accumulate: how many batches' gradients one step may gather.
+        lookahead: batches, 0 to 64, that are read and deduplicated before they are fetched; rows in
+            DRAM that they will use give way only where no others can. Needs a depth above 0.
         trace: where to write what each stage does when.
 
     Raises:
-        ConfigError: a depth or accumulate that cannot work.
+        ConfigError: a depth, accumulate or lookahead that cannot work.
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.1))]
@@ -81,18 +86,23 @@ class Pipeline:
         depth: int = 2,
         accumulate: int = 1,
         *,
+        lookahead: int = 0,
         trace: "Trace | None" = None,
     ) -> None:
         require_whole("Pipeline: depth", depth, 0, MAX_DEPTH)
         require_whole("Pipeline: accumulate", accumulate, 1, 2**31)
+        require_whole("Pipeline: lookahead", lookahead, 0, MAX_LOOKAHEAD)
+        if lookahead and not depth:
+            raise ConfigError(f"Pipeline(lookahead={lookahead}) needs a depth above 0")
         self.depth = depth
+        self.lookahead = lookahead
         self.accumulate = accumulate
         self._batches = batches
         self._server = server
         self._pending = pending_of(server)
         self._trace = trace
         self._clock = StageClock(trace)
-        self._work = self._work_type(batches, server, self._clock, accumulate)
+        self._work = self._work_type(batches, server, self._clock, accumulate, wants=lookahead > 0)
         self._stages: PreparedBatches | None = None
         self._last: Failed | Ended | None = None  # what came instead of another batch
         self._is_closed = False
@@ -183,7 +193,7 @@ class Pipeline:
         if self.depth == 0:
             return StagesInTurn(self._work)
         stages = ("fetch", "copy", "compute") if self._work.has_gpu_cache else ("fetch", "compute")
-        flow = self._flow_type(stages, self.depth, self._clock)
+        flow = self._flow_type(stages, self.depth, max(self.depth, self.lookahead), self._clock)
         threads = self._threads_type(self._work, flow)
         try:
             threads.start()
@@ -199,6 +209,8 @@ class Pipeline:
         require("I4", prepared.is_placed, f"batch {number} has no rows yet")
         require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
         require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
+        if prepared.arrival is not None:
+            prepared.arrival.receive()
         batch = prepared.batch
         batch.rows = prepared.rows
         self._yielded_position = batch.position

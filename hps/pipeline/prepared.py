@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hps.batch_rows import BatchRows
     from hps.dram_tier import WarmRows
+    from hps.pipeline.arrival import Arrival
     from hps.types import Batch
 
 
@@ -18,9 +19,10 @@ class Prepared:
 
     Args:
         number: its place in the pipeline's order, from 1.
-        batch: as the reader gave it; untouched until it is handed out.
+        batch: as the reader gave it, on a device a copy there; untouched until it is handed out.
         rows: table -> pinned rows, once it is pinned.
         warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
+        arrival: of its tensors on a CUDA device; None on the host.
         is_placed: its rows are in their slots; set by the stage that pinned them.
     """
 
@@ -29,6 +31,7 @@ class Prepared:
     rows: "dict[str, BatchRows]" = field(default_factory=dict)
     warm: "dict[str, WarmRows]" = field(default_factory=dict)
     is_placed: bool = False
+    arrival: "Arrival | None" = None
 
     @property
     def is_pinned(self) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hps.arrays import HOST
+from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import StageClock
 from hps.pipeline.invariants import require
 from hps.pipeline.pins import pin_tables
@@ -29,6 +31,7 @@ class StageWork:
         server: whose rows are pinned.
         clock: told about every stage's work.
         accumulate: batches a step.
+        wants: tell the server of each batch that has been read, before it is fetched.
     """
 
     def __init__(
@@ -37,9 +40,11 @@ class StageWork:
         server: "ParameterServer",
         clock: StageClock,
         accumulate: int,
+        wants: bool = False,
     ) -> None:
         self.clock = clock
         self._accumulate = accumulate
+        self._wants = wants
         self.num_read = 0
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
@@ -66,6 +71,9 @@ class StageWork:
             if self._iterator is None:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
+            if batch is not None and self._wants:
+                for table, ids in batch.features.items():
+                    self._server.want(table, ids.keys_L)
         if batch is None:
             return None
         self.num_read += 1
@@ -80,9 +88,19 @@ class StageWork:
     def pin(self, prepared: Prepared) -> "dict[str, BatchRows]":
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
+            self._bring(prepared)
             rows = pin_tables(prepared.batch, self._server.pin)
             prepared.cool()
             return rows
+
+    def _bring(self, prepared: Prepared) -> None:
+        """Puts the batch's tensors where the rows lie, if that is not the host."""
+        device = self._server.device
+        if device == HOST or str(prepared.batch.labels.device) == device:
+            return
+        prepared.batch = prepared.batch.to(device)
+        if device.startswith("cuda"):
+            prepared.arrival = Arrival(prepared.batch)
 
     def copying(self) -> AbstractContextManager[object]:
         """What the thread that pins works under: with a CUDA device a stream of its own, so that

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
 from hps.metrics import BinaryMetrics
 from hps.parameter_server import open as open_store
@@ -34,7 +35,8 @@ def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, f
     try:
         with torch.no_grad():
             for batch in batches:
-                metrics.update(model(batch), batch.labels)
+                logits = model(batch.to(model.device))
+                metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
     return metrics.compute()
@@ -45,6 +47,7 @@ def evaluate_store(
     store: str | Path,
     checkpoint: str | int | None = None,
     dram: int | str = "256MiB",
+    gpu: GpuCacheConfig | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
     """Measures a stored model on a log; the store is opened read-only.
@@ -54,6 +57,7 @@ def evaluate_store(
         store: directory of the store.
         checkpoint: tag or id of the checkpoint to measure; None takes the newest with a model.
         dram: budget of the host tier.
+        gpu: budget and device of a GPU tier; the model runs there, too. None for none.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
@@ -74,8 +78,8 @@ def evaluate_store(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
     recipe = stored_recipe(state)
-    with open_store(store, read_only=True, checkpoint=name, dram=dram) as server:
-        model = recipe.build(server)
+    with open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu) as server:
+        model = recipe.build(server).to(server.device)
         model.load_state_dict(state["model"])
         tables = list(server.tables.values())
         start = time.perf_counter()

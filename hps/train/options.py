@@ -20,7 +20,7 @@ from hps.field_checks import require_number, require_whole
 from hps.initializers import Normal
 from hps.models import MODELS
 from hps.optimizers import OPTIMIZERS
-from hps.pipeline import MAX_DEPTH
+from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
 from hps.train.depth import AUTO
 
@@ -53,6 +53,8 @@ class TrainOptions:
         device: of the GPU tier.
         engine: of the SSD tier: "segments" or "rocksdb"; fixed once the store exists.
         depth: batches prepared ahead, 0 to 8, or "auto": 2 where that measures faster than 0.
+        lookahead: batches read before they are fetched, whose rows DRAM keeps if it can; where the
+            depth is 0, none.
         trace: file for a trace of the stages; None for none.
         optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
         lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a
@@ -99,6 +101,7 @@ class TrainOptions:
     device: str | None = None
     engine: str = "segments"
     depth: int | str = AUTO
+    lookahead: int = 0
     trace: str | Path | None = None
     optimizer: str = "adagrad"
     lr: float | None = None
@@ -148,6 +151,7 @@ class TrainOptions:
             raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
         if self.depth != AUTO:
             require_whole('depth: if not "auto"', self.depth, 0, MAX_DEPTH)
+        require_whole("lookahead", self.lookahead, 0, MAX_LOOKAHEAD)
         if self.new_data and not self.resume:
             raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
         if self.scheduler != "constant" and self.scheduler_steps < 1:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hps.train.trainer import Totals
 
 
+_MAX_SEEN = 256  # batches of a device that are held until they are measured
+
+
 class Progress:
     """Writes a line every so often; on a terminal over the last one.
 
@@ -32,6 +35,7 @@ class Progress:
         self._seconds = seconds
         self._stream = stream or sys.stderr
         self._metrics = BinaryMetrics()
+        self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # not measured yet
         self._since = time.perf_counter()
         self._examples = 0
         self._is_open = False
@@ -46,16 +50,25 @@ class Progress:
         """Counts a batch, and writes the line if it is due."""
         if not self._seconds:
             return
-        logits = logits.float()
-        if bool(torch.isfinite(logits).all()):
-            self._metrics.update(logits, labels)
+        self._seen.append((logits, labels))
+        if logits.device.type == "cpu" or len(self._seen) >= _MAX_SEEN:
+            self._measure()
         self._examples += len(labels)
         now = time.perf_counter()
         if now - self._since >= self._seconds:
+            self._measure()
             self._write(totals, self._examples / (now - self._since), server.stats())
             self._metrics.reset()
             self._examples = 0
             self._since = time.perf_counter()
+
+    def _measure(self) -> None:
+        """Takes in the batches seen; waits for those that a device still works on."""
+        for logits, labels in self._seen:
+            values = logits.float().cpu()
+            if bool(torch.isfinite(values).all()):
+                self._metrics.update(values, labels.cpu())
+        self._seen.clear()
 
     def finish(self) -> None:
         """Leaves the line standing."""

@@ -223,7 +223,14 @@ class TrainingRun:
         accumulate = self._options.accumulate
         while True:
             depth = self._depths.depth
-            with Pipeline(self._reader, self._server, depth, accumulate, trace=trace) as batches:
+            with Pipeline(
+                self._reader,
+                self._server,
+                depth,
+                accumulate,
+                lookahead=self._options.lookahead if depth else 0,
+                trace=trace,
+            ) as batches:
                 self._span(batches)
             add_seconds(stages, batches.seconds())
             if batches.is_exhausted or self._is_limit_reached:

@@ -7,7 +7,6 @@ Above it: `hps.train.run`, which feeds it batches and writes checkpoints. Below 
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,12 +25,14 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 # What a cosine schedule leaves of a learning rate: FTRL divides by it, so never nothing.
 COSINE_FLOOR = 0.001
+_MAX_COMING = 256  # losses that a device may still work on
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(slots=True)
 class Totals:
     """Sums over all steps of a model's life, interruptions included.
+
+    Losses are added as they come from a device; asking for their sum or digest waits for them.
 
     Args:
         examples: trained on.
@@ -41,18 +42,45 @@ class Totals:
             losses in every bit.
     """
 
-    examples: int = 0
-    batches: int = 0
-    loss_sum: float = 0.0
-    loss_digest: str = ""
+    def __init__(
+        self, examples: int = 0, batches: int = 0, loss_sum: float = 0.0, loss_digest: str = ""
+    ) -> None:
+        self.examples = examples
+        self.batches = batches
+        self._loss_sum = loss_sum
+        self._loss_digest = loss_digest
+        self._coming: list[tuple[torch.Tensor, int]] = []  # losses, and their examples
 
-    def add(self, loss: float, num_examples: int) -> None:
-        """Counts one batch."""
+    def add(self, loss: torch.Tensor, num_examples: int) -> None:
+        """Counts one batch, by its mean loss; waits for no device, but when many have gathered."""
         self.examples += num_examples
         self.batches += 1
-        self.loss_sum += loss * num_examples
-        chained = bytes.fromhex(self.loss_digest) + struct.pack("<f", loss)
-        self.loss_digest = hashlib.sha256(chained).hexdigest()
+        self._coming.append((loss, num_examples))
+        if loss.device.type == "cpu" or len(self._coming) >= _MAX_COMING:
+            self._settle()
+
+    @property
+    def loss_sum(self) -> float:
+        self._settle()
+        return self._loss_sum
+
+    @property
+    def loss_digest(self) -> str:
+        self._settle()
+        return self._loss_digest
+
+    def to_dict(self) -> dict[str, Any]:
+        """What makes it again."""
+        names = ("examples", "batches", "loss_sum", "loss_digest")
+        return {name: getattr(self, name) for name in names}
+
+    def _settle(self) -> None:
+        for tensor, num_examples in self._coming:
+            loss = float(tensor)
+            self._loss_sum += loss * num_examples
+            chained = bytes.fromhex(self._loss_digest) + struct.pack("<f", loss)
+            self._loss_digest = hashlib.sha256(chained).hexdigest()
+        self._coming.clear()
 
 
 class Trainer:
@@ -70,13 +98,17 @@ class Trainer:
         torch.manual_seed(options.seed)
         self.recipe = recipe
         self.totals = Totals()
-        self.model: ClickModel = recipe.build(server)
+        self.device = server.device
+        self.model: ClickModel = recipe.build(server).to(self.device)
         self.row_optimizer = RowOptimizer(server)
         self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_rate())
         self._options = options
         self._accumulate = options.accumulate
         self._dtype = _DTYPES.get(options.precision)
-        self._scaler = torch.amp.GradScaler("cpu", enabled=options.precision == "float16")
+        self._device_type = torch.device(self.device).type
+        self._scaler = torch.amp.GradScaler(
+            self._device_type, enabled=options.precision == "float16"
+        )
         optimizers = (self.row_optimizer, self.dense_optimizer)
         self._schedulers = [
             scheduler
@@ -85,13 +117,14 @@ class Trainer:
         ]
 
     def backward(self, batch: Batch) -> torch.Tensor:
-        """Forward and backward of one batch; returns its logits [B], detached."""
-        with torch.autocast("cpu", dtype=self._dtype, enabled=self._dtype is not None):
+        """Forward and backward of one batch; returns its logits [B], detached, on the device."""
+        batch = batch.to(self.device)
+        with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
             logits: torch.Tensor = self.model(batch)
         loss = binary_cross_entropy_with_logits(logits.float(), batch.labels)
         share = loss / self._accumulate if self._accumulate > 1 else loss
         self._scaler.scale(share).backward()  # type: ignore[no-untyped-call]
-        self.totals.add(float(loss.detach()), len(batch))
+        self.totals.add(loss.detach(), len(batch))
         return logits.detach()
 
     def step(self) -> None:
@@ -112,13 +145,14 @@ class Trainer:
             "format_version": FORMAT_VERSION,
             "recipe": self.recipe.to_dict(),
             "settings": self._settings(),
-            "totals": asdict(self.totals),
+            "totals": self.totals.to_dict(),
             "model": self.model.state_dict(),
             "dense_optimizer": self.dense_optimizer.state_dict(),
             "row_optimizer": self.row_optimizer.state_dict(),
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": self._scaler.state_dict(),
             "random": torch.get_rng_state(),
+            "device_random": self._device_random(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> list[str]:
@@ -142,7 +176,16 @@ class Trainer:
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["random"])
+        if self._device_type == "cuda" and state.get("device_random") is not None:
+            torch.cuda.set_rng_state(state["device_random"], self.device)
         return self._take_given_rates()
+
+    def _device_random(self) -> torch.Tensor | None:
+        """State of the device's own generator, which draws dropout there; None on the host."""
+        if self._device_type != "cuda":
+            return None
+        state: torch.Tensor = torch.cuda.get_rng_state(self.device)
+        return state
 
     def _settings(self) -> dict[str, Any]:
         """The options that a resumed run must agree with, and the rates that the run started at."""

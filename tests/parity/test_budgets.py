@@ -1,4 +1,5 @@
-"""The same log and seed give the same rows and losses whatever the budget, threads or instructions.
+"""The same log and seed give the same rows and losses whatever the budget, the tiers, threads or
+instructions.
 
 Every run asserts its premise: that rows were evicted where the budget is small, and none where it
 is not.
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import hps
+from hps.config import parse_bytes
 from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 
@@ -56,8 +58,24 @@ def in_memory(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return figures
 
 
+@pytest.fixture(params=["dram", "gpu"])
+def top(request: pytest.FixtureRequest) -> str:
+    """The tier that a run's small budget is of."""
+    return str(request.param)
+
+
+def budgets(top: str, num_bytes: int | str) -> dict[str, Any]:
+    """A small dram_cache, or a small gpu_cache on the host over a smaller dram_cache."""
+    if top == "dram":
+        return {"dram": num_bytes}
+    num_bytes = parse_bytes(num_bytes)
+    return {"gpu": num_bytes + 8192, "device": "cpu", "dram": max(num_bytes // 2, 40_000)}
+
+
 def evictions(figures: dict[str, Any]) -> int:
-    return int(figures["tiers"]["dram_cache"]["evictions"])
+    """Of the top tier."""
+    tiers = figures["tiers"]
+    return int(tiers.get("gpu_cache", tiers["dram_cache"])["evictions"])
 
 
 def assert_equal(figures: dict[str, Any], other: dict[str, Any]) -> None:
@@ -69,26 +87,29 @@ def assert_equal(figures: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("part", [2, 10])
 def test_a_part_of_the_rows_in_memory(
-    log: Path, tmp_path: Path, in_memory: dict[str, Any], part: int
+    log: Path, tmp_path: Path, in_memory: dict[str, Any], part: int, top: str
 ) -> None:
     budget = in_memory["rows"] * SLOT_BYTES // part
-    figures = run(log, tmp_path / "store", dram=budget)
+    figures = run(log, tmp_path / "store", **budgets(top, budget))
+    assert ("gpu_cache" in figures["tiers"]) == (top == "gpu")
     assert evictions(figures) > 1000
     assert figures["tiers"]["ssd_store"]["hits"] > 1000
     assert_equal(figures, in_memory)
 
 
 def test_smallest_budget_that_holds_a_batch(
-    log: Path, tmp_path: Path, in_memory: dict[str, Any]
+    log: Path, tmp_path: Path, in_memory: dict[str, Any], top: str
 ) -> None:
     smallest = None
     for kibibytes in range(216, 0, -8):
         try:
-            smallest = run(log, tmp_path / f"store-{kibibytes}", dram=f"{kibibytes}KiB")
+            small = budgets(top, f"{kibibytes}KiB")
+            smallest = run(log, tmp_path / f"store-{kibibytes}", **small)
         except hps.CapacityError:
             break
     assert smallest is not None and kibibytes > 8
-    assert smallest["tiers"]["dram_cache"]["capacity_rows"] < 2100  # a batch has up to 1,513
+    tier = smallest["tiers"][f"{top}_cache"]
+    assert tier["capacity_rows"] < 2100  # a batch has up to 1,513
     assert evictions(smallest) > 50_000
     assert_equal(smallest, in_memory)
 
@@ -113,12 +134,12 @@ def test_another_engine_below(log: Path, tmp_path: Path, in_memory: dict[str, An
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-@pytest.mark.parametrize("dram", ["64MiB", "512KiB"])
+@pytest.mark.parametrize("budget", ["64MiB", "512KiB"])
 def test_any_number_of_threads(
-    log: Path, tmp_path: Path, in_memory: dict[str, Any], threads: int, dram: str
+    log: Path, tmp_path: Path, in_memory: dict[str, Any], threads: int, budget: str, top: str
 ) -> None:
-    figures = run(log, tmp_path / "store", threads=threads, dram=dram)
-    assert (evictions(figures) > 0) == (dram == "512KiB")
+    figures = run(log, tmp_path / "store", threads=threads, **budgets(top, budget))
+    assert (evictions(figures) > 0) == (budget == "512KiB")
     assert_equal(figures, in_memory)
 
 
@@ -137,6 +158,9 @@ def test_any_instruction_set(
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam", "ftrl"])
 def test_any_optimizer(log: Path, tmp_path: Path, optimizer: str) -> None:
     whole = run(log, tmp_path / "whole", optimizer=optimizer)
-    figures = run(log, tmp_path / "store", optimizer=optimizer, dram="512KiB")
-    assert evictions(whole) == 0 and evictions(figures) > 0
-    assert_equal(figures, whole)
+    assert evictions(whole) == 0
+    for top in ("dram", "gpu"):
+        small = budgets(top, "512KiB")
+        figures = run(log, tmp_path / top, optimizer=optimizer, **small)
+        assert evictions(figures) > 0
+        assert_equal(figures, whole)

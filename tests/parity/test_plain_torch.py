@@ -45,12 +45,13 @@ def train(model: torch.nn.Module, batches: list[hps.Batch], optimizers: list[Any
     return losses
 
 
+@pytest.mark.parametrize("gpu", [None, hps.GpuCacheConfig(bytes="1MiB", device="cpu")])
 @pytest.mark.filterwarnings("ignore:Sparse invariant")
 @pytest.mark.parametrize(
     ("row_kind", "plain_kind"), [(hps.SGD, torch.optim.SGD), (hps.Adagrad, torch.optim.Adagrad)]
 )
 def test_whole_run_ends_where_plain_torch_ends(
-    tmp_path: Path, row_kind: type, plain_kind: type
+    tmp_path: Path, row_kind: type, plain_kind: type, gpu: hps.GpuCacheConfig | None
 ) -> None:
     torch.set_num_threads(1)
     log = write_criteo(tmp_path / "log.txt", 4000)
@@ -60,7 +61,7 @@ def test_whole_run_ends_where_plain_torch_ends(
     )
     batches = list(reader)
     keys = torch.from_numpy(np.unique(torch.cat([b.features["ads"].keys_L for b in batches])))
-    with open_server(tmp_path, row_kind(lr=0.1), dim=9) as server:
+    with open_server(tmp_path, row_kind(lr=0.1), dim=9, gpu=gpu) as server:
         initial = torch.as_tensor(server.pull("ads", keys)).clone()
         models = []
         for _ in range(2):

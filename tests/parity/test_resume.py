@@ -62,15 +62,24 @@ def _examples_of(batches: int) -> int:
     return 2000 * epochs + 64 * rest
 
 
-@pytest.mark.parametrize(("depth", "kills"), [(0, [20]), (2, [13, 45]), (8, [13, 45])])
-def test_killed_run_resumes_to_the_same_bits(tmp_path: Path, depth: int, kills: list[int]) -> None:
+GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
+
+
+@pytest.mark.parametrize(
+    ("depth", "kills", "tiers"),
+    [(0, [20], {}), (2, [13, 45], {}), (8, [13, 45], {}), (4, [20], GPU)],
+)
+def test_killed_run_resumes_to_the_same_bits(
+    tmp_path: Path, depth: int, kills: list[int], tiers: dict[str, Any]
+) -> None:
+    """The last one goes on with a tier more than it was killed with."""
     torch.set_num_threads(1)
     log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
     whole = train(options(log, tmp_path / "whole", depth=0))
     store = tmp_path / "store"
     for batches in kills:
         train_until_killed(log, store, batches, depth)
-    resumed = train(options(log, store, resume=True, depth=depth))
+    resumed = train(options(log, store, resume=True, depth=depth, **tiers))
     assert resumed["resumed_from"] is not None
     last_checkpoint = kills[-1] // 8 * 8
     assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all

@@ -39,6 +39,7 @@ class Scenario:
         num_keys: distinct keys of a table.
         accumulate: batches a step.
         has_turns: batches are sometimes skipped or dropped, rows read and cuts taken in between.
+        lookahead: batches that are read before they are fetched; no part of what is trained.
         loop_seconds: slept in the loop at each batch, so that others get ahead of it.
     """
 
@@ -50,6 +51,7 @@ class Scenario:
     accumulate: int = 1
     has_turns: bool = True
     loop_seconds: float = 0.0
+    lookahead: int = 0
 
     def tables(self) -> list[hps.TableConfig]:
         """Two tables of one kind."""
@@ -151,7 +153,10 @@ class Run:
         log = self._delays.over(scenario.batches())
         self._delays.into(self._server)
         num_gathered = 0
-        with self._pipeline(log, self._server, depth, scenario.accumulate) as batches:
+        lookahead = scenario.lookahead if depth else 0
+        with self._pipeline(
+            log, self._server, depth, scenario.accumulate, lookahead=lookahead
+        ) as batches:
             for batch in batches:
                 time.sleep(scenario.loop_seconds)
                 turn = self._turns.random() if scenario.has_turns else 1.0
@@ -261,6 +266,8 @@ def draw_case(seed: int, num_batches: int = 10) -> Case:
         num_batches=num_batches,
         batch_keys=chance.choice([8, 40, 100]),
         accumulate=chance.choice([1, 1, 2]),
+        loop_seconds=chance.choice([0.0, 0.003]),
+        lookahead=chance.choice([0, 3, 8]),
     )
     step_keys = scenario.batch_keys * scenario.accumulate
     scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]

@@ -111,6 +111,7 @@ class TwinDramCache:
         self.dirty = np.zeros(self.capacity_rows, bool)
         self.fresh = np.zeros(self.capacity_rows, bool)
         self.pending = np.zeros(self.capacity_rows, bool)
+        self.wanted = np.zeros(self.capacity_rows, bool)
         self.num_created = 0
         self.clock = self.epoch = self.evictions = self.write_backs = 0
 
@@ -168,10 +169,14 @@ class TwinDramCache:
         plan.is_resolved = count == plan.num_unique and not plan.missing
         plan.epoch = self.epoch
 
+    def want(self, plan: TwinPlan) -> None:
+        slots = [self.slot_of[key] for key in map(int, plan.unique_keys) if key in self.slot_of]
+        self.wanted[slots] = True
+
     def reserve(self, plan: TwinPlan) -> bool:
         held = {plan.slots[i] for i in plan.window if plan.slots[i] >= 0}
         candidates = [s for s in self.slot_of.values() if not self.slot_pins[s] and s not in held]
-        candidates.sort(key=lambda slot: (self.age[slot], slot))
+        candidates.sort(key=lambda slot: (self.wanted[slot], self.age[slot], slot))
         if len(plan.missing) > len(self.free) + len(candidates):
             return False
         self.clock += 1
@@ -193,6 +198,7 @@ class TwinDramCache:
         plan.pinned = [plan.slots[i] for i in plan.window]
         for slot in plan.pinned:
             self.slot_pins[slot] += 1
+            self.wanted[slot] = False
             self.age[slot] = self.clock
         return True
 

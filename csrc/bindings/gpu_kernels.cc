@@ -1,0 +1,217 @@
+// The GPU kernels as Python's launcher sees them: their text, the structs they are given, and a way
+// to run one over host memory, by which the launcher is tested without a GPU.
+//
+// Above it: hps/gpu_cache. Below it: csrc/gpu_cache. A struct is described field by field, so that
+// numpy can fill it; that no field is left out is checked when this is compiled.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/cache_options.h"
+#include "bindings/translate.h"
+#include "common/float_mode.h"
+#include "gpu_cache/host_row_group.h"
+#include "gpu_cache/kernel_list.h"
+#include "gpu_cache/table_memory.h"
+
+using namespace nb::literals;
+
+namespace hps {
+
+extern const char* const kGpuKernelSource;  // made by tools/embed_kernels.py
+
+namespace {
+
+// (name, numpy's format or the name of a struct, offset)
+using Field = std::tuple<std::string, std::string, size_t>;
+// (size, fields)
+using Struct = std::pair<size_t, std::vector<Field>>;
+using Structs = std::map<std::string, Struct>;
+
+// Converts to anything: of how many a struct can be made is how many fields it has.
+struct Anything {
+  template <class T>
+  operator T() const;
+};
+
+template <class T, class... Given>
+constexpr size_t CountFields() {
+  if constexpr (requires { T{Given{}..., Anything{}}; }) {
+    return CountFields<T, Given..., Anything>();
+  } else {
+    return sizeof...(Given);
+  }
+}
+
+template <class T>
+constexpr size_t CountIn() {
+  return std::is_array_v<T> ? std::extent_v<T> : 1;
+}
+
+template <class T>
+struct Description;
+
+// One letter for the kind, one digit for the bytes.
+std::string Format(char kind, size_t size) { return {kind, static_cast<char>('0' + size)}; }
+
+template <class T>
+std::string FormatOf(Structs* structs) {
+  if constexpr (std::is_array_v<T>) {
+    std::string format = "(";
+    format.append(std::to_string(std::extent_v<T>)).append(",)");
+    return format.append(FormatOf<std::remove_extent_t<T>>(structs));
+  } else if constexpr (std::is_enum_v<T>) {
+    return FormatOf<std::underlying_type_t<T>>(structs);
+  } else if constexpr (std::is_pointer_v<T>) {
+    return Format('u', sizeof(T));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return Format('f', sizeof(T));
+  } else if constexpr (std::is_integral_v<T>) {
+    return Format(std::is_signed_v<T> ? 'i' : 'u', sizeof(T));
+  } else {
+    return Description<T>::AddTo(structs);
+  }
+}
+
+// Calls macro(x) for each of up to 64 arguments.
+#define HPS_PARENTHESES ()
+#define HPS_EXPAND(...) HPS_EXPAND_16(HPS_EXPAND_16(HPS_EXPAND_16(HPS_EXPAND_16(__VA_ARGS__))))
+#define HPS_EXPAND_16(...) HPS_EXPAND_4(HPS_EXPAND_4(HPS_EXPAND_4(HPS_EXPAND_4(__VA_ARGS__))))
+#define HPS_EXPAND_4(...) HPS_EXPAND_1(HPS_EXPAND_1(HPS_EXPAND_1(HPS_EXPAND_1(__VA_ARGS__))))
+#define HPS_EXPAND_1(...) __VA_ARGS__
+#define HPS_EACH(macro, ...) HPS_EXPAND(HPS_EACH_STEP(macro, __VA_ARGS__))
+#define HPS_EACH_STEP(macro, first, ...) \
+  macro(first) __VA_OPT__(HPS_EACH_AGAIN HPS_PARENTHESES(macro, __VA_ARGS__))
+#define HPS_EACH_AGAIN() HPS_EACH_STEP
+
+#define HPS_FIELD(name) {#name, FormatOf<decltype(Type::name)>(structs), offsetof(Type, name)},
+#define HPS_FIELD_COUNT(name) +CountIn<decltype(Type::name)>()
+
+#define HPS_DESCRIBE(Name, ...)                                                     \
+  template <>                                                                       \
+  struct Description<Name> {                                                        \
+    using Type = Name;                                                              \
+    static_assert(std::is_standard_layout_v<Type>);                                 \
+    static_assert(CountFields<Type>() == 0 HPS_EACH(HPS_FIELD_COUNT, __VA_ARGS__)); \
+    static std::string AddTo(Structs* structs) {                                    \
+      const Struct fields = {sizeof(Type), {HPS_EACH(HPS_FIELD, __VA_ARGS__)}};     \
+      structs->emplace(#Name, fields);                                              \
+      return #Name;                                                                 \
+    }                                                                               \
+  }
+
+HPS_DESCRIBE(TableShape, num_parts, buckets_per_part, part_bits, row_bytes);
+HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows);
+HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
+HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
+             one_minus_beta2, beta, l1, l2);
+HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps);
+HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);
+HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, refused,
+             culprit, num_listed, open, num_pinned_erased);
+HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
+HPS_DESCRIBE(SlotMark, stamp, flags);
+HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
+             victim_digest, had_victim);
+HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, places, first_ranks,
+             inverse, unique_keys, slots, pinned, missing_ranks, missing, missing_keys,
+             reservations, emptier, first_lists, other_lists, victim_ranks);
+HPS_DESCRIBE(DeduplicateArgs, batch);
+HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound);
+HPS_DESCRIBE(LookupArgs, cache, keys, out, num_missing, count);
+HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, grouping, round);
+HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
+HPS_DESCRIBE(GatherArgs, cache, batch, out);
+HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
+HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
+HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
+HPS_DESCRIBE(SumArgs, cache, batch, gradients, positions, sorted_ids, starts, hot_ranks, run_sums,
+             run_ids, sums, bound, most_hot_runs);
+HPS_DESCRIBE(Failure, is_set, cache, key);
+HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
+HPS_DESCRIBE(NoteFailureArgs, batch, failure, cache);
+HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, last, bound, lr);
+HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);
+HPS_DESCRIBE(KeysArgs, cache, keys, presence, slots, first_pinned);
+HPS_DESCRIBE(ScanArgs, cache, first, count, most, dirty_only, ranks, rows, result);
+
+// ({struct: (size, fields)}, {kernel: (its argument's struct, lanes an item)})
+std::pair<Structs, std::map<std::string, std::pair<std::string, int>>> DescribeKernels() {
+  Structs structs;
+  std::map<std::string, std::pair<std::string, int>> kernels;
+#define HPS_ADD_KERNEL(Name, Body, Args, kLanes) \
+  kernels.emplace(#Name, std::make_pair(Description<Args>::AddTo(&structs), kLanes));
+  HPS_GPU_KERNELS(HPS_ADD_KERNEL)
+#undef HPS_ADD_KERNEL
+  Description<BatchNumbers>::AddTo(&structs);
+  Description<CacheClock>::AddTo(&structs);
+  Description<Failure>::AddTo(&structs);
+  Description<Reservation>::AddTo(&structs);
+  return {structs, kernels};
+}
+
+template <class Args, class Body>
+void RunItems(const nb::bytes& bytes, int64_t count, Body body) {
+  if (bytes.size() != sizeof(Args)) throw nb::value_error("args of another size");
+  Args args;
+  std::memcpy(&args, bytes.c_str(), sizeof(Args));
+  nb::gil_scoped_release unlocked;
+  const DefaultFloatMode mode;
+  for (int64_t i = 0; i < count; ++i) body(args, i);
+}
+
+// Runs a kernel over items [0, count) of host memory, one after the other.
+void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count) {
+#define HPS_RUN_KERNEL(Name, Body, Args, kLanes)                                            \
+  if (kernel == #Name) {                                                                    \
+    return RunItems<Args>(bytes, count,                                                     \
+                          [](const Args& args, int64_t i) { Body(HostGroup{}, args, i); }); \
+  }
+  HPS_GPU_KERNELS(HPS_RUN_KERNEL)
+#undef HPS_RUN_KERNEL
+  throw nb::value_error(("no kernel '" + kernel + "'").c_str());
+}
+
+// (bytes of memory that the cache takes, CacheArgs for that memory at address `base`)
+std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
+                                            const std::vector<double>& hyperparameters, int64_t dim,
+                                            int64_t capacity_bytes,
+                                            const std::string& initializer_kind,
+                                            std::pair<double, double> initializer_numbers,
+                                            uint64_t stream, uint64_t base) {
+  CacheArgs args = {};
+  args.kind = ParseOptimizer(optimizer_kind);
+  args.dim = static_cast<int32_t>(dim);
+  args.numbers = ParseNumbers(args.kind, hyperparameters);
+  args.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
+  TableMemory memory;
+  const RowLayout layout{args.kind, dim};
+  ThrowIfError(TableMemory::Plan(capacity_bytes, layout.row_bytes(), &memory));
+  memory.Bind(reinterpret_cast<uint8_t*>(base), &args);
+  return {memory.bytes, nb::bytes(&args, sizeof(args))};
+}
+
+}  // namespace
+
+void BindGpuKernels(nb::module_& module) {
+  module.def("gpu_kernels", &DescribeKernels);
+  module.def("gpu_kernel_source", [] { return std::string(kGpuKernelSource); });
+  module.def("run_gpu_kernel", &RunKernel, "kernel"_a, "args"_a, "count"_a);
+  module.def("gpu_cache_args", &MakeCacheArgs, nb::kw_only(), "optimizer_kind"_a,
+             "hyperparameters"_a, "dim"_a, "capacity_bytes"_a, "initializer_kind"_a,
+             "initializer_numbers"_a, "stream"_a, "base"_a);
+}
+
+}  // namespace hps

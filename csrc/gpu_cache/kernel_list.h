@@ -1,0 +1,63 @@
+// HPS_GPU_KERNELS: every kernel by name, its body, the struct it is given, and how many lanes of a
+// warp work on one of its items.
+//
+// Above it: kernels.cu, which makes the device's kernels of the list, and
+// csrc/bindings/gpu_kernels.cc, which tells Python about them. Below it: kernels.h. One lane an
+// item where an item is a number or two; four where row arithmetic demands it, and for looking up,
+// four loads of 16 digests; eight where rows move, so that neighbouring lanes read 128 neighbouring
+// bytes; sixteen for a bucket's choices.
+#pragma once
+
+#include "gpu_cache/kernels.h"
+
+// clang-format off
+#define HPS_GPU_KERNELS(X)                                                       \
+  X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
+  X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
+  X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
+  X(BeginFind, BeginFindOne, FindArgs, 1)                                        \
+  X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
+  X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
+  X(Tick, TickOne, FindArgs, 1)                                                  \
+  X(Sweep, SweepOne, FindArgs, 16)                                               \
+  X(Lookup, LookupOne, LookupArgs, 8)                                            \
+  X(TickLookup, TickLookupOne, LookupArgs, 1)                                    \
+  X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
+  X(Pin, PinOne, ReserveArgs, 1)                                                 \
+  X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
+  X(StartList, StartListOne, ReserveArgs, 1)                                     \
+  X(PutIntoList, PutIntoListOne, ReserveArgs, 1)                                 \
+  X(PlaceBucket, PlaceBucketOne, ReserveArgs, 16)                                \
+  X(SettleReserve, SettleReserveOne, ReserveArgs, 1)                             \
+  X(UndoReserve, UndoReserveOne, ReserveArgs, 1)                                 \
+  X(NoteVictim, NoteVictimOne, ReserveArgs, 1)                                   \
+  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
+  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
+  X(Release, ReleaseOne, ReserveArgs, 1)                                         \
+  X(FillRow, FillRowOne, FillArgs, 4)                                            \
+  X(Gather, GatherOne, GatherArgs, 8)                                            \
+  X(Pool, PoolOne, PoolArgs, 8)                                                  \
+  X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
+  X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
+  X(InitialWeights, InitialWeightsOne, InitialWeightsArgs, 4)                    \
+  X(FindStart, FindStartOne, SumArgs, 1)                                         \
+  X(CountRuns, CountRunsOne, SumArgs, 1)                                         \
+  X(SumRun, SumRunOne, SumArgs, 8)                                               \
+  X(SumBlock, SumBlockOne, SumArgs, 8)                                           \
+  X(CombineRuns, CombineRunsOne, SumArgs, 8)                                     \
+  X(NoteFailure, NoteFailureOne, NoteFailureArgs, 1)                             \
+  X(ApplySgd, ApplyOne<OptimizerKind::kSgd>, ApplyArgs, 4)                       \
+  X(ApplyAdagrad, ApplyOne<OptimizerKind::kAdagrad>, ApplyArgs, 4)               \
+  X(ApplyRowWiseAdagrad, ApplyOne<OptimizerKind::kRowWiseAdagrad>, ApplyArgs, 4) \
+  X(ApplyAdam, ApplyOne<OptimizerKind::kAdam>, ApplyArgs, 4)                     \
+  X(ApplyFtrl, ApplyOne<OptimizerKind::kFtrl>, ApplyArgs, 4)                     \
+  X(FindLast, FindLastOne, AssignArgs, 1)                                        \
+  X(Assign, AssignOne, AssignArgs, 4)                                            \
+  X(Create, CreateOne, CreateArgs, 4)                                            \
+  X(Contains, ContainsOne, KeysArgs, 4)                                          \
+  X(FindErased, FindErasedOne, KeysArgs, 4)                                      \
+  X(Erase, EraseOne, KeysArgs, 1)                                                \
+  X(FlagWanted, FlagWantedOne, ScanArgs, 1)                                      \
+  X(CopyWanted, CopyWantedOne, ScanArgs, 8)                                      \
+  X(MarkClean, MarkCleanOne, ScanArgs, 1)
+// clang-format on

@@ -1,0 +1,190 @@
+"""CudaDevice: one CUDA device as the gpu_cache uses it: memory, kernels, copies, order of streams.
+
+Above it: device_cache.py, whose verbs run on torch's current stream; the contract is device.py's.
+Below it: torch (memory, copies, streams, prefix sums, sorts), CuPy (kernel launches, NVRTC).
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hps.config import kernel_cache_folder
+from hps.errors import ConfigError
+from hps.gpu_cache.kernels import KernelArgs, cached_kernels
+
+_BLOCK_THREADS = 256
+_BLOCKS_PER_PROCESSOR = 16  # resident ones are at most this many; more items are strided over
+
+
+class CudaVerbOrder:
+    """Verbs on one stream follow each other; a verb on another stream waits for the last one.
+
+    One thread queues at a time: a plan's numbers may be asked for beside a verb of another thread,
+    and whoever comes next has to wait for both.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._turn = threading.RLock()
+        self._last = _new_event()
+        self._last_stream: torch.cuda.Stream | None = None
+
+    @contextmanager
+    def verb(self, *memory: torch.Tensor) -> Iterator[None]:
+        """See VerbOrder. Blocks nothing on the host."""
+        with self._turn, torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            if self._last_stream is not None and self._last_stream != stream:
+                stream.wait_event(self._last)
+            # The memory may be given back while this verb is queued, and not on its own stream.
+            for tensor in memory:
+                tensor.record_stream(stream)
+            try:
+                yield
+            finally:
+                self._last.record(stream)
+                self._last_stream = stream
+
+
+class CudaDevice:
+    """One CUDA device, its kernels compiled (about a second the first time, then from a file).
+
+    Args:
+        name: "cuda" or "cuda:N".
+
+    Raises:
+        ConfigError: CuPy is missing, or torch or CuPy sees no such device.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._cupy = _require_cupy(name)
+        self.torch_device = _require_device(name)
+        self.args = KernelArgs()
+        nvrtc = _require_nvrtc(name)
+        with torch.cuda.device(self.torch_device):
+            properties = torch.cuda.get_device_properties(self.torch_device)
+            self._max_blocks = properties.multi_processor_count * _BLOCKS_PER_PROCESSOR
+            path = cached_kernels(
+                nvrtc,
+                self.args.source(),
+                f"sm_{properties.major}{properties.minor}",
+                kernel_cache_folder(),
+            )
+            module = self._cupy.RawModule(path=str(path))
+            self._functions = {kernel: module.get_function(kernel) for kernel in self.args.lanes}
+
+    def kernel_attributes(self) -> dict[str, dict[str, int]]:
+        """By kernel: registers, bytes of local memory and so on, as the driver has them."""
+        with torch.cuda.device(self.torch_device):
+            return {name: dict(one.attributes) for name, one in self._functions.items()}
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """See Device."""
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_device)
+        except torch.cuda.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.torch_device)
+            raise ConfigError(
+                f"{self.torch_device} has not the memory: {num_bytes} bytes were asked for, {free} "
+                f"of {total} are free; lower GpuCacheConfig.bytes, or free device memory"
+            ) from error
+
+    def empty_pinned(self, num_bytes: int) -> torch.Tensor:
+        """See Device."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
+        """See Device."""
+        if count == 0:
+            return
+        threads = count * self.args.lanes[kernel]
+        blocks = min(-(-threads // _BLOCK_THREADS), self._max_blocks)
+        stream = self._cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        grid, block = (blocks,), (_BLOCK_THREADS,)
+        self._functions[kernel](grid, block, (args, np.int64(count)), stream=stream)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See Device."""
+        target.copy_(source, non_blocking=True)
+
+    def fill(self, target: torch.Tensor, value: int) -> None:
+        """See Device."""
+        target.fill_(value)
+
+    def prefix_sum(self, target: torch.Tensor) -> None:
+        """See Device."""
+        target.cumsum_(0)
+
+    def sort(self, ids: torch.Tensor, in_order: torch.Tensor, positions: torch.Tensor) -> None:
+        """See Device."""
+        torch.sort(ids, stable=True, out=(in_order, positions))
+
+    def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """See Device."""
+        return torch.equal(one, other)
+
+    def order(self) -> CudaVerbOrder:
+        """See Device."""
+        return CudaVerbOrder(self.torch_device)
+
+    def event(self) -> torch.cuda.Event:
+        """See Device."""
+        event = _new_event()
+        event.record()
+        return event
+
+
+def _new_event() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    return event
+
+
+def _require_cupy(name: str) -> ModuleType:
+    try:
+        import cupy
+    except ImportError as error:
+        raise ConfigError(
+            f"GpuCacheConfig.device={name!r} needs CuPy, which launches the kernels "
+            f"({error}); install it with: pip install 'hps-ctr[cuda]'"
+        ) from error
+    module: ModuleType = cupy
+    return module
+
+
+def _require_nvrtc(name: str) -> ModuleType:
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except Exception as error:
+        raise ConfigError(
+            f"GpuCacheConfig.device={name!r} needs NVRTC, which compiles the kernels, and CuPy "
+            f"does not find it ({error}); install it with: pip install 'hps-ctr[cuda]'"
+        ) from error
+    module: ModuleType = nvrtc
+    return module
+
+
+def _require_device(name: str) -> torch.device:
+    device = torch.device(name)
+    if not torch.cuda.is_available():
+        has_cuda = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+        reason = "sees no driver or no device" if has_cuda else "was built without CUDA"
+        raise ConfigError(
+            f"GpuCacheConfig.device={name!r}: torch {torch.__version__} {reason}; use a machine "
+            "with an NVIDIA driver and a torch built with CUDA, or device='cpu'"
+        )
+    count = torch.cuda.device_count()
+    idx = torch.cuda.current_device() if device.index is None else device.index
+    if idx >= count:
+        raise ConfigError(
+            f"GpuCacheConfig.device={name!r}: there is no such device; this machine has {count}, "
+            f"cuda:0 to cuda:{count - 1}"
+        )
+    return torch.device("cuda", idx)

@@ -1,0 +1,125 @@
+"""What a DeviceCache asks of a device, and arrays laid out in one piece of its memory.
+
+Above it: device_plan.py, device_cache.py. Below it: cuda_device.py keeps this contract on a GPU;
+in tests a device of host memory does, which runs the same kernels through hps._C.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hps.gpu_cache.kernels import KernelArgs
+
+_ALIGNMENT = 256
+
+
+class DeviceEvent(Protocol):
+    """A point in the queue of work."""
+
+    def synchronize(self) -> None:
+        """Blocks until everything before the point is done."""
+
+    def query(self) -> bool:
+        """True if everything before the point is done."""
+
+
+class VerbOrder(Protocol):
+    """Orders the verbs of one cache, whichever streams they are issued on."""
+
+    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+        """What is queued inside comes after all earlier verbs; `memory` outlives it."""
+
+
+class Device(Protocol):
+    """Memory, and a queue of work over it: each call returns once its work is queued."""
+
+    torch_device: torch.device
+    args: KernelArgs
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """Uninitialised uint8 [num_bytes] on the device. ConfigError if it has not that much."""
+
+    def empty_pinned(self, num_bytes: int) -> torch.Tensor:
+        """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to."""
+
+    def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
+        """A kernel over items [0, count); `args` may be changed as soon as this returns."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies; a host side of it must be pinned and stay as it is until the work is done."""
+
+    def fill(self, target: torch.Tensor, value: int) -> None:
+        """Sets every element."""
+
+    def prefix_sum(self, target: torch.Tensor) -> None:
+        """Inclusive, in place; int32 [n]."""
+
+    def sort(self, ids: torch.Tensor, in_order: torch.Tensor, positions: torch.Tensor) -> None:
+        """Stable: ids [n] in order, int32, and the positions, int64, that they came from."""
+
+    def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two arrays of one shape are; waits."""
+
+    def event(self) -> DeviceEvent:
+        """A point behind all that this thread has queued on the current stream."""
+
+    def order(self) -> VerbOrder:
+        """A new order of verbs, one a cache."""
+
+
+class HostCopy:
+    """An array on its way from the device to pinned host memory."""
+
+    def __init__(self, device: Device, source: torch.Tensor) -> None:
+        num_bytes = source.numel() * source.element_size()
+        self._host = device.empty_pinned(max(1, num_bytes))[:num_bytes].view(source.dtype)
+        device.copy(self._host, source.view(-1))
+        self._event = device.event()
+
+    def wait(self) -> NDArray[Any]:
+        """The array, flat; a view of memory that lives as long as anyone holds it. Waits."""
+        self._event.synchronize()
+        array: NDArray[Any] = self._host.numpy()
+        return array
+
+
+def to_device(device: Device, array: NDArray[Any], target: torch.Tensor) -> None:
+    """Queues a copy of a host array, which may change at once, to as many bytes on the device."""
+    pinned = device.empty_pinned(max(1, array.nbytes))[: array.nbytes]
+    pinned.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    device.copy(target.view(-1).view(torch.uint8), pinned)
+
+
+class Arena:
+    """Named arrays one after the other in one piece of memory.
+
+    Args:
+        device: where.
+        arrays: name -> (dtype, elements), in the order in which they lie.
+    """
+
+    def __init__(self, device: Device, arrays: Mapping[str, tuple[torch.dtype, int]]) -> None:
+        self._offsets: dict[str, tuple[int, torch.dtype, int]] = {}
+        end = 0
+        for name, (dtype, count) in arrays.items():
+            self._offsets[name] = (end, dtype, count)
+            end += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self.memory = device.empty(max(end, _ALIGNMENT))
+
+    def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
+        """True if every array has as many elements as that, at least."""
+        return all(self._offsets[name][2] >= count for name, (_, count) in arrays.items())
+
+    def address(self, name: str) -> int:
+        """Where an array starts."""
+        return self.memory.data_ptr() + self._offsets[name][0]
+
+    def tensor(self, name: str, count: int = -1) -> torch.Tensor:
+        """View of an array, or of its first `count` elements."""
+        offset, dtype, length = self._offsets[name]
+        num_bytes = (length if count < 0 else count) * dtype.itemsize
+        return self.memory[offset : offset + num_bytes].view(dtype)

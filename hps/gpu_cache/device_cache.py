@@ -1,0 +1,426 @@
+"""DeviceCache: the rows of one table in a device's memory; the verbs of hps/row_cache.py.
+
+Above it: table_stack.py. Below it: device_plan.py, the kernels of csrc/gpu_cache, which hps._C's
+GpuCache loops over on the host: the same kernels in the same order here, so both take the same
+slots. Verbs run on torch's current stream and wait for nothing but where they return something to
+the host (reserve, numbers, images, presence, counters).
+
+Arrays of keys, outputs and gradients may be tensors on the device, or arrays of the host, which are
+copied. Images of rows are arrays of the host.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hps import _C
+from hps.gpu_cache.device import Device, HostCopy, to_device
+from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_rows import DeviceRows
+from hps.gpu_cache.failures import Failures
+from hps.row_layout import Images, Keys
+
+_TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
+_BY_FIRST, _BY_EMPTIER, _BY_SECOND, _BY_SECOND_AGAIN = range(4)  # csrc/gpu_cache/reserve_kernels.h
+# Rounds of a reserve, each with the grouping that has to be made for it, if any.
+_ROUNDS = (
+    (1, _BY_FIRST, True),
+    (2, _BY_EMPTIER, True),
+    (3, _BY_FIRST, False),
+    (4, _BY_SECOND, True),
+    (5, _BY_FIRST, False),
+    (6, _BY_SECOND_AGAIN, True),
+)
+_APPLY = {
+    1: "ApplySgd",
+    2: "ApplyAdagrad",
+    3: "ApplyRowWiseAdagrad",
+    4: "ApplyAdam",
+    5: "ApplyFtrl",
+}
+
+
+class DeviceCache(DeviceRows):
+    """The gpu_cache of one table.
+
+    Args:
+        device: whose memory it takes.
+        failures: the flag of the device.
+        options: keyword arguments of hps._C.gpu_cache_args but `base`; capacity_bytes is the
+            budget, all of which is taken at once.
+
+    Raises:
+        ConfigError: the budget is too small for a table, or the device has not that much memory.
+    """
+
+    has_pool = True
+
+    def __init__(self, device: Device, failures: Failures, options: dict[str, Any]) -> None:
+        num_bytes, _ = _C.gpu_cache_args(**options, base=0)
+        super().__init__(device, device.empty(num_bytes), options)
+        self._failures = failures
+        self._number = failures.new_cache()
+        self._apply = _APPLY[int(self._args["kind"][0])]
+
+    # A batch: from its keys to pinned rows and back.
+
+    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
+        """See RowCache."""
+        if plan is None:
+            plan = DevicePlan(self._device, self._order, self._args)
+        self.abandon(plan)
+        count = len(keys)
+        with self._verb(plan):
+            plan.prepare(count)
+            if count == 0:
+                return plan
+            self._copy_in(keys, plan.arena.tensor("keys", count))
+            args = plan.args("PlaceKey")
+            self._device.launch("PlaceKey", args, count)
+            self._device.launch("FlagFirst", args, count)
+            self._device.prefix_sum(plan.arena.tensor("first_ranks", count))
+            self._device.launch("NumberKey", args, count)
+        return plan
+
+    def pull(self, plan: DevicePlan, keys: Any, out: Any) -> int:
+        """See RowCache."""
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        num_missing = plan.num_missing
+        if num_missing == 0:
+            self.gather(plan, out)
+        return num_missing
+
+    def find(self, plan: DevicePlan, first: int, count: int) -> None:
+        """See RowCache."""
+        assert plan.state in (State.KEYS, State.FOUND), f"a look-up in state {plan.state}"
+        plan.set_window(first, count)
+        bound = plan.bound
+        num_swept = -(-self.num_buckets // _TICKS_PER_TURN)
+        with self._verb(plan):
+            launch = self._device.launch
+            args = plan.args("FindSlot", first=first, count=count, bound=bound)
+            launch("BeginFind", args, 1)
+            if bound:
+                launch("FindSlot", args, bound)
+                self._device.prefix_sum(plan.arena.tensor("missing_ranks", bound))
+                launch("ListMissing", args, bound)
+            launch("Tick", args, 1)
+            launch("Sweep", args, num_swept)
+        plan.state = State.FOUND
+        plan.epoch = self.epoch
+
+    def is_current(self, plan: DevicePlan) -> bool:
+        """See RowCache. May wait for the look-up."""
+        if plan.state is State.PINNED:
+            return True
+        if plan.state is not State.FOUND or plan.epoch != self.epoch:
+            return False
+        if plan.has_rows is None:
+            plan.has_rows = plan.num_missing == 0
+        return plan.has_rows and plan.is_whole_batch
+
+    def reserve(self, plan: DevicePlan) -> bool:
+        """See RowCache. Waits twice: for the missing keys' number, and for the answer."""
+        assert plan.state is State.FOUND and plan.epoch == self.epoch, "reserve without find"
+        num_missing = plan.num_missing
+        with self._verb(plan):
+            answer = self._queue_reserve(plan, num_missing)
+            ranks = plan.arena.tensor("victim_ranks", num_missing)
+            last_rank = HostCopy(self._device, ranks[-1:])
+        numbers = answer.wait().view(self._device.args.dtype("BatchNumbers"))
+        if numbers["refused"][0]:
+            return False
+        self.epoch += num_missing > 0
+        plan.epoch = self.epoch
+        plan.state = State.RESERVED
+        num_victims = int(last_rank.wait()[0]) if num_missing else 0
+        with self._verb(plan):
+            # May find no memory for the victims; what was taken can be abandoned by now.
+            victims = self._device.empty(max(1, num_victims * self.row_bytes))
+            victims = victims[: num_victims * self.row_bytes]
+            args = plan.args("CommitEntry", bound=num_missing, victims=victims.data_ptr())
+            self._device.launch("CommitEntry", args, num_missing)
+            plan.victims = HostCopy(self._device, victims)
+            plan.missing = HostCopy(self._device, plan.arena.tensor("missing_keys", num_missing))
+        return True
+
+    def _queue_reserve(self, plan: DevicePlan, num_missing: int) -> HostCopy:
+        """Queues a reserve up to its answer, the numbers of the batch."""
+        launch, bound = self._device.launch, plan.bound
+        args = plan.args("Pin", bound=num_missing, victims=0)
+        launch("BeginReserve", args, 1)
+        launch("Pin", args, bound)
+        if num_missing:
+            for number, grouping, is_made in _ROUNDS:
+                args = plan.args("PlaceBucket", round=number, grouping=grouping)
+                if is_made:
+                    launch("CountInBucket", args, num_missing)
+                    launch("StartList", args, num_missing)
+                    launch("PutIntoList", args, num_missing)
+                launch("PlaceBucket", args, num_missing)
+        launch("SettleReserve", args, 1)
+        launch("UndoReserve", args, bound)
+        if num_missing:
+            launch("NoteVictim", args, num_missing)
+            self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
+        return plan.read_numbers()
+
+    def victims(self, plan: DevicePlan) -> Images:
+        """See RowCache. Waits for their way to the host."""
+        return plan.victim_images(self.row_bytes)
+
+    def missing_keys(self, plan: DevicePlan) -> Keys:
+        """See RowCache. Waits for their way to the host."""
+        return plan.missing_keys()
+
+    def fill(
+        self, plan: DevicePlan, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
+    ) -> None:
+        """See RowCache."""
+        assert plan.state is State.RESERVED, f"fill in state {plan.state}"
+        count = plan.num_missing
+        if rows.shape != (count, self.row_bytes) or found.shape != (count,):
+            raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
+        with self._verb(plan):
+            if count:
+                # Rows that nobody stored are made on the device.
+                images = self._from_host(rows if found.any() else rows[:0])
+                flags = self._from_host(found)
+                args = plan.args(
+                    "FillRow",
+                    images=images.data_ptr(),
+                    found=flags.data_ptr(),
+                    bound=count,
+                    creates=create,
+                    lr=lr,
+                )
+                self._device.launch("FillRow", args, count)
+        plan.state = State.PINNED
+        plan.has_rows = True
+
+    def cancel(self, plan: DevicePlan) -> None:
+        """See RowCache."""
+        assert plan.state is State.RESERVED, f"cancel in state {plan.state}"
+        with self._verb(plan):
+            bound = plan.bound
+            self._device.launch("Cancel", plan.args("Cancel", bound=bound), bound)
+        self.epoch += 1
+        plan.victims = None
+        plan.state = State.KEYS
+
+    def abandon(self, plan: DevicePlan) -> None:
+        """See RowCache."""
+        if plan.state is State.RESERVED:
+            self.cancel(plan)
+        elif plan.state is State.PINNED:
+            self.release(plan)
+
+    def release(self, plan: DevicePlan) -> None:
+        """See RowCache."""
+        assert plan.state is State.PINNED, f"release in state {plan.state}"
+        with self._verb(plan):
+            bound = plan.bound
+            self._device.launch("Release", plan.args("Release", bound=bound), bound)
+        # Rows may have moved since the reserve if other batches reserved meanwhile.
+        plan.state = State.FOUND
+
+    # Rows of a batch.
+
+    def gather(self, plan: DevicePlan, out: Any) -> None:
+        """See RowCache. Waits if `out` is an array of the host."""
+        assert self.is_current(plan), "gather from rows that may have moved"
+        self._check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
+        with self._verb(plan):
+            target = self._output(out, is_whole=plan.is_whole_batch)
+            args = plan.args("Gather", out=target.data_ptr())
+            self._device.launch("Gather", args, plan.num_occurrences)
+            copy = None if target is out else HostCopy(self._device, target)
+        if copy is not None:
+            out[:] = copy.wait().reshape(out.shape)
+
+    def pool(
+        self, plan: DevicePlan, offsets: torch.Tensor, weights: Any, mean: bool, out: torch.Tensor
+    ) -> None:
+        """See RowCache; offsets, weights and out are tensors on the device."""
+        assert self.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
+        examples = out.shape[0]
+        features = (len(offsets) - 1) // max(1, examples)
+        self._check_floats(out, (examples, features * self.dim), "out [B, F * dim]")
+        if offsets.dtype != torch.int64 or not offsets.is_contiguous():
+            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
+        with self._verb(plan):
+            args = plan.args(
+                "Pool",
+                offsets=offsets.data_ptr(),
+                weights=0 if weights is None else weights.data_ptr(),
+                out=out.data_ptr(),
+                num_examples=examples,
+                num_features=features,
+                is_mean=mean,
+            )
+            self._device.launch("Pool", args, examples * features)
+
+    def read_rows(self, plan: DevicePlan, images: Images) -> None:
+        """See RowCache. Waits."""
+        assert self.is_current(plan), "read_rows of rows that may have moved"
+        bound = plan.bound
+        if images.shape != (bound, self.row_bytes):
+            raise ValueError("images [window, row_bytes] are needed")
+        with self._verb(plan):
+            rows = self._device.empty(max(1, images.nbytes))[: images.nbytes]
+            args = plan.args("ReadRow", images=rows.data_ptr(), bound=bound)
+            self._device.launch("ReadRow", args, bound)
+            copy = HostCopy(self._device, rows)
+        images[:] = copy.wait().reshape(images.shape)
+
+    def write_rows(self, plan: DevicePlan, images: Images) -> None:
+        """See RowCache."""
+        assert self.is_current(plan), "write_rows of rows that may have moved"
+        bound = plan.bound
+        if images.shape != (bound, self.row_bytes):
+            raise ValueError("images [window, row_bytes] are needed")
+        with self._verb(plan):
+            rows = self._from_host(images)
+            args = plan.args("WriteRow", images=rows.data_ptr(), bound=bound)
+            self._device.launch("WriteRow", args, bound)
+
+    # Updates.
+
+    def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
+        """See RowCache. Returns -1 always: `failed_key` tells of a gradient that is not finite."""
+        count, device = plan.num_occurrences, self._device
+        self._check_floats(grads, (count, self.dim), "grads [L, dim]")
+        if count == 0:
+            return -1
+        with self._verb(plan):
+            arena, bound, runs = plan.sums(self.dim), plan.bound_of_unique, plan.most_hot_runs
+            gradients = self._input(grads)
+            names = (
+                "positions",
+                "sorted_ids",
+                "starts",
+                "hot_ranks",
+                "run_ids",
+                "run_sums",
+                "sums",
+            )
+            args = plan.args(
+                "SumRun",
+                gradients=gradients.data_ptr(),
+                bound=bound,
+                most_hot_runs=runs,
+                **{name: arena.address(name) for name in names},
+            )
+            sorted_ids = arena.tensor("sorted_ids", count)
+            device.sort(
+                plan.arena.tensor("inverse", count), sorted_ids, arena.tensor("positions", count)
+            )
+            device.launch("FindStart", args, count)
+            device.launch("CountRuns", args, bound)
+            device.prefix_sum(arena.tensor("hot_ranks", bound))
+            device.launch("SumRun", args, bound + runs)
+            device.launch("SumBlock", args, runs)
+            device.launch("CombineRuns", args, bound)
+            with self._failures.verb():
+                args = plan.args("NoteFailure", failure=self._failures.address, cache=self._number)
+                device.launch("NoteFailure", args, 1)
+                self._failures.show_host()
+        return -1
+
+    def failed_key(self, wait: bool) -> int | None:
+        """The key whose summed gradient was not finite, once; nothing was updated since then.
+
+        Args:
+            wait: wait for all sums so far; else a failure may be told by a later call.
+        """
+        return self._failures.failed_key(self._number, wait)
+
+    def apply(self, plan: DevicePlan, lr: float) -> None:
+        """See RowCache. Changes nothing while a refused gradient of any cache is unsaid."""
+        assert self.is_current(plan), "apply to rows that may have moved"
+        bound = plan.bound
+        with self._verb(plan), self._failures.verb():
+            args = plan.args(
+                self._apply,
+                sums=plan.sums(self.dim).address("sums"),
+                failure=self._failures.address,
+                bound=bound,
+                lr=lr,
+            )
+            self._device.launch(self._apply, args, bound)
+
+    def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
+        """See RowCache. Returns -1 always."""
+        self.sum_gradients(plan, grads)
+        self.apply(plan, lr)
+        return -1
+
+    def assign(self, plan: DevicePlan, rows: Any, state: Any | None, lr: float) -> None:
+        """See RowCache."""
+        assert self.is_current(plan), "assign to rows that may have moved"
+        count, bound = plan.num_occurrences, plan.bound
+        self._check_floats(rows, (count, self.dim), "rows [L, dim]")
+        if state is not None:
+            self._check_floats(state, (count, self.state_floats), "state [L, state_floats]")
+        if count == 0:
+            return
+        with self._verb(plan):
+            arena = plan.sums(self.dim)
+            self._device.fill(arena.tensor("last", plan.bound_of_unique), 0)
+            weights = self._input(rows)
+            states = None if state is None else self._input(state)
+            args = plan.args(
+                "Assign",
+                rows=weights.data_ptr(),
+                state=0 if states is None else states.data_ptr(),
+                last=arena.address("last"),
+                bound=bound,
+                lr=lr,
+            )
+            self._device.launch("FindLast", args, count)
+            self._device.launch("Assign", args, bound)
+
+    def create(self, plan: DevicePlan, lr: float) -> int:
+        """See RowCache. Waits."""
+        assert self.is_current(plan), "create of rows that may have moved"
+        before, bound = self.num_created, plan.bound
+        with self._verb(plan):
+            self._device.launch("Create", plan.args("Create", bound=bound, lr=lr), bound)
+        return self.num_created - before
+
+    # Arrays on their way in.
+
+    def _copy_in(self, keys: Any, target: torch.Tensor) -> None:
+        if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
+            self._device.copy(target, keys.view(torch.int64))
+        else:
+            to_device(self._device, np.asarray(keys), target)
+
+    def _input(self, values: Any) -> torch.Tensor:
+        """`values` if it is a tensor on the device, else a copy there."""
+        if isinstance(values, torch.Tensor) and values.device == self._device.torch_device:
+            return values
+        return self._from_host(np.asarray(values))
+
+    def _output(self, out: Any, is_whole: bool) -> torch.Tensor:
+        """`out` if it is a tensor on the device, else memory there, with what `out` holds unless
+        all of it will be written."""
+        if isinstance(out, torch.Tensor) and out.device == self._device.torch_device:
+            return out
+        if not is_whole:
+            return self._from_host(np.asarray(out)).view(torch.float32)
+        return self._device.empty(max(4, 4 * out.size)).view(torch.float32)[: out.size]
+
+    @staticmethod
+    def _check_floats(values: Any, shape: tuple[int, ...], what: str) -> None:
+        is_tensor = isinstance(values, torch.Tensor)
+        is_float = values.dtype == (torch.float32 if is_tensor else np.float32)
+        in_one = values.is_contiguous() if is_tensor else values.flags.c_contiguous
+        if not is_float or not in_one or tuple(values.shape) != shape:
+            raise ValueError(
+                f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "
+                f"{tuple(values.shape)}"
+            )

@@ -1,0 +1,276 @@
+"""DevicePlan: one batch of keys on a device: its arrays, its numbers, and how far it has come.
+
+Above it: device_cache.py, and its callers, who see the BatchPlan of hps/row_cache.py. Below it:
+device.py; csrc/gpu_cache/cache_args.h says what every array is for. The numbers of a batch stand on
+the device; the host asks for them only where it has to return one, and waits then.
+"""
+
+import enum
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hps.gpu_cache.device import Arena, Device, HostCopy, VerbOrder
+from hps.row_layout import Images, Keys
+
+_RUN_LENGTH = 32  # csrc/optimizer/binary_counter.h
+_MIN_ID_TABLE = 64
+_LISTS = [
+    f"{lists}.{name}"
+    for lists in ("first_lists", "other_lists")
+    for name in ("arrivals", "starts", "lengths", "entries")
+]
+# Arrays with an element a key that BatchArgs points to, by the name of its field.
+_ARRAYS = {
+    "keys": torch.int64,
+    "places": torch.int32,
+    "first_ranks": torch.int32,
+    "inverse": torch.int32,
+    "unique_keys": torch.int64,
+    "slots": torch.int64,
+    "pinned": torch.uint8,
+    "missing_ranks": torch.int32,
+    "missing": torch.int32,
+    "missing_keys": torch.int64,
+    "emptier": torch.uint8,
+    "victim_ranks": torch.int32,
+} | dict.fromkeys(_LISTS, torch.int32)
+
+
+class State(enum.Enum):
+    """How far a plan has come."""
+
+    KEYS = enum.auto()  # deduplicated
+    FOUND = enum.auto()  # window looked up
+    RESERVED = enum.auto()  # window pinned, missing keys hold slots without rows
+    PINNED = enum.auto()  # window pinned, every row in place
+
+
+class DevicePlan:
+    """One batch of keys. Made by DeviceCache.make_plan; belongs to that cache.
+
+    Args:
+        device: where the arrays lie.
+        order: of the verbs of the cache.
+        cache_args: CacheArgs of the cache, an array of one.
+    """
+
+    def __init__(self, device: Device, order: VerbOrder, cache_args: NDArray[Any]) -> None:
+        self._device = device
+        self._order = order
+        self._cache_args = cache_args
+        self._args: dict[str, NDArray[Any]] = {}
+        self._numbers: NDArray[Any] | None = None
+        self._num_unique: int | None = 0
+        self._id_mask = 0
+        self._capacity = -1
+        self._sums: Arena | None = None
+        self.state = State.KEYS
+        self.epoch = -1
+        self.num_occurrences = 0
+        self.first = 0
+        self.count = 0  # of the window; negative: all from `first` on
+        self.has_rows: bool | None = False  # all of the window's; None: the device knows
+        self.victims: HostCopy | None = None
+        self.missing: HostCopy | None = None
+        self.arena: Arena = Arena(device, {})
+
+    # What the server sees.
+
+    @property
+    def num_unique(self) -> int:
+        """N, distinct keys of the batch. Waits for the device, once a batch."""
+        return int(self.numbers["num_unique"][0]) if self._num_unique is None else self._num_unique
+
+    @property
+    def num_looked_up(self) -> int:
+        """Keys that the last pull looked up."""
+        return self.num_unique
+
+    @property
+    def num_missing(self) -> int:
+        """Keys of the window that had no row when it was looked up. Waits, once a look-up."""
+        return int(self.numbers["num_missing"][0]) if self.num_occurrences else 0
+
+    @property
+    def unique_keys(self) -> Keys:
+        """uint64 [N], a copy. Waits for the device."""
+        return self._by_id("unique_keys").view(np.uint64)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """int64 [N], the slots of the window's keys, -1 for none; a copy. Waits for the device."""
+        return self._by_id("slots")
+
+    def matches(self, keys: Any) -> bool:
+        """True if `keys` equal the plan's keys byte for byte. Waits for the device."""
+        if len(keys) != self.num_occurrences:
+            return False
+        if len(keys) == 0:
+            return True
+        if not isinstance(keys, torch.Tensor):
+            keys = torch.from_numpy(keys.view(np.int64))
+        with self.verb():
+            given = keys.view(torch.int64).to(self._device.torch_device)
+            return self._device.equal(self.arena.tensor("keys", len(given)), given)
+
+    # What the cache does with it.
+
+    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+        """A context in which work on the plan's memory, and on `memory`, is queued."""
+        own = [arena.memory for arena in (self.arena, self._sums) if arena is not None]
+        return self._order.verb(*own, *memory)
+
+    def prepare(self, count: int) -> None:
+        """Makes room for a batch of `count` keys; the batch before it is forgotten."""
+        assert self.state not in (State.RESERVED, State.PINNED) and 0 <= count < 2**31
+        self.state = State.KEYS
+        self.num_occurrences = count
+        self.first = self.count = 0
+        self.has_rows = False
+        self.victims = self.missing = self._numbers = None
+        self._num_unique = None if count else 0
+        if count > self._capacity:
+            self._grow(count + count // 8)
+        entries = _id_table_entries(count)
+        self._id_mask = entries - 1
+        for args in self._args.values():
+            args["batch"]["num_occurrences"] = count
+            args["batch"]["id_mask"] = self._id_mask
+        self._device.fill(self.arena.tensor("id_table", entries), -1)
+        self._device.fill(self.arena.tensor("numbers"), 0)
+
+    def set_window(self, first: int, count: int) -> None:
+        """Unique keys [first, first + count) are looked up from now on; -1: all from `first` on."""
+        # A negative window size on the device would be the end of it.
+        assert first >= 0 and (first == 0 or first <= self.num_unique)
+        assert count < 0 or count == 0 or first + count <= self.num_unique
+        self.first, self.count = first, count
+        self.has_rows = None
+        self._numbers = None
+
+    @property
+    def bound(self) -> int:
+        """At least the keys of the window; exact once the host knows how many there are."""
+        if self.count >= 0:
+            return self.count
+        return self.bound_of_unique - self.first
+
+    @property
+    def bound_of_unique(self) -> int:
+        """At least the keys of the batch; exact once the host knows how many there are."""
+        return self.num_occurrences if self._num_unique is None else self._num_unique
+
+    @property
+    def is_whole_batch(self) -> bool:
+        """True if the window is all of the batch. May wait."""
+        return self.first == 0 and (self.count < 0 or self.count == self.num_unique)
+
+    @property
+    def numbers(self) -> NDArray[Any]:
+        """BatchNumbers as they stood when first asked for after a look-up. Waits then."""
+        if self._numbers is None:
+            with self.verb():
+                copy = HostCopy(self._device, self.arena.tensor("numbers"))
+            self._numbers = copy.wait().view(self._device.args.dtype("BatchNumbers"))
+            self._num_unique = int(self._numbers["num_unique"][0])
+        return self._numbers
+
+    def read_numbers(self) -> HostCopy:
+        """BatchNumbers as they will stand when what is queued now is done."""
+        return HostCopy(self._device, self.arena.tensor("numbers"))
+
+    def args(self, kernel: str, **fields: Any) -> NDArray[Any]:
+        """The argument struct of a kernel, with cache, batch and `fields` filled in."""
+        struct = self._device.args.struct_of(kernel)
+        if struct not in self._args:
+            args = self._device.args.new(kernel)
+            names = args.dtype.names or ()
+            if "cache" in names and args["cache"].dtype == self._cache_args.dtype:
+                args["cache"] = self._cache_args
+            args["batch"] = self._batch_args()
+            self._args[struct] = args
+        args = self._args[struct]
+        for name, value in fields.items():
+            args[name] = value
+        return args
+
+    def missing_keys(self) -> Keys:
+        """uint64 [M] of the last reserve; a view. Waits."""
+        if self.missing is None:
+            return np.empty(0, np.uint64)
+        return self.missing.wait().view(np.uint64)
+
+    def victim_images(self, row_bytes: int) -> Images:
+        """uint8 [victims, row_bytes] of the last reserve; a view. Waits."""
+        if self.victims is None:
+            return np.empty((0, row_bytes), np.uint8)
+        return self.victims.wait().reshape(-1, row_bytes)
+
+    def sums(self, dim: int) -> Arena:
+        """Arrays for gradient sums of the batch."""
+        count = self.num_occurrences
+        runs = self.most_hot_runs
+        arrays = {
+            "positions": (torch.int64, count),
+            "sorted_ids": (torch.int32, count),
+            "starts": (torch.int64, count + 1),
+            "hot_ranks": (torch.int32, count),
+            "last": (torch.int32, count),
+            "run_ids": (torch.int32, runs),
+            "run_sums": (torch.float32, runs * dim),
+            "sums": (torch.float32, count * dim),
+        }
+        if self._sums is None or not self._sums.has_room(arrays):
+            room = {name: (dtype, size + size // 8) for name, (dtype, size) in arrays.items()}
+            self._sums = Arena(self._device, room)
+        return self._sums
+
+    @property
+    def most_hot_runs(self) -> int:
+        """Runs that keys of more than one run can have together."""
+        return self.num_occurrences // (_RUN_LENGTH // 2) + 1
+
+    def _by_id(self, name: str) -> NDArray[np.int64]:
+        num_unique = self.num_unique
+        if num_unique == 0:
+            return np.empty(0, np.int64)
+        with self.verb():
+            copy = HostCopy(self._device, self.arena.tensor(name, num_unique))
+        return copy.wait()
+
+    def _grow(self, capacity: int) -> None:
+        args = self._device.args
+        arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
+        arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
+        arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
+        arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
+        self.arena = Arena(self._device, arrays)
+        self._capacity = capacity
+        self._args.clear()
+
+    def _batch_args(self) -> NDArray[Any]:
+        batch = np.zeros(1, self._device.args.dtype("BatchArgs"))
+        for name, field in _fields(batch):
+            field[:] = self.arena.address(name)
+        batch["num_occurrences"] = self.num_occurrences
+        batch["id_mask"] = self._id_mask
+        return batch
+
+
+def _fields(batch: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every pointer of BatchArgs by the name of its array."""
+    for name in (*_ARRAYS, "reservations", "id_table", "numbers"):
+        field = batch
+        for part in name.split("."):
+            field = field[part]
+        yield name, field
+
+
+def _id_table_entries(count: int) -> int:
+    """A power of two, twice `count` at least."""
+    return max(_MIN_ID_TABLE, 1 << max(0, 2 * count - 1).bit_length())

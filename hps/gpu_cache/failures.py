@@ -1,0 +1,71 @@
+"""Failures: the flag by which a device refuses updates after a gradient that was not finite.
+
+Above it: device_cache.py; one of these is shared by all caches of a device, so that a step is
+applied to all tables or to none. Below it: the kernels NoteFailure, which sets the flag, and Apply,
+which changes nothing while it is set. The host sees it in pinned memory, to which it is copied
+after every sum.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hps.gpu_cache.device import Device, DeviceEvent
+
+
+class Failures:
+    """The flag, on the device and as the host last saw it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        dtype = device.args.dtype("Failure")
+        self._order = device.order()
+        self._memory = device.empty(dtype.itemsize)
+        self._pinned = device.empty_pinned(dtype.itemsize)
+        self._pinned.zero_()
+        self._seen: NDArray[Any] = self._pinned.numpy().view(dtype)
+        self._num_caches = 0
+        with self.verb():
+            device.fill(self._memory, 0)
+            self._copied: DeviceEvent = device.event()
+
+    @property
+    def address(self) -> int:
+        """Of the flag on the device."""
+        return self._memory.data_ptr()
+
+    def new_cache(self) -> int:
+        """The number of another cache, from 1."""
+        self._num_caches += 1
+        return self._num_caches
+
+    def verb(self) -> AbstractContextManager[None]:
+        """A context in which work that sets or reads the flag is queued, one after the other."""
+        return self._order.verb(self._memory)
+
+    def show_host(self) -> None:
+        """Queues the flag's way to the host; inside `verb`, after what may set it."""
+        self._device.copy(self._pinned, self._memory)
+        self._copied = self._device.event()
+
+    def failed_key(self, cache: int, wait: bool) -> int | None:
+        """The key of `cache` whose gradient was refused, once, and lets updates go on.
+
+        Args:
+            cache: its number; what failed in another cache stays for that one to tell.
+            wait: wait for all sums so far; else a failure may be told by a later call.
+        """
+        if wait:
+            self._copied.synchronize()
+        if not self._seen["is_set"][0]:
+            return None
+        self._copied.synchronize()
+        if self._seen["cache"][0] != cache:
+            return None
+        key = int(self._seen["key"][0])
+        with self.verb():
+            self._device.fill(self._memory, 0)
+            self.show_host()
+        self._copied.synchronize()
+        return key

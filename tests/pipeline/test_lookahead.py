@@ -1,0 +1,109 @@
+"""Look-ahead: rows that batches to come will use stay in DRAM while others can go; no bit changes.
+
+Above it: pytest. Below it: hps.Pipeline(lookahead=), ParameterServer.want, csrc/table/probe.h.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from benchmarks.pipeline.policies import lru_hits, optimal_hits
+from tests.front import one_feature_batch, open_server
+from tests.lab import Lab, keys_of, table
+from tests.pipeline.scenario import Scenario, run
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("kind", ["twins", "native"])
+def test_a_wanted_row_leaves_after_all_others(tmp_path: Path, kind: str) -> None:
+    lab = Lab(kind, tmp_path)
+    with lab.server(table()) as server:
+        capacity = server.stats()["dram_cache"]["capacity_rows"]
+        for key in range(capacity):
+            server.push("ads", keys_of(key), np.ones((1, 4), np.float32))
+        server.want("ads", np.arange(capacity // 2, dtype=np.uint64))  # the oldest half
+        for key in range(1000, 1000 + capacity // 4):
+            server.push("ads", keys_of(key), np.ones((1, 4), np.float32))
+        misses = server.stats()["dram_cache"]["misses"]
+        server.pull("ads", np.arange(capacity // 2, dtype=np.uint64))
+        assert server.stats()["dram_cache"]["misses"] == misses
+        server.pull("ads", np.arange(capacity, dtype=np.uint64))
+        assert server.stats()["dram_cache"]["misses"] > misses  # premise: something had left
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_look_ahead_changes_no_bit(tmp_path: Path, kind: str, scale: float) -> None:
+    scenario = Scenario(seed=5, num_batches=40, num_keys=4000)
+    sound = run(scenario, tmp_path / "in turn", 0, scale=20.0)
+    ahead = run(replace(scenario, lookahead=8), tmp_path / "ahead", 2, scale=scale, kind=kind)
+    assert ahead == sound and ahead.evictions > 100
+
+
+def _hits(folder: Path, lookahead: int) -> dict[str, Any]:
+    """Two groups of rows in turn, more than fit: by age alone each batch puts out the next ones."""
+
+    def log() -> Iterator[hps.Batch]:
+        generator = np.random.default_rng(3)
+        for _ in range(60):
+            yield one_feature_batch(generator.choice(900, 150, replace=False).tolist())
+
+    with open_server(folder, dram="24KiB") as server:
+        with hps.Pipeline(log(), server, 1, lookahead=lookahead) as batches:
+            for _ in batches:
+                pass
+        counted: dict[str, Any] = server.stats()["dram_cache"]
+        return counted
+
+
+def test_a_look_ahead_saves_misses_and_counts_what_it_spared(tmp_path: Path) -> None:
+    plain, ahead = _hits(tmp_path / "plain", 0), _hits(tmp_path / "ahead", 8)
+    assert plain["spared"] == 0 and plain["capacity_rows"] < 900
+    assert ahead["spared"] > 100
+    assert ahead["misses"] < 0.97 * plain["misses"]
+
+
+def test_a_look_ahead_has_limits_and_needs_a_depth(tmp_path: Path) -> None:
+    with open_server(tmp_path) as server:
+        for wrong in (-1, 65, 1.5):
+            with pytest.raises(hps.ConfigError, match=f"lookahead={wrong}"):
+                hps.Pipeline([], server, lookahead=wrong)  # type: ignore[arg-type]
+        with pytest.raises(hps.ConfigError, match="depth above 0"):
+            hps.Pipeline([], server, depth=0, lookahead=2)
+
+
+def test_as_many_batches_are_read_ahead_as_asked_for(tmp_path: Path) -> None:
+    read: list[int] = []
+
+    def log() -> Iterator[hps.Batch]:
+        for number in range(40):
+            read.append(number)
+            yield one_feature_batch([number])
+
+    with open_server(tmp_path) as server, hps.Pipeline(log(), server, 1, lookahead=8) as batches:
+        next(batches)
+        for _ in range(2000):
+            if len(read) == 1 + 1 + 1 + 8:  # handed out, let in, about to be, and the window
+                break
+            time.sleep(0.002)
+        assert len(read) == 11
+
+
+def test_the_rules_it_is_compared_with_are_what_they_say() -> None:
+    batches = [np.array(keys) for keys in ([1, 2], [3], [1], [4], [2], [1], [3])]
+    assert lru_hits(batches, 3) == [0, 0, 1, 0, 0, 1, 0]
+    assert lru_hits(batches, 3, window=2) == [0, 0, 1, 0, 1, 1, 0]
+    assert optimal_hits(batches, 3) == [0, 0, 1, 0, 1, 1, 0]
+    generator = np.random.default_rng(1)
+    many = [np.unique((generator.random(30) ** 2 * 200).astype(np.int64)) for _ in range(80)]
+    plain, window, best = (
+        sum(hits) for hits in (lru_hits(many, 60), lru_hits(many, 60, 4), optimal_hits(many, 60))
+    )
+    assert plain < window < best
