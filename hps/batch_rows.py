@@ -139,8 +139,9 @@ class BatchRows:
         """Drops the pins; nothing to do the second time."""
         with self._lock:
             if self.plan is not None:
+                self._stack.unpin(self.plan)
                 plan, self.plan = self.plan, None
-                self._stack.unpin(plan)
+                self._stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
         return self

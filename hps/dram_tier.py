@@ -161,9 +161,8 @@ class DramTier(CachedTier):
         """Drops the pins of warmed rows."""
         with self.lock:
             while rows.plans:
-                plan = rows.plans.pop()
-                self.cache.release(plan)
-                self.keep_plan(plan)
+                self.cache.abandon(rows.plans[-1])  # may be repeated, after an interrupt
+                self.keep_plan(rows.plans.pop())
             self._warm.discard(rows)
 
     def _warm_whole(self, keys: Keys, warm: WarmRows) -> bool:

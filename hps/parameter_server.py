@@ -280,12 +280,13 @@ class ParameterServer(CutVerbs):
 
     def stats(self) -> dict[str, Any]:
         """Counters of each tier since the server was opened, then of each table."""
+        self._check_open()
+        store = self._store.stats()  # may wait for who writes there; not with the lock
         with self._lock:
-            self._check_open()
             gpu = self.config.gpu
             budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
             budgets["dram_cache"] = int(self.config.dram.bytes)
-            return server_stats(self._tiers.values(), self._store.stats(), budgets)
+            return server_stats(self._tiers.values(), store, budgets)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 

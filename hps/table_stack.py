@@ -165,9 +165,8 @@ class TableStack(CachedTier):
         self._pinned.add(rows)
 
     def unpin(self, plan: Any) -> None:
-        """Drops the pins of a plan and keeps its memory for the next batch. Under the lock."""
-        self.cache.release(plan)
-        self.keep_plan(plan)
+        """Drops the pins of a plan; may be repeated, after an interrupt. Under the lock."""
+        self.cache.abandon(plan)
 
     def sum_gradients(self, plan: Any, grads: Floats) -> None:
         """Sums into the plan; NonFiniteError if a sum is NaN or infinite. Under the lock."""

@@ -22,7 +22,7 @@ from tests.gpu_cache.host_device import AskedCache, HostDevice
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
-KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "three_twins", "gpu")
+KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "gpu")
 OPTIMIZERS: list[hps.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),

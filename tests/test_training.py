@@ -142,6 +142,33 @@ def test_evaluate_measures_what_train_measured(
         evaluate_store([test_log], tmp_path / "store", "no-such-tag")
 
 
+def test_three_tiers_train_and_evaluate_as_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_criteo(tmp_path / "train.txt", 2000)
+    for name, flags in (("two", []), ("three", ["--gpu", "300KiB", "--device", "cpu"])):
+        store, out = tmp_path / name, tmp_path / f"{name}.json"
+        words = ["train", str(log), "--store", str(store), "--batch-size", "100", "--threads", "1"]
+        words += ["--dim", "4", "--dropout", "0.2", "--progress-seconds", "0.001"]
+        arguments = parse(*words, "--json", str(out), *flags)
+        assert arguments.run(arguments) == 0
+        words = ["evaluate", str(log), "--store", str(store), "--json", str(tmp_path / "eval.json")]
+        arguments = parse(*words, *flags)
+        assert arguments.run(arguments) == 0
+        assert ("gpu_cache" in capsys.readouterr().out) == bool(flags)
+    two, three = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("two", "three"))
+    assert set(three["tiers"]) == {"gpu_cache", "dram_cache", "ssd_store"}
+    assert three["tiers"]["gpu_cache"]["evictions"] > 0 and "gpu_cache" not in two["tiers"]
+    for figure in ("digests", "loss_digest", "train_logloss", "rows"):
+        assert two[figure] == three[figure], figure
+    measured = [
+        evaluate_store([log], tmp_path / "two", gpu=gpu)
+        for gpu in (None, hps.GpuCacheConfig(bytes="300KiB", device="cpu"))
+    ]
+    assert measured[0]["auc"] == measured[1]["auc"]
+    assert measured[0]["logloss"] == measured[1]["logloss"]
+
+
 def test_trained_store_is_not_overwritten(tmp_path: Path) -> None:
     train(options(tmp_path))
     with pytest.raises(hps.ConfigError, match="--resume"):
@@ -280,7 +307,7 @@ def test_reduced_precision_trains(tmp_path: Path) -> None:
         ({"dense_lr": 0.0}, "dense_lr"),
         ({"limit": -1}, "limit"),
         ({"device": "cuda:0"}, "gpu"),
-        ({"gpu": "1GiB"}, "GPU"),
+        ({"gpu": "1GiB", "device": "gpu"}, "GpuCacheConfig.device='gpu'"),
         ({"depth": 2}, "depth=2"),
         ({"format": "csv"}, "csv"),
     ],

@@ -1,7 +1,9 @@
 """Errors and interrupts between two native calls: no pin stays, no row is lost, work goes on."""
 
 import contextlib
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,44 @@ def test_an_interrupt_loses_no_row_and_leaks_no_pin(lab: Lab, name: str) -> None
             assert server.num_rows("ads") == 600 and dump(server) == rows
         assert is_struck and evictions(server) > 0
         server.push("ads", KEYS, zeros)
+        assert server.digest("ads") == digest
+
+
+BELOW = ("make_plan", "find", "reserve", "victims", "fill", "read_rows", "write_rows", "release")
+
+
+@pytest.mark.parametrize("kind", ["native", "three_twins", "gpu"])
+def test_an_interrupt_below_the_top_tier_loses_no_row(tmp_path: Path, kind: str) -> None:
+    """In the second phase of a fetch: in the store, and in the verbs of the tier between."""
+    with Lab(kind, tmp_path).server(table()) as server:
+        server.assign("ads", KEYS, ones(600) * np.arange(600, dtype=np.float32)[:, None])
+        rows, digest = dump(server), server.digest("ads")
+        tiers = server._tiers["ads"]
+        targets = [(tiers.store, "store", verb) for verb in ("append", "fetch")]
+        if tiers.dram is not None:
+            targets += [(tiers.dram, "cache", verb) for verb in BELOW]
+        struck = set()
+        for owner, field, verb in targets:
+            below = getattr(owner, field)
+            for is_after, turn in itertools.product((False, True), range(3)):
+                setattr(owner, field, Interrupting(below, verb, 1, is_after=is_after))
+                calls = (
+                    lambda: server.pull("ads", KEYS[::-1].copy()),
+                    lambda: server.push("ads", KEYS[200:], np.zeros((400, 4), np.float32)),
+                    lambda: server.warm("ads", KEYS[:100]).release(),
+                )
+                try:
+                    calls[turn]()
+                except KeyboardInterrupt:
+                    struck.add(verb)
+                finally:
+                    setattr(owner, field, below)
+                assert server.pins == 0 and server.num_rows("ads") == 600
+                assert not server._stack("ads").is_moving
+            assert dump(server) == rows
+        # The twin's sixteen rows are gone again before one of them is asked for.
+        missed = {"read_rows"} if kind == "three_twins" else set()
+        assert struck == {verb for _, _, verb in targets} - missed
         assert server.digest("ads") == digest
 
 
