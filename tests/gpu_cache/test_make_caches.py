@@ -13,6 +13,7 @@ import torch
 
 import hps
 from hps import _C
+from hps.dram_cache import make_dram_caches
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.device_cache import DeviceCache
@@ -48,9 +49,7 @@ def test_tables_share_the_budget_and_one_flag_of_a_device() -> None:
         for what in ("memory_bytes", "capacity_rows", "row_bytes", "dim", "state_floats"):
             assert getattr(native[name], what) == getattr(launched[name], what)
     # The same initial rows as in dram_cache.
-    dram = hps.dram_cache.make_dram_caches(
-        hps.Config(path="unused", tables=config.tables, seed=config.seed)
-    )
+    dram = make_dram_caches(hps.Config(path="unused", tables=config.tables, seed=config.seed))
     keys = np.arange(9, dtype=np.uint64)
     for name in native:
         outs = [np.zeros((9, 8), np.float32) for _ in range(3)]
@@ -123,6 +122,7 @@ def test_hps_and_its_host_build_need_neither_cupy_nor_torch() -> None:
 import sys
 sys.modules["cupy"] = sys.modules["torch"] = None
 import hps
+from hps.dram_cache import make_dram_caches
 from hps.gpu_cache import make_gpu_caches
 class Config:
     gpu = hps.GpuCacheConfig(bytes="1MiB", device="cpu")
