@@ -112,6 +112,7 @@ def test_hps_and_its_host_build_need_neither_cupy_nor_torch() -> None:
 import sys
 sys.modules["cupy"] = sys.modules["torch"] = None
 import hps
+from hps.dram_cache import make_dram_caches
 from hps.gpu_cache import make_gpu_caches
 def config(device):
     gpu = hps.GpuCacheConfig(bytes="1MiB", device=device)
