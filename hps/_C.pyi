@@ -118,22 +118,6 @@ class DramCache:
     def clear(self) -> None: ...
     def stats(self) -> dict[str, int]: ...
 
-class GpuCache:
-    """The verbs of hps/row_cache.py; plans are GpuPlans."""
-
-    def __init__(
-        self,
-        *,
-        pool: ThreadPool,
-        optimizer_kind: str,
-        hyperparameters: list[float],
-        dim: int,
-        capacity_bytes: int,
-        initializer_kind: str,
-        initializer_numbers: tuple[float, float],
-        stream: int,
-    ) -> None: ...
-
 def row_layout(kind: str, dim: int) -> dict[str, int]: ...
 def digest_rows(rows: npt.NDArray[np.uint8]) -> tuple[int, int]: ...
 
