@@ -90,6 +90,7 @@ HPS_HD void CountRunsOne(Group, const SumArgs& args, int64_t i) {
   args.hot_ranks[i] = count > kRunLength ? static_cast<int32_t>(num_runs) : 0;
 }
 
+// x - x is 0, or NaN if x is not finite.
 HPS_HD bool IsFinite(float value) { return value - value == 0.0f; }
 
 HPS_HD void NoteCulprit(const SumArgs& args, int64_t id) {
@@ -104,7 +105,8 @@ HPS_HD bool SumRun(Group group, const SumArgs& args, int64_t first, int64_t end,
   const auto lanes = LanesOf(group, args.cache.dim);
   lanes.add_up(dst, end - first,
                [=](int64_t i) { return args.gradients + args.positions[first + i] * dim; });
-  // x - x is 0, or NaN if x is not finite.
+  // Gradients that do not start at a multiple of 16 are added in other lanes than those that check.
+  group.sync();
   bool is_finite = true;
   lanes.each([&](float sum) { is_finite &= IsFinite(sum); }, static_cast<const float*>(dst));
   return is_finite;

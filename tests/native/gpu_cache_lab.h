@@ -10,6 +10,7 @@
 
 // The emulator comes first: it names the build.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <random>
