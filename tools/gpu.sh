@@ -59,8 +59,8 @@ part() {
 build() {
   local generator=()
   if command -v ninja > /dev/null; then generator=(-G Ninja); fi
-  cmake -S . -B build/gpu "${generator[@]}" -DPython_EXECUTABLE="$python" -DHPS_MODULE_DIR="$PWD/hps" \
-    -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" &&
+  cmake -S . -B build/gpu "${generator[@]}" -DPython_EXECUTABLE="$python" \
+    -DHPS_MODULE_DIR="$PWD/hps" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" &&
     cmake --build build/gpu --target _C -j "$(nproc)"
 }
 

@@ -1,5 +1,5 @@
 // hps._C.GpuCache and GpuPlan: the host build of gpu_cache, numpy arrays in, verbs of
-// csrc/gpu_cache out; and where everything lies in the memory of a cache, for the CUDA cache.
+// csrc/gpu_cache out.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -63,27 +63,6 @@ nb::dict Stats(const GpuCache& cache) {
   stats["bytes"] = cache.memory_bytes();
   stats["capacity_rows"] = cache.shape().num_slots();
   return stats;
-}
-
-nb::dict MemoryOf(int64_t capacity_bytes, int64_t row_bytes) {
-  TableMemory memory;
-  ThrowIfError(TableMemory::Plan(capacity_bytes, row_bytes, &memory));
-  nb::dict fields;
-  fields["num_parts"] = memory.shape.num_parts;
-  fields["buckets_per_part"] = memory.shape.buckets_per_part;
-  fields["part_bits"] = memory.shape.part_bits;
-  fields["row_bytes"] = memory.shape.row_bytes;
-  fields["num_slots"] = memory.shape.num_slots();
-  fields["rows"] = memory.rows;
-  fields["digests"] = memory.digests;
-  fields["marks"] = memory.marks;
-  fields["pins"] = memory.pins;
-  fields["spilled"] = memory.spilled;
-  fields["bucket_lists"] = memory.bucket_lists;
-  fields["counters"] = memory.counters;
-  fields["clock"] = memory.clock;
-  fields["bytes"] = memory.bytes;
-  return fields;
 }
 
 void BindPlan(nb::module_& module) {
@@ -344,7 +323,6 @@ void BindGpuCache(nb::module_& module) {
   BindMoves(cls);
   BindUpdates(cls);
   BindRows(cls);
-  module.def("gpu_table_memory", &MemoryOf, "capacity_bytes"_a, "row_bytes"_a);
 }
 
 }  // namespace hps
