@@ -169,7 +169,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         other = (PEERS[peer], rate(figures[PEERS[peer]]))
         rows.append(comparison_row({"run": IN_DRAM}, UNIT, own, other, floor=1.0))
     spilled = rate(figures[SPILLING])
-    rows.append(comparison_row({"run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.5))
+    rows.append(comparison_row({"run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.8))
     add_notes(rows, figures)
     return {"axes": axes, "rows": rows, "absent": absent, "tables": [stage_table(by_stage)]}
 

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hps
+from hps.pipeline.clock import StageClock
+from hps.pipeline.work import StageWork
 from hps.reader import ReaderConfig, open_reader
 from tests.front import one_feature_batch, open_server
-from tests.lab import Lab
+from tests.lab import Lab, keys_of, table
 from tests.logs import write_criteo
 from tests.pipeline.scenario import Scenario, run
 
@@ -66,6 +69,23 @@ def test_with_a_gpu_cache_each_of_the_four_stages_has_its_thread(tmp_path: Path)
             time.sleep(0.05)  # fetches are under way, or wait for a release
         assert stage_threads() == [] and server.pins == 0
         assert server.stats()["gpu_cache"]["misses"] > 0
+
+
+def test_what_waits_in_dram_is_let_go_once_it_is_above(tmp_path: Path) -> None:
+    lab = Lab("gpu", tmp_path)
+    with lab.server(table(name="ads"), scale=4.0) as server:
+        server.push("ads", keys_of(1, 2), np.ones((2, 4), np.float32))
+    with lab.server(table(name="ads"), scale=4.0) as server:
+        work = StageWork(log_of(2), server, StageClock(), accumulate=1)
+        prepared = work.read()
+        assert prepared is not None
+        work.warm(prepared)
+        assert sum(rows.num_rows for rows in prepared.warm.values()) == 1  # key 1 is stored
+        work.place(prepared, work.pin(prepared))
+        assert sum(rows.num_rows for rows in prepared.warm.values()) == 0
+        assert server.pins == 2
+        prepared.release()
+        assert server.pins == 0
 
 
 def test_end_of_data_stays_the_end(tmp_path: Path, depth: int) -> None:
@@ -230,7 +250,7 @@ def test_waiting_costs_no_processor_time(tmp_path: Path) -> None:
         next(batches)
         before = time.process_time()
         next(batches)
-        assert time.process_time() - before < 0.2
+        assert time.process_time() - before < 0.03
 
 
 def test_only_one_thread_touches_the_batches(tmp_path: Path, depth: int) -> None:
