@@ -2,6 +2,7 @@
 // one.
 #include "common/thread_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "common/check.h"
@@ -25,8 +26,13 @@ void LookFor(Done done) {
 
 ThreadPool::ThreadPool(int num_threads) {
   HPS_CHECK(num_threads >= 1);
-  for (int worker = 1; worker < num_threads; ++worker) {
-    workers_.emplace_back([this, worker] { Work(worker); });
+  workers_.reserve(static_cast<size_t>(num_threads) - 1);
+  try {
+    for (int worker = 1; worker < num_threads; ++worker) {
+      workers_.emplace_back([this, worker] { Work(worker); });
+    }
+  } catch (const std::system_error&) {
+    // The system grants no more threads: those that there are do the work of all.
   }
 }
 

@@ -19,6 +19,7 @@ namespace hps {
 
 class ThreadPool {
  public:
+  // Fewer threads where the system refuses some: nothing that a pool does depends on their number.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

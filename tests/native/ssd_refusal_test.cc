@@ -5,11 +5,14 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
 
+#include "common/thread_pool.h"
 #include "compaction_lab.h"
 
 namespace {
@@ -84,6 +87,18 @@ void TestARefusedThreadIsAnErrorOfTheOpening(const CompactionLab& lab) {
   HPS_CHECK(sigismember(&before, SIGINT) == sigismember(&after, SIGINT));
   HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
   HPS_CHECK(Holds(*store, 500, state));
+}
+
+void TestAPoolOfRefusedThreadsDoesTheWorkWithThoseItHas() {
+  std::unique_ptr<ThreadPool> pool;
+  {
+    const NoThreads none;
+    pool = std::make_unique<ThreadPool>(4);
+  }
+  HPS_CHECK(pool->num_threads() == 1);
+  std::atomic<int> sum{0};
+  DealOut(pool.get(), 100, [&](size_t number, int) { sum += static_cast<int>(number); });
+  HPS_CHECK(sum == 4950);
 }
 
 // Six places for segments, a small one each.
@@ -190,6 +205,7 @@ void TestRefusedMemoryInAnEraseBringsNoRowBack(const CompactionLab& lab) {
 int main() {
   const hps::CompactionLab lab;
   hps::TestARefusedThreadIsAnErrorOfTheOpening(lab);
+  hps::TestAPoolOfRefusedThreadsDoesTheWorkWithThoseItHas();
   hps::TestMoreRecordsThanPlacesStopTheStoreAndLoseNothing(lab);
   hps::TestACompactionWithoutPlacesForItsOutputChangesNothing(lab);
   hps::TestRefusedMemoryInAnEraseBringsNoRowBack(lab);
