@@ -28,6 +28,7 @@ class _Tables:
     """The part of a server that a model looks at when it is made."""
 
     tables: dict[str, hps.TableConfig]
+    device: str = "cpu"
 
 
 class PeerDeepFM(DeepFM):
