@@ -6,9 +6,9 @@
 #pragma once
 
 #include "dram_cache/batch_loops.h"
-#include "dram_cache/row_copy.h"
 #include "optimizer/lanes.h"
 #include "table/host_group.h"
+#include "table/row_copy.h"
 
 namespace hps {
 inline namespace HPS_BUILD {

@@ -10,14 +10,9 @@
 #include "common/check.h"
 #include "gpu_cache/gpu_cache.h"
 #include "gpu_cache/host_prefetch.h"
+#include "gpu_cache/host_sums.h"
 
 namespace hps {
-
-// What a device's library does between two kernels: inclusive prefix sum, in place.
-inline void SumUp(int32_t* ranks, int64_t count) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) ranks[i] = sum += ranks[i];
-}
 
 template <class Launcher>
 GpuCacheOver<Launcher>::GpuCacheOver(const GpuCacheOptions& options, Launcher launcher)
@@ -44,10 +39,14 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
 template <class Launcher>
 void GpuCacheOver<Launcher>::MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan) {
   Abandon(plan);
-  plan->SetKeys(keys, count);
+  uint64_t* own_keys = plan->SetSize(count);
   const DeduplicateArgs args = {plan->batch()};
-  launcher_.one(count, [args](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
-  launcher_.one(count, [args](auto group, int64_t i) { FlagFirstOne(group, args, i); });
+  HostShares* shares = plan->shares();
+  launcher_.share(keys, args.batch, own_keys, shares);
+  launcher_.by_key(
+      *shares, count, [args](auto group, int64_t i) { PlaceKeyOne(group, args, i); },
+      [args](int64_t i) { AskForEntry(args, i); });
+  launcher_.by_key(*shares, count, [args](auto group, int64_t i) { FlagFirstOne(group, args, i); });
   SumUp(args.batch.first_ranks, count);
   launcher_.one(count, [args](auto group, int64_t i) { NumberKeyOne(group, args, i); });
 }
@@ -71,6 +70,7 @@ void GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
   launcher_.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
   launcher_.any(
       size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
+      [args](int64_t i) { AskForCandidates(args, i); },
       [args](int64_t i) { AskForBucket(args, i); });
   SumUp(args.batch.missing_ranks, size);
   launcher_.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
@@ -185,7 +185,7 @@ void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
   launcher_.rows(
       args_.dim, plan.num_occurrences(),
       [args](auto group, int64_t i) { GatherOne(group, args, i); },
-      [args](int64_t i) { AskForGathered(args, i); });
+      [args](int64_t i) { AskForGathered(args, i); }, [args](int64_t i) { AskForSlot(args, i); });
 }
 
 template <class Launcher>
@@ -202,12 +202,7 @@ int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradien
   const int64_t num_unique = plan->num_unique();
   if (num_unique == 0) return -1;
   const SumArgs args = plan->PrepareSums(args_, gradients);
-  SortPositions(*plan, args);
-  launcher_.one(num_unique, [args](auto group, int64_t i) { CountRunsOne(group, args, i); });
-  SumUp(args.hot_ranks, num_unique);
-  const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
-  launcher_.rows(args_.dim, num_unique + num_hot_runs,
-                 [args](auto group, int64_t i) { SumRunOne(group, args, i); });
+  const int64_t num_hot_runs = SumRuns(launcher_, plan, args);
   if (num_hot_runs > 0) {
     launcher_.any(num_hot_runs, [args](auto group, int64_t i) { SumBlockOne(group, args, i); });
     launcher_.rows(args_.dim, num_unique,
@@ -215,39 +210,6 @@ int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradien
   }
   const uint32_t culprit = plan->numbers().culprit;
   return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
-}
-
-// What a device's stable sort does: occurrences by id, in order within one. A counting sort by
-// pieces of the batch: each piece counts its own, then knows where its occurrences of an id begin.
-template <class Launcher>
-void GpuCacheOver<Launcher>::SortPositions(const GpuPlan& plan, const SumArgs& args) {
-  const int64_t num_unique = plan.num_unique();
-  const int64_t num_occurrences = plan.num_occurrences();
-  const int num_pieces = num_occurrences < kSortedByOne ? 1 : kSortPieces;
-  const uint32_t* inverse = plan.batch().inverse;
-  auto* positions = const_cast<int64_t*>(args.positions);
-  uint32_t* counts = sort_counts_.Reserve(num_pieces * num_unique);
-  const auto first_of = [=](int64_t piece) { return num_occurrences * piece / num_pieces; };
-  launcher_.pieces(num_pieces, [=](int piece) {
-    uint32_t* own = counts + piece * num_unique;
-    std::memset(own, 0, static_cast<size_t>(num_unique) * sizeof(uint32_t));
-    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i) ++own[inverse[i]];
-  });
-  uint32_t end = 0;
-  for (int64_t id = 0; id < num_unique; ++id) {
-    args.starts[id] = end;
-    for (int piece = 0; piece < num_pieces; ++piece) {
-      uint32_t& count = counts[piece * num_unique + id];
-      end += count;
-      count = end - count;
-    }
-  }
-  args.starts[num_unique] = end;
-  launcher_.pieces(num_pieces, [=](int piece) {
-    uint32_t* own = counts + piece * num_unique;
-    for (int64_t i = first_of(piece); i < first_of(piece + 1); ++i)
-      positions[own[inverse[i]]++] = i;
-  });
 }
 
 template <class Launcher>

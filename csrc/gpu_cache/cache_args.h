@@ -142,6 +142,9 @@ HPS_HD KeyPlace PlaceOfKey(const CacheArgs& cache, uint64_t key) {
   return PlaceOfHash(cache.table.shape, MixKey(key));
 }
 
+// Where a key is looked for first in a batch's id table.
+HPS_HD uint64_t EntryOfKey(uint64_t key, uint64_t id_mask) { return MixKey(key) >> 16 & id_mask; }
+
 // The id of the window's i-th key.
 HPS_HD int64_t WindowId(const BatchArgs& batch, int64_t i) {
   return batch.numbers->window_first + i;

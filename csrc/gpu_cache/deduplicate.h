@@ -21,7 +21,7 @@ HPS_HD void PlaceKeyOne(Group, const DeduplicateArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
   const auto position = static_cast<uint32_t>(i);
   const uint64_t key = batch.keys[i];
-  uint64_t entry = MixKey(key) >> 16 & batch.id_mask;
+  uint64_t entry = EntryOfKey(key, batch.id_mask);
   for (;; entry = (entry + 1) & batch.id_mask) {
     uint32_t* const ptr = batch.id_table + entry;
     uint32_t found = AtomicLoad(ptr);

@@ -107,11 +107,8 @@ class GpuCacheOver {
   GpuCacheOver(const GpuCacheOptions& options, Launcher launcher);
 
   static constexpr int64_t kSlotsAScan = 1 << 16;  // looked at in one go
-  static constexpr int kSortPieces = 4;
-  static constexpr int64_t kSortedByOne = 8192;  // fewer occurrences are sorted in one piece
 
   void RunRounds(ReserveArgs args);
-  void SortPositions(const GpuPlan& plan, const SumArgs& args);
 
   const GpuCacheOptions options_;
   const Launcher launcher_;
@@ -120,7 +117,6 @@ class GpuCacheOver {
   Failure failure_ = {};  // never set: the host hears of a refused gradient at once
   Array<int32_t> scan_ranks_;
   Array<int64_t> erase_slots_;
-  Array<uint32_t> sort_counts_;
   uint64_t epoch_ = 1;
 };
 

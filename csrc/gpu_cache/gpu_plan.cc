@@ -18,7 +18,7 @@ BucketLists GpuPlan::Lists::Reserve(int64_t count) {
           entries.Reserve(count)};
 }
 
-void GpuPlan::SetKeys(const uint64_t* keys, int64_t count) {
+uint64_t* GpuPlan::SetSize(int64_t count) {
   HPS_CHECK(count >= 0 && count < (int64_t{1} << 31));
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
   // Empty until it is made: there may be no memory for it.
@@ -38,8 +38,7 @@ void GpuPlan::SetKeys(const uint64_t* keys, int64_t count) {
   batch_.slots = slots_.Reserve(count);
   batch_.keys = own_keys;
   batch_.num_occurrences = count;
-  if (count != 0) std::memcpy(own_keys, keys, static_cast<size_t>(count) * sizeof(uint64_t));
-  std::memset(batch_.id_table, 255, entries * sizeof(uint32_t));
+  return own_keys;
 }
 
 void GpuPlan::PrepareFind(int64_t count) {
@@ -65,7 +64,6 @@ SumArgs GpuPlan::PrepareSums(const CacheArgs& cache, const float* gradients) {
   args.cache = cache;
   args.batch = batch_;
   args.gradients = gradients;
-  args.positions = positions_.Reserve(num_occurrences());
   args.starts = starts_.Reserve(num_unique() + 1);
   args.hot_ranks = hot_ranks_.Reserve(num_unique());
   args.run_sums = run_sums_.Reserve(most_hot_runs * dim);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/array.h"
+#include "gpu_cache/host_shares.h"
 #include "gpu_cache/kernels.h"
 
 namespace hps {
@@ -24,8 +25,8 @@ class GpuPlan {
   GpuPlan(const GpuPlan&) = delete;
   GpuPlan& operator=(const GpuPlan&) = delete;
 
-  // Makes room for a batch of `count` keys and copies them; ready for PlaceKeyOne.
-  void SetKeys(const uint64_t* keys, int64_t count);
+  // Makes room for a batch of `count` keys; returns where they go. The id table is not empty yet.
+  uint64_t* SetSize(int64_t count);
   // Makes room to look up `count` keys; to reserve for those missing; for sums.
   void PrepareFind(int64_t count);
   void PrepareReserve();
@@ -46,6 +47,10 @@ class GpuPlan {
   const uint8_t* victims() const { return victims_.data(); }
   uint8_t* ReserveVictims(int64_t bytes) { return victims_.Reserve(bytes); }
   uint32_t* ReserveLast() { return last_.Reserve(num_unique()); }
+  HostShares* shares() { return &shares_; }
+  // Numbers of occurrences, an id and owner.
+  uint32_t* ReserveCounts(int64_t count) { return counts_.Reserve(count); }
+  float** ReserveFirstRuns() { return first_runs_.Reserve(num_unique()); }
   const float* sums() const { return sums_.data(); }
 
   // A key was refused or a window let go: no victims are waiting.
@@ -65,13 +70,15 @@ class GpuPlan {
   BatchNumbers numbers_ = {};
   BatchArgs batch_ = {};
   Array<uint64_t> keys_, unique_keys_, missing_keys_;
-  Array<uint32_t> id_table_, places_, inverse_, missing_, run_ids_, last_;
+  Array<uint32_t> id_table_, places_, inverse_, missing_, run_ids_, last_, counts_;
   Array<int32_t> first_ranks_, missing_ranks_, victim_ranks_, hot_ranks_;
-  Array<int64_t> slots_, positions_, starts_;
+  Array<int64_t> slots_, starts_;
   Array<uint8_t> pinned_, emptier_, victims_;
   Array<Reservation> reservations_;
   Array<float> sums_, run_sums_;
   Lists first_lists_, other_lists_;
+  Array<float*> first_runs_;
+  HostShares shares_;
 };
 
 }  // namespace hps

@@ -14,6 +14,20 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
+// Asks for the line at `ptr`. The empty assembly is an effect: GCC drops calls of functions that
+// only prefetch, which to it do nothing.
+template <bool kWrites = false>
+inline void AskForLine(const void* ptr) {
+  __builtin_prefetch(ptr, kWrites);
+  asm volatile("");
+}
+
+// The same past the caches, for what is read once.
+inline void AskForLineOnce(const void* ptr) {
+  __builtin_prefetch(ptr, 0, 0);
+  asm volatile("");
+}
+
 struct HostGroup {
   uint64_t match(const uint8_t* bytes, uint8_t value) const {
 #if defined(__AVX512BW__)
@@ -86,7 +100,7 @@ struct HostGroup {
   }
 
   // The memory at `ptr` will be read soon; a device hides such waits behind other lanes.
-  void prefetch(const void* ptr) const { __builtin_prefetch(ptr); }
+  void prefetch(const void* ptr) const { AskForLine(ptr); }
 
   // Every lane sees what the others wrote.
   void sync() const {}

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -30,24 +31,29 @@ class SimtLauncher {
  public:
   SimtLauncher() : any_(std::make_shared<simt::Warp>(kSize)), rows_(MakeRowWarp()) {}
 
-  template <class Body, class Ahead = Nothing>
-  void one(int64_t count, Body body, Ahead = {}) const {
+  template <class Body, class... Ahead>
+  void one(int64_t count, Body body, Ahead...) const {
     for (int64_t i = 0; i < count; ++i) body(DeviceGroup<1>{}, i);
   }
 
-  template <class Body, class Ahead = Nothing>
-  void any(int64_t count, Body body, Ahead = {}) const {
+  template <class Body, class... Ahead>
+  void any(int64_t count, Body body, Ahead...) const {
     Run(any_.get(), count, [&](int64_t i) { body(DeviceGroup<kSize>{}, i); });
   }
 
-  template <class Body, class Ahead = Nothing>
-  void rows(int, int64_t count, Body body, Ahead = {}) const {
+  template <class Body, class... Ahead>
+  void rows(int, int64_t count, Body body, Ahead...) const {
     Run(rows_.get(), count, [&](int64_t i) { body(DeviceGroup<kRowLanes>{}, i); });
   }
 
-  template <class Work>
-  void pieces(int count, Work work) const {
-    for (int piece = 0; piece < count; ++piece) work(piece);
+  void share(const uint64_t* keys, const BatchArgs& batch, uint64_t* own_keys, HostShares*) const {
+    std::copy(keys, keys + batch.num_occurrences, own_keys);
+    std::fill(batch.id_table, batch.id_table + batch.id_mask + 1, kNoPosition);
+  }
+
+  template <class Body, class... Ahead>
+  void by_key(const HostShares&, int64_t count, Body body, Ahead...) const {
+    one(count, body);
   }
 
   int64_t num_meetings() const { return any_->num_meetings() + rows_->num_meetings(); }
@@ -66,6 +72,29 @@ class SimtLauncher {
   std::shared_ptr<simt::Warp> any_;
   std::shared_ptr<simt::Warp> rows_;
 };
+
+// As a device sums runs: over occurrences sorted by id.
+template <int kSize>
+int64_t SumRuns(const SimtLauncher<kSize>& launcher, GpuPlan* plan, SumArgs args) {
+  const int64_t num_unique = plan->num_unique();
+  const int64_t num_occurrences = plan->num_occurrences();
+  std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
+  std::iota(positions.begin(), positions.end(), 0);
+  const uint32_t* inverse = args.batch.inverse;
+  std::stable_sort(positions.begin(), positions.end(),
+                   [=](int64_t left, int64_t right) { return inverse[left] < inverse[right]; });
+  std::vector<uint32_t> ids;
+  for (const int64_t position : positions) ids.push_back(inverse[position]);
+  args.positions = positions.data();
+  args.sorted_ids = ids.data();
+  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, args, i); });
+  launcher.one(num_unique, [&](auto group, int64_t i) { CountRunsOne(group, args, i); });
+  SumUp(args.hot_ranks, num_unique);
+  const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
+  launcher.rows(args.cache.dim, num_unique + num_hot_runs,
+                [&](auto group, int64_t i) { SumRunOne(group, args, i); });
+  return num_hot_runs;
+}
 
 struct LabOptions {
   int64_t buckets = 2;

@@ -1,8 +1,9 @@
 // Moving embeddings: copy a row's weights to its occurrences, sum the gradients of its occurrences.
 //
-// Above it: lookup_body.h. Below it: nothing. `kDim` is the width if known when compiled, else
-// 0. Sixteen floats are one register, two or four, as the instruction set has it; sums add in the
-// order of architecture's section on equal bits, so every form gives the same result.
+// Above it: lookup_body.h of dram_cache, the host build of gpu_cache. Below it: nothing. `kDim` is
+// the width if known when compiled, else 0. Sixteen floats are one register, two or four, as the
+// instruction set has it; sums add in the order of architecture's section on equal bits, so every
+// form gives the same result.
 #pragma once
 
 #include "common/portable.h"
@@ -92,11 +93,12 @@ inline void AddToSum(bool is_first, float* sum, const float* values, int dim) {
     _mm512_storeu_ps(sum + d, _mm512_add_ps(before, _mm512_loadu_ps(values + d)));
   }
 #else
-  using Mask16 = int __attribute__((vector_size(64)));
-  const Mask16 kept = Mask16{} - (is_first ? 0 : 1);
+  alignas(64) static constexpr float kZeros[16] = {};
+  const bool is_so = __builtin_expect_with_probability(is_first, 1, 0.5);
+  const float* const before = is_so ? kZeros : sum;
+  const int step = is_so ? 0 : 1;
   for (; d + 16 <= columns; d += 16) {
-    const auto before = reinterpret_cast<Mask16>(Float16(Sixteen(sum + d))) & kept;
-    Sixteen(sum + d) = reinterpret_cast<Float16>(before) + Sixteen(values + d);
+    Sixteen(sum + d) = Sixteen(before + d * step) + Sixteen(values + d);
   }
 #endif
   for (; d < columns; ++d) sum[d] = (is_first ? 0.0f : sum[d]) + values[d];
