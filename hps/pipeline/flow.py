@@ -67,6 +67,10 @@ class Flow:
         self._is_stopped = False
         self._is_reading = True
 
+    def after(self, stage: str) -> str:
+        """The stage that what a stage has done goes to."""
+        return self._names[self._names.index(stage) + 1]
+
     # Items.
 
     def put(self, stage: str, item: Item) -> None:
@@ -104,8 +108,9 @@ class Flow:
 
         def take_first() -> Item:
             self._loop_waits = False
-            item = queue.popleft()
-            if isinstance(item, Prepared):
+            item = queue[0]
+            if isinstance(item, Prepared):  # a failure or the end stays: nothing comes after it
+                queue.popleft()
                 self._num_ahead -= 1
                 self._wake[self._names[1]].notify()
             return item

@@ -52,7 +52,13 @@ class Prepared:
 
 @dataclass(slots=True)
 class Failed:
-    """A stage raised: stands in the queues after the batches that came before."""
+    """A stage raised: stands in the queues after the batches that came before.
+
+    Args:
+        stage: its name.
+        number: of the batch it worked on, 0 if on none.
+        error: what it raised.
+    """
 
     stage: str
     number: int
@@ -60,7 +66,9 @@ class Failed:
 
     def noted(self) -> BaseException:
         """The error as it is to be raised in the loop."""
-        note = f"raised in pipeline stage '{self.stage}', batch {self.number} (from 1)"
+        note = f"raised in pipeline stage '{self.stage}'"
+        if self.number:
+            note += f", batch {self.number} (from 1)"
         if note not in getattr(self.error, "__notes__", ()):
             self.error.add_note(note)
         return self.error

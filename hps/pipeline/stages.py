@@ -7,6 +7,7 @@ stop_reading and close; there are two: StagesInTurn (depth 0) and StageThreads.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from hps.errors import CapacityError
@@ -96,7 +97,7 @@ class StageThreads:
         if work.has_gpu_cache:
             bodies["fetch"] = self._warm_all
         self._threads = [
-            threading.Thread(target=self._run, args=(body,), name=f"hps {stage}", daemon=True)
+            threading.Thread(target=self._run, args=(stage, body), name=f"hps {stage}", daemon=True)
             for stage, body in bodies.items()
         ]
 
@@ -133,12 +134,15 @@ class StageThreads:
             for prepared in list(self._in_flight.values()):
                 prepared.release()
 
-    def _run(self, body: Callable[[], None]) -> None:
+    def _run(self, stage: str, body: Callable[[], None]) -> None:
         """A thread: its body until the pipeline closes; a failure goes down the queues."""
-        try:
-            body()
-        except FlowStopped:
-            return
+        with suppress(FlowStopped):
+            try:
+                body()
+            except FlowStopped:
+                raise
+            except BaseException as error:
+                self._flow.put(self._flow.after(stage), Failed(stage, 0, error))
 
     def _read_all(self) -> None:
         while self._flow.wait_for_room_to_read(self._work.is_between_steps):
@@ -152,14 +156,15 @@ class StageThreads:
         self._flow.put("fetch", Ended(is_exhausted=False))
 
     def _warm_all(self) -> None:
-        self._pass_on("fetch", "copy", self._warm)
+        self._pass_on("fetch", self._warm)
 
     def _pin_all(self) -> None:
         with self._work.copying():
-            self._pass_on(self._work.pinning_stage, "compute", self._pin)
+            self._pass_on(self._work.pinning_stage, self._pin)
 
-    def _pass_on(self, stage: str, to: str, prepare: Callable[[Prepared], None]) -> None:
+    def _pass_on(self, stage: str, prepare: Callable[[Prepared], None]) -> None:
         """What a stage's thread does: prepares each batch and hands it to the next."""
+        to = self._flow.after(stage)
         while True:
             item = self._flow.take(stage)
             if isinstance(item, Prepared):

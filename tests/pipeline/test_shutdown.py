@@ -326,3 +326,20 @@ def test_a_batch_larger_than_the_cache_is_refused_and_the_reader_put_back(
                 pass
         assert server.pins == 0 and server.num_rows("ads") == 3
     assert batches.loaded == {"batch": 2}
+
+
+def test_a_stage_that_fails_outside_a_batch_is_told_to_the_loop(tmp_path: Path) -> None:
+    class Work(StageWork):
+        def copying(self) -> Any:
+            raise MemoryError("no stream to be had")
+
+    class Broken(hps.Pipeline):
+        _work_type = Work
+
+    with open_server(tmp_path) as server:
+        with Broken(log_of(3), server, 2) as batches:
+            for _ in range(2):
+                with pytest.raises(MemoryError, match="no stream") as raised:
+                    next(batches)
+            assert raised.value.__notes__ == ["raised in pipeline stage 'fetch'"]
+        assert server.pins == 0 and stage_threads() == []
