@@ -40,13 +40,13 @@ class Prepared:
 
     def cool(self) -> None:
         """Lets go of what waits below; nothing to do the second time."""
-        for rows in self.warm.values():
+        for rows in list(self.warm.values()):
             rows.release()
 
     def release(self) -> None:
         """Drops its pins; nothing to do the second time."""
         self.cool()
-        for rows in self.rows.values():
+        for rows in list(self.rows.values()):  # close() may not have waited for who pins it
             rows.release()
 
 

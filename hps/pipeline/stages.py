@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from hps.errors import CapacityError
-from hps.pipeline.flow import Attempt, Flow, FlowStopped
+from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.pins import explained, pin_or_wait
 from hps.pipeline.prepared import Ended, Failed, Item, Prepared
 from hps.pipeline.work import StageWork
@@ -43,6 +43,7 @@ class StagesInTurn:
     def __init__(self, work: StageWork) -> None:
         self._work = work
         self._is_reading = True
+        self._current: Prepared | None = None  # what close() must give back if it got stuck
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end."""
@@ -51,30 +52,38 @@ class StagesInTurn:
             return Ended(is_exhausted=False)
         stage, number = "network", work.num_read + 1
         try:
-            prepared = work.read()
+            self._current = prepared = work.read()
             if prepared is None:
                 return Ended(is_exhausted=True)
             stage = "fetch"
             if work.has_gpu_cache:
                 work.warm(prepared)
                 stage = "copy"
-            work.place(prepared, work.pin(prepared))
+            work.pin(prepared)
+            work.place(prepared)
         except CapacityError as error:
-            attempt = Attempt(changes=0, is_last=True, num_held=num_held)
-            return Failed(stage, number, explained(error, attempt))
+            return self._failed(stage, number, explained(error, num_held))
         except Exception as error:
-            return Failed(stage, number, error)
+            return self._failed(stage, number, error)
         return prepared
+
+    def _failed(self, stage: str, number: int, error: Exception) -> Failed:
+        self.close()
+        return Failed(stage, number, error)
 
     def released(self, prepared: Prepared) -> None:
         """Nobody waits for it."""
+        if prepared is self._current:
+            self._current = None
 
     def stop_reading(self) -> None:
         """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
 
     def close(self) -> None:
-        """Nothing is prepared ahead."""
+        """Releases what a batch holds that failed or was interrupted on its way."""
+        if self._current is not None:
+            self._current.release()
 
 
 class StageThreads:
@@ -184,6 +193,7 @@ class StageThreads:
         except FlowStopped:
             raise
         except BaseException as error:
+            prepared.release()
             return Failed(stage, prepared.number, error)
         return prepared
 
@@ -201,4 +211,5 @@ class StageThreads:
     def _pin(self, prepared: Prepared) -> None:
         """Pins, waiting for releases (I6); then the batch may be passed on (I4)."""
         work = self._work
-        work.place(prepared, pin_or_wait(self._flow, lambda: work.pin(prepared)))
+        pin_or_wait(self._flow, lambda: work.pin(prepared))
+        work.place(prepared)

@@ -19,7 +19,6 @@ from hps.pipeline.prepared import Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
     from hps.parameter_server import ParameterServer
 
 
@@ -83,15 +82,14 @@ class StageWork:
         """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
         the batch is pinned above."""
         with self.clock.busy("fetch", prepared.number):
-            prepared.warm = pin_tables(prepared.batch, self._server.warm)
+            pin_tables(prepared.batch, self._server.warm, prepared.warm)
 
-    def pin(self, prepared: Prepared) -> "dict[str, BatchRows]":
+    def pin(self, prepared: Prepared) -> None:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            rows = pin_tables(prepared.batch, self._server.pin)
+            pin_tables(prepared.batch, self._server.pin, prepared.rows)
             prepared.cool()
-            return rows
 
     def _bring(self, prepared: Prepared) -> None:
         """Puts the batch's tensors where the rows lie, if that is not the host."""
@@ -112,13 +110,9 @@ class StageWork:
         context: AbstractContextManager[object] = torch.cuda.stream(stream)
         return context
 
-    def place(self, prepared: Prepared, rows: "dict[str, BatchRows]") -> None:
-        """Notes the pinned rows with their batch, which may be passed on from now on (I4)."""
+    def place(self, prepared: Prepared) -> None:
+        """Notes that a batch's rows are pinned: it may be passed on from now on (I4)."""
         is_next = prepared.number == self._num_placed + 1
-        if not is_next:
-            for pinned in rows.values():
-                pinned.release()
         require("I1", is_next, f"batch {prepared.number} after batch {self._num_placed}")
         self._num_placed = prepared.number
-        prepared.rows = rows
         prepared.is_placed = True

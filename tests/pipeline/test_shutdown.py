@@ -81,7 +81,7 @@ def test_what_waits_in_dram_is_let_go_once_it_is_above(tmp_path: Path) -> None:
         assert prepared is not None
         work.warm(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 1  # key 1 is stored
-        work.place(prepared, work.pin(prepared))
+        work.pin(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 0
         assert server.pins == 2
         prepared.release()
@@ -343,3 +343,43 @@ def test_a_stage_that_fails_outside_a_batch_is_told_to_the_loop(tmp_path: Path) 
                     next(batches)
             assert raised.value.__notes__ == ["raised in pipeline stage 'fetch'"]
         assert server.pins == 0 and stage_threads() == []
+
+
+def test_a_batch_refused_above_keeps_nothing_below(tmp_path: Path, depth: int) -> None:
+    lab = Lab("gpu", tmp_path)
+    with lab.server(table(name="ads")) as server:
+        keys = np.arange(3000, dtype=np.uint64)
+        server.assign("ads", keys, np.ones((3000, 4), np.float32))
+        server.checkpoint("start")
+        log = [one_feature_batch([1, 2], 1), one_feature_batch(keys.tolist(), 2)]
+        fetches = server.stats()["dram_cache"]["misses"]
+        try:
+            with hps.Pipeline(log, server, depth) as batches:
+                for _ in batches:
+                    pass
+        except hps.CapacityError as error:  # which holds what the stage held, while it lives
+            assert "3000 distinct" in str(error)
+            assert server.stats()["dram_cache"]["misses"] > fetches  # premise: it was warmed
+            assert server.pins == 0
+            server.restore("start")
+        else:
+            pytest.fail("the second batch fits")
+
+
+def test_an_interrupt_behind_a_pin_leaves_no_pin(tmp_path: Path) -> None:
+    pins = []
+
+    class Work(StageWork):
+        def place(self, prepared: Any) -> None:
+            pins.append(server.pins)
+            raise KeyboardInterrupt
+
+    class Interrupted(hps.Pipeline):
+        _work_type = Work
+
+    with open_server(tmp_path) as server:
+        try:
+            with Interrupted(log_of(3), server, 0) as batches:
+                next(batches)
+        except KeyboardInterrupt:  # which holds the frames that it went through, while it lives
+            assert server.pins == 0 and pins == [2]
