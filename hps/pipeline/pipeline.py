@@ -12,7 +12,7 @@ from hps.errors import ConfigError, PendingGradientError
 from hps.field_checks import require_whole
 from hps.gradients import pending_of
 from hps.pipeline.clock import StageClock
-from hps.pipeline.flow import Flow
+from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.invariants import require
 from hps.pipeline.prepared import Ended, Failed, Prepared
 from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
@@ -108,9 +108,9 @@ class Pipeline:
         self._is_closed = False
         self._held: list[Prepared] = []  # yielded, pinned, oldest first; the last is the current
         self._num_collected = 0  # of the pending gradients, when the current batch was yielded
-        self._num_yielded = 0
         self._position = _position_of(batches)  # of the last applied batch
-        self._yielded_position = self._position
+        # Number and position of the last batch that was yielded; one value, whole at any interrupt.
+        self._yielded = (0, self._position)
 
     def __enter__(self) -> "Pipeline":
         if self._stages is not None or self._is_closed:
@@ -145,9 +145,16 @@ class Pipeline:
         if self._trace is not None:
             self._trace.flush()
         if self._last is None:
-            item = self._stages.next(len(self._held))
+            if self.depth == 0:
+                self._require_next(self._work.num_asked + 1)
+            try:
+                item = self._stages.next(len(self._held))
+            except FlowStopped:  # another thread has left the block
+                raise StopIteration from None
             if isinstance(item, Prepared):
                 return self._hand_out(item)
+            if isinstance(item, Ended):
+                self._require_next(item.number)
             self._last = item
         if isinstance(self._last, Failed):
             raise self._last.noted()
@@ -186,7 +193,7 @@ class Pipeline:
     def step_finished(self) -> None:
         """Releases the rows of the step; `RowOptimizer.step()` calls it."""
         require("I5", self._pending.is_empty, "gradients are pending after a step")
-        self._position = self._yielded_position
+        self._position = self._yielded[1]
         self._release_held()
 
     def _start_stages(self) -> PreparedBatches:
@@ -204,8 +211,8 @@ class Pipeline:
 
     def _hand_out(self, prepared: Prepared) -> Batch:
         number = prepared.number
+        self._require_next(number)
         self._held.append(prepared)
-        self._num_yielded = number
         require("I4", prepared.is_placed, f"batch {number} has no rows yet")
         require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
         require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
@@ -213,10 +220,19 @@ class Pipeline:
             prepared.arrival.receive()
         batch = prepared.batch
         batch.rows = prepared.rows
-        self._yielded_position = batch.position
         self._num_collected = self._pending.num_collected
         self._clock.start_compute(number)
+        self._yielded = (number, batch.position)
         return batch
+
+    def _require_next(self, number: int) -> None:
+        """Refuses to go on where an interrupt has struck between the reader and the loop."""
+        if number != self._yielded[0] + 1:
+            raise ConfigError(
+                f"Pipeline: after an interrupt batch {number} would follow batch "
+                f"{self._yielded[0]}; leave the `with` block, which puts the reader back to where "
+                "the loop stands, and make a new pipeline"
+            )
 
     def _settle(self) -> None:
         """Decides what becomes of the batches that are out, before another one is taken (I7)."""
@@ -226,7 +242,7 @@ class Pipeline:
             self._release(self._held[-1])
             self._held.pop()
         if self._pending.is_empty:
-            self._position = self._yielded_position
+            self._position = self._yielded[1]
             self._release_held()
         elif len(self._held) >= self.accumulate or not self._held:
             raise PendingGradientError(
@@ -265,9 +281,9 @@ class Pipeline:
                 stages.close()
         if self._trace is not None:
             self._trace.flush(0)
-            self._trace.first_number += self._num_yielded
-        if self._work.num_read > self._num_yielded:
-            _put_back(self._batches, self._yielded_position)
+            self._trace.first_number += self._yielded[0]
+        if self._work.num_asked > self._yielded[0] and not self.is_exhausted:
+            _put_back(self._batches, self._yielded[1])
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:

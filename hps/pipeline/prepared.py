@@ -76,8 +76,14 @@ class Failed:
 
 @dataclass(slots=True)
 class Ended:
-    """No further batch comes: the reader has none, or it is to be left where it stands."""
+    """No further batch comes: the reader has none, or it is to be left where it stands.
 
+    Args:
+        number: that the next batch would have had.
+        is_exhausted: the reader has none.
+    """
+
+    number: int
     is_exhausted: bool
 
 

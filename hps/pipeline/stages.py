@@ -49,13 +49,13 @@ class StagesInTurn:
         """The next batch, the failure of a stage, or the end."""
         work = self._work
         if not self._is_reading and work.is_between_steps:
-            return Ended(is_exhausted=False)
-        stage, number = "network", work.num_read + 1
+            return work.left()
+        stage, number = "network", work.num_asked + 1
         try:
-            self._current = prepared = work.read()
-            if prepared is None:
-                return Ended(is_exhausted=True)
-            stage = "fetch"
+            prepared = work.read()
+            if isinstance(prepared, Ended):
+                return prepared
+            stage, self._current = "fetch", prepared
             if work.has_gpu_cache:
                 work.warm(prepared)
                 stage = "copy"
@@ -156,13 +156,13 @@ class StageThreads:
     def _read_all(self) -> None:
         while self._flow.wait_for_room_to_read(self._work.is_between_steps):
             try:
-                item: Item = self._work.read() or Ended(is_exhausted=True)
+                item: Item = self._work.read()
             except BaseException as error:
-                item = Failed("network", self._work.num_read + 1, error)
+                item = Failed("network", self._work.num_asked, error)
             self._flow.put("fetch", item)
             if not isinstance(item, Prepared):
                 return
-        self._flow.put("fetch", Ended(is_exhausted=False))
+        self._flow.put("fetch", self._work.left())
 
     def _warm_all(self) -> None:
         self._pass_on("fetch", self._warm)

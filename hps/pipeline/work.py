@@ -15,7 +15,7 @@ from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import StageClock
 from hps.pipeline.invariants import require
 from hps.pipeline.pins import pin_tables
-from hps.pipeline.prepared import Prepared
+from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class StageWork:
         self.clock = clock
         self._accumulate = accumulate
         self._wants = wants
-        self.num_read = 0
+        self.num_asked = 0  # batches, of the reader; counted first, so that none gets lost unseen
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._server = server
@@ -62,11 +62,12 @@ class StageWork:
     @property
     def is_between_steps(self) -> bool:
         """True if the batches read so far are those of whole steps."""
-        return self.num_read % self._accumulate == 0
+        return self.num_asked % self._accumulate == 0
 
-    def read(self) -> Prepared | None:
-        """Network: the next batch, or None at the end."""
-        with self.clock.busy("network", self.num_read + 1):
+    def read(self) -> Prepared | Ended:
+        """Network: the next batch, or the end."""
+        self.num_asked += 1
+        with self.clock.busy("network", self.num_asked):
             if self._iterator is None:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
@@ -74,9 +75,12 @@ class StageWork:
                 for table, ids in batch.features.items():
                     self._server.want(table, ids.keys_L)
         if batch is None:
-            return None
-        self.num_read += 1
-        return Prepared(self.num_read, batch)
+            return Ended(self.num_asked, is_exhausted=True)
+        return Prepared(self.num_asked, batch)
+
+    def left(self) -> Ended:
+        """The end that comes although the reader may have more."""
+        return Ended(self.num_asked + 1, is_exhausted=False)
 
     def warm(self, prepared: Prepared) -> None:
         """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
