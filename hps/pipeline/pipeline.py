@@ -115,9 +115,8 @@ class Pipeline:
     def __enter__(self) -> "Pipeline":
         if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
-        self._pending.listeners.append(self)
-        self._server.num_open_pipelines += 1
         try:
+            self._pending.listeners.append(self)
             self._stages = self._start_stages()
         except BaseException:
             self._close()
@@ -270,20 +269,19 @@ class Pipeline:
         """Ends the stages, releases every pin, puts the reader back to where the loop stands."""
         self._clock.stop_compute()
         stages, self._stages = self._stages, None
-        if not self._is_closed:
-            self._is_closed = True
+        self._is_closed = True
+        if self in self._pending.listeners:
             self._pending.listeners.remove(self)
-            self._server.num_open_pipelines -= 1
         try:
             self._release_held()
         finally:
             if stages is not None:
                 stages.close()
-        if self._trace is not None:
-            self._trace.flush(0)
-            self._trace.first_number += self._yielded[0]
         if self._work.num_asked > self._yielded[0] and not self.is_exhausted:
             _put_back(self._batches, self._yielded[1])
+        if self._trace is not None:
+            self._trace.first_number += self._yielded[0]
+            self._trace.flush(0)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:
