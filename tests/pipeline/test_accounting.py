@@ -139,13 +139,12 @@ def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_p
             trace.close()
             next(batches)
         assert log.loaded == {"batch": 2} and server.pins == 0 and server.num_open_pipelines == 0
-        with pytest.raises(hps.StoreError, match=r"cannot write the trace.*No space"):  # noqa: SIM117
-            with Trace("/dev/full") as full:
-                for number in range(5000):
-                    full.add("fetch", number, 0.0, 1.0)
-                full.flush()
-        with pytest.raises(hps.StoreError, match=r"cannot write the trace.*No space"):
-            Trace("/dev/full").close()
+    for num_slices in (0, 5000):
+        full = Trace("/dev/full")
+        for number in range(num_slices):
+            full.add("fetch", number, 0.0, 1.0)
+        with pytest.raises(hps.StoreError, match=r"cannot write the trace.*No space"), full:
+            full.flush()
         full.close()  # the second time
 
 

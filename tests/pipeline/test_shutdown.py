@@ -383,3 +383,31 @@ def test_an_interrupt_behind_a_pin_leaves_no_pin(tmp_path: Path) -> None:
                 next(batches)
         except KeyboardInterrupt:  # which holds the frames that it went through, while it lives
             assert server.pins == 0 and pins == [2]
+
+
+def test_a_block_left_by_another_thread_ends_the_iteration(tmp_path: Path) -> None:
+    may_go_on = threading.Event()
+
+    def slow() -> Iterator[hps.Batch]:
+        yield from log_of(1)
+        may_go_on.wait(10)
+
+    with open_server(tmp_path) as server, hps.Pipeline(slow(), server, 2) as batches:
+        assert len(next(batches)) == 2
+        timer = threading.Timer(0.2, batches.__exit__, (None, None, None))
+        timer.start()
+        threading.Timer(0.4, may_go_on.set).start()
+        assert list(batches) == []
+        timer.join()
+        assert server.pins == 0 and server.num_open_pipelines == 0
+
+
+def test_an_interrupt_at_the_start_of_the_block_leaves_no_open_pipeline(tmp_path: Path) -> None:
+    class Interrupted(hps.Pipeline):
+        def _start_stages(self) -> Any:
+            raise KeyboardInterrupt
+
+    with open_server(tmp_path) as server:
+        with pytest.raises(KeyboardInterrupt):
+            Interrupted(log_of(1), server, 0).__enter__()
+        assert server.num_open_pipelines == 0
