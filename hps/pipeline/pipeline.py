@@ -4,6 +4,7 @@ Above it: the user's training loop, the last of the four stages. Below it: stage
 batches, in threads or (depth 0) in turn; `hps.gradients`, which tells when a step is done.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -111,12 +112,14 @@ class Pipeline:
         self._position = _position_of(batches)  # of the last applied batch
         # Number and position of the last batch that was yielded; one value, whole at any interrupt.
         self._yielded = (0, self._position)
+        self._loop_thread = 0  # the one that asked for a batch last
 
     def __enter__(self) -> "Pipeline":
         if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
         try:
             self._pending.listeners.append(self)
+            self._loop_thread = threading.get_ident()
             self._stages = self._start_stages()
         except BaseException:
             self._close()
@@ -140,6 +143,7 @@ class Pipeline:
             if self._is_closed:
                 raise StopIteration
             raise ConfigError("Pipeline: iterate inside its `with` block, which releases the rows")
+        self._loop_thread = threading.get_ident()
         self._settle()
         if self._trace is not None:
             self._trace.flush()
@@ -195,6 +199,20 @@ class Pipeline:
         self._position = self._yielded[1]
         self._release_held()
 
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of batches that are not handed out yet; they are pinned again before.
+
+        The server calls it where a look-up of the training loop is refused: at depth 0 no batch
+        ahead would have held pins. Not under the server's lock or a turn, for it waits until a
+        batch that is being pinned has been. Rows are pinned and not changed, so no bit changes.
+
+        Returns:
+            True if it dropped any; False also from another thread than the training loop's.
+        """
+        if self._stages is None or threading.get_ident() != self._loop_thread:
+            return False
+        return self._stages.give_back_ahead()
+
     def _start_stages(self) -> PreparedBatches:
         if self.depth == 0:
             return StagesInTurn(self._work)
@@ -215,8 +233,7 @@ class Pipeline:
         require("I4", prepared.is_placed, f"batch {number} has no rows yet")
         require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
         require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
-        if prepared.arrival is not None:
-            prepared.arrival.receive()
+        prepared.receive()
         batch = prepared.batch
         batch.rows = prepared.rows
         self._num_collected = self._pending.num_collected

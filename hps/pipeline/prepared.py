@@ -24,6 +24,7 @@ class Prepared:
         warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
         arrival: of its tensors on a CUDA device; None on the host.
         is_placed: its rows are in their slots; set by the stage that pinned them.
+        is_given_back: they were, and must be pinned again before it is handed out.
     """
 
     number: int
@@ -32,11 +33,22 @@ class Prepared:
     warm: "dict[str, WarmRows]" = field(default_factory=dict)
     is_placed: bool = False
     arrival: "Arrival | None" = None
+    is_given_back: bool = False
 
     @property
     def is_pinned(self) -> bool:
         """True if none of its rows has been released."""
         return not any(rows.is_released for rows in self.rows.values())
+
+    def receive(self) -> None:
+        """Makes the current stream wait for what is on its way to the device."""
+        if self.arrival is not None:
+            self.arrival.receive()
+
+    def give_back(self) -> None:
+        """Drops its pins for now."""
+        self.is_given_back = True
+        self.release()
 
     def cool(self) -> None:
         """Lets go of what waits below; nothing to do the second time."""

@@ -30,6 +30,10 @@ class PreparedBatches(Protocol):
     def released(self, prepared: Prepared) -> None:
         """A batch that was handed out has been released."""
 
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of batches that were not handed out until they are; True if there were
+        any. In the training loop's thread."""
+
     def stop_reading(self) -> None:
         """The batches read so far, and what their step lacks, are the last."""
 
@@ -76,6 +80,10 @@ class StagesInTurn:
         if prepared is self._current:
             self._current = None
 
+    def give_back_ahead(self) -> bool:
+        """Nothing is pinned ahead."""
+        return False
+
     def stop_reading(self) -> None:
         """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
@@ -117,7 +125,37 @@ class StageThreads:
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end; waits for it."""
-        return self._flow.take_ready(num_held)
+        item = self._flow.take_ready(num_held)
+        if isinstance(item, Prepared) and item.is_given_back:
+            try:
+                self._pin_again(item, num_held)
+            except Exception as error:
+                item = Failed(self._work.pinning_stage, item.number, error)
+        self._flow.resume()
+        return item
+
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of the batches that are ready; no other is pinned until the loop asks for
+        the next one, so that what it looks up meanwhile finds room."""
+        try:
+            ready = self._flow.hold()
+        except FlowStopped:
+            return False
+        ahead = [prepared for prepared in ready if not prepared.is_given_back]
+        for prepared in ahead:
+            prepared.give_back()
+        return bool(ahead)
+
+    def _pin_again(self, prepared: Prepared, num_held: int) -> None:
+        """While no other batch is being pinned: as long as some are pinned ahead, it is not
+        refused for good."""
+        self._flow.hold()
+        while True:
+            try:
+                return self._work.pin_again(prepared)
+            except CapacityError as error:
+                if not self.give_back_ahead():
+                    raise explained(error, num_held) from error
 
     def released(self, prepared: Prepared) -> None:
         """Its slots are free: a stage that was refused tries again."""

@@ -95,6 +95,13 @@ class StageWork:
             pin_tables(prepared.batch, self._server.pin, prepared.rows)
             prepared.cool()
 
+    def pin_again(self, prepared: Prepared) -> None:
+        """Pins a batch that was given back, in the training loop's thread and on its stream."""
+        prepared.receive()
+        prepared.rows = {}
+        self.pin(prepared)
+        prepared.is_given_back = False
+
     def _bring(self, prepared: Prepared) -> None:
         """Puts the batch's tensors where the rows lie, if that is not the host."""
         device = self._server.device

@@ -400,14 +400,3 @@ def test_a_block_left_by_another_thread_ends_the_iteration(tmp_path: Path) -> No
         assert list(batches) == []
         timer.join()
         assert server.pins == 0 and server.num_open_pipelines == 0
-
-
-def test_an_interrupt_at_the_start_of_the_block_leaves_no_open_pipeline(tmp_path: Path) -> None:
-    class Interrupted(hps.Pipeline):
-        def _start_stages(self) -> Any:
-            raise KeyboardInterrupt
-
-    with open_server(tmp_path) as server:
-        with pytest.raises(KeyboardInterrupt):
-            Interrupted(log_of(1), server, 0).__enter__()
-        assert server.num_open_pipelines == 0
