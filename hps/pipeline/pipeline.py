@@ -40,10 +40,12 @@ class Pipeline:
     A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
     its gradient, when the next batch is asked for and it has none, or when the `with` block is
     left. Asking for the next batch while a gradient is pending raises, unless `accumulate` batches
-    may be pending. A batch that finds no room waits for a release.
+    may be pending. A batch that finds no room waits for a release; batches ahead give way to what
+    the loop itself looks up.
 
     What a stage raises is raised in the loop, after the batches that came before it, with a note of
-    the stage and the batch's number; it is raised again if the loop goes on. Leaving the block
+    the stage and the batch's number; it is raised again if the loop goes on. An interrupt may cost
+    the pipeline a batch: it then yields no other, and a new one goes on there. Leaving the block
     drops batches that were read and not yielded: a reader that has `load_state_dict` is put back to
     where the loop stands.
 
@@ -109,7 +111,7 @@ class Pipeline:
         self._is_closed = False
         self._held: list[Prepared] = []  # yielded, pinned, oldest first; the last is the current
         self._num_collected = 0  # of the pending gradients, when the current batch was yielded
-        self._position = _position_of(batches)  # of the last applied batch
+        self._position = _position_of(batches)  # of the last applied batch; first, at the start
         # Number and position of the last batch that was yielded; one value, whole at any interrupt.
         self._yielded = (0, self._position)
         self._loop_thread = 0  # the one that asked for a batch last
@@ -120,6 +122,8 @@ class Pipeline:
         try:
             self._pending.listeners.append(self)
             self._loop_thread = threading.get_ident()
+            self._position = _position_of(self._batches)
+            self._yielded = (0, self._position)
             self._stages = self._start_stages()
         except BaseException:
             self._close()

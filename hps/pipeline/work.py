@@ -114,10 +114,10 @@ class StageWork:
     def copying(self) -> AbstractContextManager[object]:
         """What the thread that pins works under: with a CUDA device a stream of its own, so that
         copies run beside the training loop's kernels."""
-        gpu = self._server.config.gpu
-        if gpu is None or not gpu.device.startswith("cuda"):
+        device = self._server.device  # with its index: a new thread is on device 0
+        if not device.startswith("cuda"):
             return nullcontext()
-        stream = torch.cuda.Stream(gpu.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         context: AbstractContextManager[object] = torch.cuda.stream(stream)
         return context
 

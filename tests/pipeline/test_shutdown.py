@@ -293,6 +293,26 @@ def test_reader_goes_on_where_the_loop_stood(tmp_path: Path, depth: int, how: st
     assert labels == whole
 
 
+def test_a_reader_that_was_set_before_the_block_is_put_back_to_there(
+    tmp_path: Path, depth: int
+) -> None:
+    log = write_criteo(tmp_path / "log.txt", 200)
+    tables = [hps.TableConfig(name="ads", dim=4)]
+    reader = open_reader(log, tables=tables, config=ReaderConfig(format="criteo", batch_size=10))
+    states = []
+    for _ in reader:
+        states.append(reader.state_dict())
+    with open_server(tmp_path) as server:
+        batches = hps.Pipeline(reader, server, depth)
+        reader.load_state_dict(states[4])
+        with batches:
+            assert batches.state_dict() == states[4]
+            deadline = time.perf_counter() + 10
+            while depth and not server.pins and time.perf_counter() < deadline:
+                time.sleep(0.001)  # premise: it has read
+        assert reader.state_dict() == states[4]
+
+
 def test_a_step_that_cannot_be_pinned_as_one_is_refused(tmp_path: Path, depth: int) -> None:
     scenario = Scenario(seed=3, accumulate=4, has_turns=False, num_batches=8)
     with pytest.raises(hps.CapacityError, match=r"distinct keys.*slots.*accumulate") as raised:
