@@ -42,7 +42,9 @@ class BatchRows:
         self._lock = lock
         self._num_occurrences = len(keys)
         self._pinned_at: tuple[int, int, int] | None = None
+        self._pinned_keys: Any = None  # alive, so that no others can come to lie at that address
         if is_on(keys, device):
+            self._pinned_keys = keys
             self._pinned_at = (keys.data_ptr(), len(keys), keys._version)
         self.plan = stack.pin(keys)
         with lock:

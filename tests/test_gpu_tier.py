@@ -129,6 +129,9 @@ def test_the_server_takes_and_gives_tensors_of_the_device(
             server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
             keys[0] = 6  # the memory is the same, the keys are not
             assert not rows.are_of(keys)
+        with server.pin("ads", torch.arange(512)[::2]) as rows:  # what is pinned is a copy
+            others = [torch.full((256,), i) for i in range(64)]
+            assert not any(rows.are_of(other) for other in others), "memory of others is believed"
             with pytest.raises(hps.ConfigError, match="other keys"):
                 server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
         keys[0] = 5

@@ -1,6 +1,7 @@
 """What the device's memory can do at most: copies, and random reads of 64-byte pieces.
 
-Above it: gpu_cache_bench.py, which holds every figure against these. Below it: CuPy, torch.
+Above it: gpu_cache_bench.py, which holds every figure against these. Below it: ceiling.cu, CuPy,
+torch.
 """
 
 import statistics
@@ -11,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+
+from hps.gpu_cache.cuda_device import LaunchStream
 
 PIECE_BYTES = 64
 _TABLE_BYTES = 8 << 30
@@ -88,9 +91,9 @@ def measure_ceiling(device: torch.device, timer: DeviceTimer, repetitions: int) 
     blocks = torch.cuda.get_device_properties(device).multi_processor_count * 16
 
     def read() -> None:
-        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        stream = LaunchStream(torch.cuda.current_stream().cuda_stream)
         addresses = [one.data_ptr() for one in (table, idx, sink)]
-        arguments = (*addresses, np.int64(_PIECES), np.int32(PIECE_BYTES // 16))
+        arguments = (*addresses, np.int64(_PIECES))
         kernel((blocks,), (_BLOCK,), arguments, stream=stream)
 
     reads = timer.seconds(read, repetitions)

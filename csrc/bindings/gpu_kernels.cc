@@ -130,7 +130,6 @@ HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, place
              reservations, emptier, first_lists, other_lists, victim_ranks);
 HPS_DESCRIBE(DeduplicateArgs, batch);
 HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound);
-HPS_DESCRIBE(LookupArgs, cache, keys, out, num_missing, count);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, grouping, round);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
 HPS_DESCRIBE(GatherArgs, cache, batch, out);

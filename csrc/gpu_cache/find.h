@@ -4,7 +4,6 @@
 #pragma once
 
 #include "gpu_cache/cache_args.h"
-#include "table/row_pieces.h"
 
 namespace hps {
 
@@ -14,14 +13,6 @@ struct FindArgs {
   int64_t first;  // of the window to be
   int64_t count;  // of the window to be; negative: to the last key
   int64_t bound;  // work items, at least the window's keys; missing_ranks are written up to it
-};
-
-struct LookupArgs {
-  CacheArgs cache;
-  const uint64_t* keys;  // [count]
-  float* out;            // [count, dim]
-  int64_t* num_missing;  // added to
-  int64_t count;
 };
 
 inline namespace HPS_BUILD {
@@ -105,30 +96,6 @@ HPS_HD void SweepOne(Group group, const FindArgs& args, int64_t i) {
   SlotMark* marks = args.cache.table.marks + bucket * kBucketSlots;
   const uint8_t now = Now(args.cache);
   group.for_each(kBucketSlots, [=](int64_t slot) { marks[slot] = Swept(marks[slot], now); });
-}
-
-// i: below count. Find and gather in one go, each occurrence by itself; leaves no plan. A missing
-// key leaves its place in `out` as it was.
-template <class Group>
-HPS_HD void LookupOne(Group group, const LookupArgs& args, int64_t i) {
-  const CacheArgs& cache = args.cache;
-  const int64_t slot = FindKey(group, cache, args.keys[i]);
-  if (slot == kNoSlot) {
-    group.elect([&] { AtomicAdd(args.num_missing, 1); });
-    return;
-  }
-  CopyFloats(group, args.out + i * cache.dim, WeightsAt(cache, slot), cache.dim);
-  group.elect([&] {
-    if (cache.clock->keeps_stamps) Touch(cache, slot);
-  });
-}
-
-// i: 0. What follows a look-up without a plan that missed nothing.
-template <class Group>
-HPS_HD void TickLookupOne(Group, const LookupArgs& args, int64_t) {
-  if (*args.num_missing != 0) return;
-  Count(args.cache, kCountHits, 0, args.count);
-  AdvanceClock(args.cache, args.count);
 }
 
 }  // namespace HPS_BUILD

@@ -3,9 +3,10 @@
 //
 // Above it: kernels.cu, which makes the device's kernels of the list, and
 // csrc/bindings/gpu_kernels.cc, which tells Python about them. Below it: kernels.h. One lane an
-// item where an item is a number or two; four where row arithmetic demands it, and for looking up,
-// four loads of 16 digests; eight where rows move, so that neighbouring lanes read 128 neighbouring
-// bytes; sixteen for a bucket's choices.
+// item where an item is a number or two; four where row arithmetic demands it, for looking up
+// (four loads of 16 digests), and where many rows have to be under way (a gather, four loads a
+// lane); eight where whole rows move, 128 neighbouring bytes at a time; sixteen for a bucket's
+// choices.
 #pragma once
 
 #include "gpu_cache/kernels.h"
@@ -20,8 +21,6 @@
   X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
   X(Tick, TickOne, FindArgs, 1)                                                  \
   X(Sweep, SweepOne, FindArgs, 16)                                               \
-  X(Lookup, LookupOne, LookupArgs, 8)                                            \
-  X(TickLookup, TickLookupOne, LookupArgs, 1)                                    \
   X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
   X(Pin, PinOne, ReserveArgs, 1)                                                 \
   X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
@@ -35,7 +34,7 @@
   X(Cancel, CancelOne, ReserveArgs, 1)                                           \
   X(Release, ReleaseOne, ReserveArgs, 1)                                         \
   X(FillRow, FillRowOne, FillArgs, 4)                                            \
-  X(Gather, GatherOne, GatherArgs, 8)                                            \
+  X(Gather, GatherOne, GatherArgs, 4)                                            \
   X(Pool, PoolOne, PoolArgs, 8)                                                  \
   X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
   X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \

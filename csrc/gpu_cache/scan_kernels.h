@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu_cache/find.h"
+#include "table/row_pieces.h"
 
 namespace hps {
 

@@ -15,24 +15,24 @@ inline namespace HPS_BUILD {
 
 inline constexpr int kRowLanes = 4;
 
-// Four columns in registers; those that may change go back to memory.
-template <class Column>
+// Pieces of a column in registers, kStep floats apart; those that may change go back to memory.
+template <class Column, int kPieces, int kStep>
 struct HeldColumns {
   Column* ptr;
-  Piece piece;
+  Piece pieces[kPieces];
 
-  explicit HPS_HD_MEMBER HeldColumns(Column* column) : ptr(column), piece(PieceAt(column, 0)) {}
-  HPS_HD_MEMBER float& at(int j) { return piece.at[j]; }
-  HPS_HD_MEMBER void store() const;
+  explicit HPS_HD_MEMBER HeldColumns(Column* column) : ptr(column) {
+    for (int i = 0; i < kPieces; ++i) pieces[i] = PieceAt(column + i * kStep, 0);
+  }
+  HPS_HD_MEMBER float& at(int i, int j) { return pieces[i].at[j]; }
+  HPS_HD_MEMBER void store() const { StoreTo(ptr); }
+
+ private:
+  HPS_HD_MEMBER void StoreTo(float* column) const {
+    for (int i = 0; i < kPieces; ++i) PieceAt(column + i * kStep, 0) = pieces[i];
+  }
+  HPS_HD_MEMBER void StoreTo(const float*) const {}
 };
-
-template <>
-HPS_HD_MEMBER void HeldColumns<float>::store() const {
-  PieceAt(ptr, 0) = piece;
-}
-
-template <>
-HPS_HD_MEMBER void HeldColumns<const float>::store() const {}
 
 template <int kSize>
 struct DeviceLanes {
@@ -44,9 +44,12 @@ struct DeviceLanes {
   template <class Body, class... Columns>
   HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
     if (dim % 4 == 0) {
-      for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
-        HoldFour(body, HeldColumns<Columns>(columns + d)...);
+      int d = 4 * group.lane();
+      // Two pieces at once: the second one's loads do not wait for the first one's stores.
+      for (; d + kStep < dim; d += 2 * kStep) {
+        Hold<2>(body, HeldColumns<Columns, 2, kStep>(columns + d)...);
       }
+      if (d < dim) Hold<1>(body, HeldColumns<Columns, 1, kStep>(columns + d)...);
     } else {
       for (int d = group.lane(); d < dim; d += kSize) body(columns[d]...);
     }
@@ -113,9 +116,13 @@ struct DeviceLanes {
   }
 
  private:
-  template <class Body, class... Held>
-  static HPS_HD_MEMBER void HoldFour(Body body, Held... held) {
-    for (int j = 0; j < 4; ++j) body(held.at(j)...);
+  static constexpr int kStep = 4 * kSize;
+
+  template <int kPieces, class Body, class... Held>
+  static HPS_HD_MEMBER void Hold(Body body, Held... held) {
+    for (int i = 0; i < kPieces; ++i) {
+      for (int j = 0; j < 4; ++j) body(held.at(i, j)...);
+    }
     (held.store(), ...);
   }
 };

@@ -3,8 +3,8 @@
 //
 // Above it: the kernels of gpu_cache. Below it: __ballot_sync, __shfl_sync, __syncwarp, threadIdx,
 // as nvcc and NVRTC know them, or as tests/native/simt_emulator.h makes them on the host. Every
-// lane of a group has to come to every verb but for_each and elect; what it does in between is its
-// own. Blocks have one dimension.
+// lane of a group has to come to every verb but for_each, copy and elect; what it does in between
+// is its own. Blocks have one dimension.
 #pragma once
 
 #include "table/probe.h"
@@ -80,6 +80,27 @@ struct DeviceGroup {
   template <class Body>
   HPS_HD_MEMBER void for_each(int64_t count, Body body) const {
     for (int64_t i = lane(); i < count; i += kSize) body(i);
+  }
+
+  // Several loads are under way before the first store, past which no compiler could move them.
+  template <class Load, class Store>
+  HPS_HD_MEMBER void copy(int64_t count, Load load, Store store) const {
+    int64_t i = lane();
+    for (; i + 3 * kSize < count; i += 4 * kSize) {
+      const auto first = load(i), second = load(i + kSize);
+      const auto third = load(i + 2 * kSize), fourth = load(i + 3 * kSize);
+      store(i, first);
+      store(i + kSize, second);
+      store(i + 2 * kSize, third);
+      store(i + 3 * kSize, fourth);
+    }
+    if (i + kSize < count) {
+      const auto first = load(i), second = load(i + kSize);
+      store(i, first);
+      store(i + kSize, second);
+      i += 2 * kSize;
+    }
+    if (i < count) store(i, load(i));
   }
 
   template <class Body>

@@ -93,6 +93,12 @@ struct HostGroup {
     for (int64_t i = 0; i < count; ++i) body(i);
   }
 
+  // store(i, load(i)) for every i below count, each by one lane; no store changes what is loaded.
+  template <class Load, class Store>
+  void copy(int64_t count, Load load, Store store) const {
+    for (int64_t i = 0; i < count; ++i) store(i, load(i));
+  }
+
   // body() by one lane.
   template <class Body>
   void elect(Body body) const {

@@ -41,7 +41,9 @@ HPS_HD const Piece& PieceAt(const void* ptr, int64_t i) {
 // Copies `bytes`, a multiple of 16, between addresses that are multiples of 16.
 template <class Group>
 HPS_HD void CopyRow(Group group, void* dst, const void* src, int64_t bytes) {
-  group.for_each(bytes / 16, [=](int64_t i) { PieceAt(dst, i) = PieceAt(src, i); });
+  group.copy(
+      bytes / 16, [=](int64_t i) { return PieceAt(src, i); },
+      [=](int64_t i, const Piece& piece) { PieceAt(dst, i) = piece; });
 }
 
 template <class Group>

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,16 @@ from hps.gpu_cache.kernels import KernelArgs, cached_kernels
 
 _BLOCK_THREADS = 256
 _BLOCKS_PER_PROCESSOR = 16  # resident ones are at most this many; more items are strided over
+
+
+class LaunchStream(NamedTuple):
+    """A stream as CuPy's launches want it: they ask for nothing but its address.
+
+    CuPy's own class for streams of others takes longer to make than a launch, and warns each time
+    that it is deprecated.
+    """
+
+    ptr: int
 
 
 class CudaVerbOrder:
@@ -105,9 +115,11 @@ class CudaDevice:
             return
         threads = count * self.args.lanes[kernel]
         blocks = min(-(-threads // _BLOCK_THREADS), self._max_blocks)
-        stream = self._cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        stream = LaunchStream(torch.cuda.current_stream().cuda_stream)
         grid, block = (blocks,), (_BLOCK_THREADS,)
-        self._functions[kernel](grid, block, (args, np.int64(count)), stream=stream)
+        # By value. Of an array with fields CuPy would have numpy list all of them, for some 50 us.
+        words = args.view(np.dtype((np.void, args.nbytes)))
+        self._functions[kernel](grid, block, (words, np.int64(count)), stream=stream)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """See Device."""

@@ -98,7 +98,6 @@ def test_a_launch_has_its_lanes_an_item_and_no_more_blocks_than_are_resident(
     device.args = KernelArgs()
     device._max_blocks = 100
     device._functions = dict.fromkeys(device.args.lanes, launched)
-    device._cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=lambda ptr: ("at", ptr)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
     args = device.args.new("FindSlot")
     assert device.args.lanes["FindSlot"] == 4 and device.args.lanes["Pin"] == 1
@@ -106,9 +105,11 @@ def test_a_launch_has_its_lanes_an_item_and_no_more_blocks_than_are_resident(
         device.launch(kernel, args, count)
     assert [call[0] for call in calls] == [(2,), (1,), (100,)]
     for (_, block, arguments, stream), count in zip(calls, (65, 256, 10**9), strict=True):
-        assert block == (256,) and stream == ("at", 77)
-        # By value: CuPy takes an array of one, and a number as wide as the kernel's parameter.
-        assert arguments[0] is args and len(args) == 1
+        assert block == (256,) and stream.ptr == 77
+        # By value: CuPy takes an array of one, and a number as wide as the kernel's parameter. It
+        # asks the array for __array_interface__, which is dear where there are fields to list.
+        assert np.shares_memory(arguments[0], args) and arguments[0].shape == (1,)
+        assert arguments[0].nbytes == args.nbytes and arguments[0].dtype.names is None
         assert isinstance(arguments[1], np.int64) and arguments[1] == count
 
 

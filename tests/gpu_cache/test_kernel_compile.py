@@ -5,6 +5,7 @@ Above it: pytest. Below it: compilers.py (NVRTC of the development environment, 
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,15 @@ extern "C" __global__ void local_array(float* values, const int* idx, int count)
     assert compiled.resources["local_array"].stack_bytes == 256
     registers = compiled.resources["local_array"].registers
     assert "stack" in differences({"local_array": registers}, compiled.resources)[0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_benchmarks_kernel_compiles_without_local_memory(architecture: str) -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "gpu_cache" / "ceiling.cu").read_text()
+    kernel = COMPILERS[0].compile(text, architecture).resources["read_pieces"]
+    assert kernel.registers <= 32, "fewer threads than fit would not reach the ceiling"
+    assert kernel.stack_bytes == kernel.spill_bytes == 0
 
 
 def test_the_record_is_held_against_the_build() -> None:

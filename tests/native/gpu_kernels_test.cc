@@ -43,6 +43,15 @@ void LanesSeeWhatTheHostSees() {
       HPS_CHECK(group.match(bytes, value) == HostGroup{}.match(bytes, value));
       HPS_CHECK(group.largest(candidates, score) == HostGroup{}.largest(candidates, score));
     }));
+    uint32_t copies[64] = {};
+    int stores = 0;
+    HPS_CHECK(warp.Run(1, [&](int64_t) {
+      group.copy(
+          round % 65, [&](int64_t i) { return scores[i] + 1; },
+          [&](int64_t i, uint32_t copied) { copies[i] = copied, ++stores; });
+    }));
+    HPS_CHECK(stores == round % 65);
+    for (int i = 0; i < 64; ++i) HPS_CHECK(copies[i] == (i < round % 65 ? scores[i] + 1 : 0));
   }
 }
 
@@ -135,12 +144,6 @@ void TestSlotsPast32BitsAreFoundFilledAndUpdated() {
     InitializeWeights(HostLanes<0>{16}, far.cache.initializer, keys[i], expected.data());
     HPS_CHECK(std::memcmp(&out[i * 16], expected.data(), 64) == 0);
   }
-  // And without a plan.
-  std::vector<float> again(40 * 16);
-  int64_t num_missing = 0;
-  const LookupArgs lookup = {far.cache, keys.data(), again.data(), &num_missing, 40};
-  lanes.any(40, [=](auto group, int64_t i) { LookupOne(group, lookup, i); });
-  HPS_CHECK(num_missing == 0 && again == out);
 }
 
 // What a device does after its sort, and how it hears of a gradient that is not finite.
