@@ -25,6 +25,8 @@ class BatchRows:
     too, but only `release` says when.
     """
 
+    plan: Any = None  # an interrupted __init__ is dropped as well
+
     def __init__(
         self,
         stack: TableStack,
@@ -35,7 +37,6 @@ class BatchRows:
         device: str = HOST,
     ) -> None:
         self._device = device
-        self.plan: Any = None
         self._stack = stack
         self._model = model
         self._pool = pool
@@ -44,9 +45,15 @@ class BatchRows:
         self._pinned_at: tuple[int, int, int] | None = None
         if is_on(keys, device):
             self._pinned_at = (keys.data_ptr(), len(keys), keys._version)
-        self.plan = stack.pin(keys)
-        with lock:
-            stack.hold(self)
+        try:
+            with lock:
+                # Both before it holds anything: an interrupt, or an erase, may come at any time.
+                self.plan = stack.cache.make_plan(keys, stack.take_plan())
+                stack.hold(self)
+            stack.pin(self.plan)
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def table(self) -> str:

@@ -135,31 +135,23 @@ class TableStack(CachedTier):
 
     # Batches in flight.
 
-    def pin(self, keys: Keys) -> Any:
-        """The plan of keys [L], every row in its slot and pinned until `unpin`.
+    def pin(self, plan: Any) -> None:
+        """Pins every row of a plan in its slot until `unpin`; also after an interrupt.
 
         Raises:
             CapacityError: the batch cannot be held at once.
         """
         with self.lock, self.counters:
-            plan = self.cache.make_plan(keys, self.take_plan())
-            if self.is_moving:
-                try:
-                    if self.pin_here(plan, 0, -1):
-                        return plan
-                except BaseException:
-                    self.cache.abandon(plan)
-                    raise
-        with self.reserving(plan):
-            if self.bring(plan, 0, -1):
-                return plan
-        with self.lock:
-            error = self._capacity_error(plan.num_unique)
-            self.keep_plan(plan)
-        raise error
+            if self.turn.num_asking and self.pin_here(plan):
+                return
+        with self.turn:
+            is_accepted = self.bring(plan, 0, -1)
+        if not is_accepted:
+            with self.lock:
+                raise self._capacity_error(plan.num_unique)
 
     def hold(self, rows: "BatchRows") -> None:
-        """Notes that `rows` holds pins, for erase to look at. Under the lock."""
+        """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         self._pinned.add(rows)
 
     def unpin(self, plan: Any) -> None:
@@ -273,14 +265,10 @@ class TableStack(CachedTier):
         try:
             while first < num_unique:
                 count = min(count, num_unique - first)
-                with self.reserving(plan):
-                    is_accepted = self.bring(plan, first, count)
-                    if is_accepted:
-                        with self.lock, self.counters:
-                            visit()
-                            first += count
-                            cache.release(plan)
+                with self.turn:
+                    is_accepted = self.bring(plan, first, count, visit)
                 if is_accepted:
+                    first += count
                     count = min(2 * count, largest)
                 elif count > smallest:
                     count = (count + 1) // 2
@@ -304,7 +292,7 @@ class TableStack(CachedTier):
         slot is pinned."""
         unique, inverse = np.unique(on_host(keys), return_inverse=True)
         weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
-        with self.turn.held():
+        with self.turn:
             with self.lock, self.counters:
                 is_here = self.cache.contains(unique) != 0
                 here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
@@ -323,7 +311,8 @@ class TableStack(CachedTier):
                 rows, found = self.fetch_below(unique[idx])
                 stored = np.flatnonzero(found)
                 weights[idx[stored]] = self.layout.weights(rows)[stored]
-        self.rows_read_through += len(away)
+            with self.lock:
+                self.rows_read_through += len(away)
         put_rows(weights, inverse, out)
 
     def _refuse_non_finite(self, plan: Any, culprit: int) -> None:

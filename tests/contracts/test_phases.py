@@ -295,7 +295,7 @@ def test_batches_reserve_in_the_order_in_which_they_ask(lab: Lab) -> None:
             calls = []
             for number in range(4):
                 calls.append(Call(lambda number=number: bring(number)))
-                wait_until(lambda number=number: len(turn._tickets) == number + 1)
+                wait_until(lambda number=number: turn.num_asking == number + 1)
             store.gate.set()
             for call in calls:
                 call.result()
