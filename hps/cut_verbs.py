@@ -113,17 +113,24 @@ class CutVerbs:
             extras = self._store.extras(tag)
             model, reader, rates = cut.decode_extras(extras)
             other_tables = cut.OtherTables.of(extras, self.tables)
+            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+
+            def follow() -> None:
+                """Brings all above the store to its cut; may be done twice."""
+                for stack in self._stacks.values():
+                    stack.restart()
+                self._other_tables = other_tables
+                self.learning_rates.update(known)
+                self._is_changed = False
+
             num_loads = self._store.num_loads
             try:
                 self._store.restore(tag)
-            finally:
-                if self._store.num_loads != num_loads:  # also if an interrupt came after it
-                    for stack in self._stacks.values():
-                        stack.restart()
-            self._other_tables = other_tables
-            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
-            self.learning_rates.update(known)
-            self._is_changed = False
+                follow()
+            except BaseException:
+                if self._store.num_loads != num_loads:  # an interrupt came after it
+                    follow()
+                raise
             return model, reader
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
