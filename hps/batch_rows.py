@@ -87,7 +87,7 @@ class BatchRows:
         if is_same:
             return True
         with self._lock:
-            return bool(self._held_plan().matches(keys))
+            return bool(self.held_plan().matches(keys))
 
     @property
     def is_released(self) -> bool:
@@ -113,7 +113,7 @@ class BatchRows:
         """
         num_rows, dim = self._num_occurrences, self._stack.layout.dim
         with self._lock:
-            plan = self._held_plan()
+            plan = self.held_plan()
             if out is not None:
                 self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
                 return out
@@ -138,9 +138,10 @@ class BatchRows:
             offsets, out = offsets.numpy(), out.numpy()
             weights = None if weights is None else weights.numpy()
         with self._lock:
-            self._stack.pool(self._held_plan(), offsets, weights, mean, out)
+            self._stack.pool(self.held_plan(), offsets, weights, mean, out)
 
-    def _held_plan(self) -> Any:
+    def held_plan(self) -> Any:
+        """The pinned plan; ConfigError after the release. Under the lock."""
         if self.plan is None:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
         return self.plan

@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import hps
+from hps.gradients import pending_of
 from hps.parameter_server import ParameterServer, RowUpdate
 from tests.lab import Lab, dump, table
 
 KEYS = np.arange(600, dtype=np.uint64)
+# An interrupt in a __del__ is told of, no more.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PACKAGE = str(Path(__file__).parents[2] / "hps")
 
 
@@ -62,7 +67,6 @@ def calls_of(server: ParameterServer) -> dict[str, Callable[[np.ndarray], Any]]:
     }
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["native", "gpu"])
 def test_an_interrupt_at_any_call_leaves_no_turn_taken_and_no_pin(
     tmp_path: Path, kind: str
@@ -90,3 +94,35 @@ def test_an_interrupt_at_any_call_leaves_no_turn_taken_and_no_pin(
             assert num_struck >= 5, name
             assert server.num_rows("ads") == 600
         assert dump(server) == rows
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+def test_an_interrupt_at_any_call_of_a_step_applies_it_to_all_tables_once_or_to_none(
+    tmp_path: Path, kind: str
+) -> None:
+    generator = np.random.default_rng(6)
+    with Lab(kind, tmp_path).server(table(name="a"), table(name="b")) as server:
+        embeddings = [hps.SparseEmbedding(server, name) for name in "ab"]
+        optimizer = hps.RowOptimizer(server)
+        for name in "ab":
+            server.assign(name, KEYS, np.zeros((600, 4), np.float32))
+        outcomes = {False: 0, True: 0}
+        for number in range(1, 1000):
+            keys = torch.from_numpy(generator.choice(KEYS, 10, replace=False).astype(np.int64))
+            before = [server.pull(name, keys).clone() for name in "ab"]
+            for embedding in embeddings:
+                embedding(keys, torch.arange(11)).sum().backward()
+            error = struck_at(number, optimizer.step)
+            if error is not None:
+                error.__traceback__ = None
+                is_done = pending_of(server).is_empty
+                outcomes[is_done] += 1
+                for name, rows in zip("ab", before, strict=True):
+                    assert torch.equal(server.pull(name, keys), rows - 1 if is_done else rows)
+                optimizer.step()
+            for name, rows in zip("ab", before, strict=True):
+                assert torch.equal(server.pull(name, keys), rows - 1), f"call {number}"
+            assert server.pins == 0
+            if error is None:
+                break
+        assert outcomes[True] >= 1 and outcomes[False] >= 10, outcomes
