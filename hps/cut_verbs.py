@@ -24,7 +24,7 @@ class CutVerbs:
     config: "Config"
     tables: "dict[str, TableConfig]"
     learning_rates: dict[str, float]
-    num_open_pipelines: int
+    pending_gradients: Any
     _lock: threading.RLock
     _updates: threading.RLock
     _store: Any
@@ -39,6 +39,11 @@ class CutVerbs:
         """Pins on all slots of all tables; 0 when no batch is in flight."""
         with self._lock:
             return sum(stack.num_pins for stack in self._stacks.values())
+
+    @property
+    def num_open_pipelines(self) -> int:
+        """Pipelines whose `with` block is entered."""
+        return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
     def checkpoint(
         self,

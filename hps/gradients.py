@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class StepListener(Protocol):
-    """Who holds rows for a step: an open `hps.Pipeline`."""
+    """Who holds rows for this step and those after it: an open `hps.Pipeline`."""
 
     def step_finished(self) -> None:
         """Called once the pending gradients are applied, or dropped in a skipped step."""
+
+    def give_back_ahead(self) -> bool:
+        """Called where the training loop's own look-up is refused: lets go of rows that only later
+        batches use. True if there were any, so that trying again may help."""
 
 
 @dataclass(slots=True)

@@ -103,9 +103,8 @@ class ParameterServer(CutVerbs):
         self._is_open = False
         self._is_read_only = _view is not None
         self._is_changed = False
-        # Of the training loop: kept here, read and written by hps.gradients and hps.pipeline.
+        # Of the training loop: kept here, read and written by hps.gradients.
         self.pending_gradients: Any = None
-        self.num_open_pipelines = 0
         caches = make_dram_caches(config, tiers.make_cache)
         gpu_caches = {} if config.gpu is None else _make_gpu_caches(config, tiers)
         # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.

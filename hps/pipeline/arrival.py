@@ -1,7 +1,7 @@
 """Arrival: a batch's tensors on their way to a CUDA device, from one stream to another.
 
 Above it: the copy stage, which queues the copies on a stream of its own, and `hps.Pipeline`, whose
-training loop works on another. Below it: torch.cuda. No thread of the host waits for a copy.
+training loop works on another. Below it: torch.cuda. The loop's thread waits for no copy.
 """
 
 from collections.abc import Iterator

@@ -64,8 +64,14 @@ class Flow:
         self._num_held = 0
         self._loop_waits = False
         self._changes = 0
+        self._is_pinning = False  # an attempt is under way, or its batch not yet passed on
+        self._is_held = False  # no attempt may begin
         self._is_stopped = False
         self._is_reading = True
+
+    def after(self, stage: str) -> str:
+        """The stage that what a stage has done goes to."""
+        return self._names[self._names.index(stage) + 1]
 
     # Items.
 
@@ -80,6 +86,8 @@ class Flow:
                 raise FlowStopped
             self._queues[stage].append(item)
             self._wake[stage].notify()
+            if stage == self._names[-1]:
+                self._is_pinning = False
 
     def take(self, stage: str) -> Item:
         """The next item before a stage, in order (I1).
@@ -104,8 +112,9 @@ class Flow:
 
         def take_first() -> Item:
             self._loop_waits = False
-            item = queue.popleft()
-            if isinstance(item, Prepared):
+            item = queue[0]
+            if isinstance(item, Prepared):  # a failure or the end stays: nothing comes after it
+                queue.popleft()
                 self._num_ahead -= 1
                 self._wake[self._names[1]].notify()
             return item
@@ -114,6 +123,7 @@ class Flow:
             self._num_held = num_held
             if not queue:
                 self._loop_waits = True
+                self._is_held = False
                 self._note_change()
         try:
             return self._when(stage, INPUT, lambda: bool(queue), take_first)
@@ -144,21 +154,53 @@ class Flow:
     # Releases (I6).
 
     def attempt(self) -> Attempt:
-        """What the stage that pins notes before it tries to pin a batch."""
-        with self._lock:
+        """What the stage that pins notes before it tries to pin a batch, once it may."""
+
+        def begin() -> Attempt:
+            self._is_pinning = True
             is_last = self._loop_waits and not self._queues[self._names[-1]]
             return Attempt(self._changes, is_last, self._num_held)
+
+        return self._when(self._names[-2], OUTPUT, lambda: not self._is_held, begin)
 
     def wait_for_release(self, attempt: Attempt) -> None:
         """Returns when something has changed since a refused attempt: a release, or the training
         loop has begun to wait, after which there will be none."""
         stage = self._names[-2]
+        with self._lock:
+            self._is_pinning = False
+            self._wake[self._names[-1]].notify()
         self._when(stage, OUTPUT, lambda: self._changes != attempt.changes, lambda: None)
 
     def note_release(self) -> None:
         """Pins are gone: whoever was refused tries again."""
         with self._lock:
             self._note_change()
+
+    # The training loop needs room for itself.
+
+    def hold(self) -> list[Prepared]:
+        """Waits until no batch is being pinned, and lets no attempt begin until `resume`, or until
+        the training loop waits; returns the batches that are ready for it.
+
+        Raises:
+            FlowStopped: the pipeline closes.
+        """
+        stage = self._names[-1]
+        with self._lock:
+            self._is_held = True
+            while self._is_pinning and not self._is_stopped:
+                self._wake[stage].wait()
+            if self._is_stopped:
+                raise FlowStopped
+            return [item for item in self._queues[stage] if isinstance(item, Prepared)]
+
+    def resume(self) -> None:
+        """Attempts may begin again."""
+        with self._lock:
+            if self._is_held:
+                self._is_held = False
+                self._note_change()
 
     # The end.
 

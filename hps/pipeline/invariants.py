@@ -4,7 +4,8 @@ Above it: every file of hps/pipeline. Below it: nothing. Each rule is enforced b
 somewhere; `require` stands where the rule is relied upon and tells if that enforcement is gone.
 
     rule  enforced in                                   relied upon, and checked, in
-    I1    flow.py: one queue, taken from in order       work.py: when a batch has been pinned
+    I1    flow.py: one queue, taken from in order;      work.py: when a batch has been pinned
+          flow.py: hold
     I2    pipeline.py: release after step or settling   pipeline.py: when a batch is handed out,
                                                         when its step is done, at the end
     I3    cached_tier.py: append before fetch           (the tier below would answer an old row)
@@ -15,7 +16,7 @@ somewhere; `require` stands where the rule is relied upon and tells if that enfo
 """
 
 RULES = {
-    "I1": "batches are pinned by one thread, in their order",
+    "I1": "batches are pinned one at a time, in their order; what is given back, again",
     "I2": "a batch's rows stay pinned until its step is done or it is dropped, and no longer",
     "I3": "a victim is below before its key is fetched again",
     "I4": "a batch is computed only once all its rows are in place",

@@ -10,7 +10,7 @@ from hps.errors import CapacityError
 from hps.pipeline.invariants import require
 
 if TYPE_CHECKING:
-    from hps.pipeline.flow import Attempt, Flow
+    from hps.pipeline.flow import Flow
     from hps.types import Batch
 
 
@@ -24,13 +24,12 @@ class Pins(Protocol):
 _Pins = TypeVar("_Pins", bound=Pins)
 
 
-def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins]) -> dict[str, _Pins]:
-    """Calls `pin` with the keys of each table of a batch; what it raises leaves nothing held (I6).
+def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins], rows: dict[str, _Pins]) -> None:
+    """Puts into `rows` what `pin` gives for the keys of each table; all tables or none (I6).
 
     Raises:
-        CapacityError: a table's keys cannot all be held now.
+        CapacityError: a table's keys cannot all be held now; nothing is.
     """
-    rows: dict[str, _Pins] = {}
     try:
         for table, ids in batch.features.items():
             rows[table] = pin(table, ids.keys_L)
@@ -39,11 +38,11 @@ def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins]) -> dict[str, _P
             pinned.release()
         left = [table for table, pinned in rows.items() if not getattr(pinned, "is_released", True)]
         require("I6", not left, f"a batch that was refused holds rows of {left}")
+        rows.clear()
         raise
-    return rows
 
 
-def pin_or_wait(flow: "Flow", pin: Callable[[], dict[str, _Pins]]) -> dict[str, _Pins]:
+def pin_or_wait(flow: "Flow", pin: Callable[[], None]) -> None:
     """Pins, again after each release if it is refused.
 
     Raises:
@@ -56,15 +55,15 @@ def pin_or_wait(flow: "Flow", pin: Callable[[], dict[str, _Pins]]) -> dict[str, 
             return pin()
         except CapacityError as error:
             if attempt.is_last:
-                raise explained(error, attempt) from error
+                raise explained(error, attempt.num_held) from error
         flow.wait_for_release(attempt)
 
 
-def explained(error: CapacityError, attempt: "Attempt") -> CapacityError:
-    """The refusal, with the batches that wait for the same step."""
-    if not attempt.num_held:
+def explained(error: CapacityError, num_held: int) -> CapacityError:
+    """The refusal, with the number of batches that wait for the same step."""
+    if not num_held:
         return error
     return CapacityError(
-        f"{error} ({attempt.num_held} batch(es) before it wait for the same step: a smaller "
+        f"{error} ({num_held} batch(es) before it wait for the same step: a smaller "
         "accumulate holds fewer)"
     )

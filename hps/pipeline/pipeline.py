@@ -4,6 +4,7 @@ Above it: the user's training loop, the last of the four stages. Below it: stage
 batches, in threads or (depth 0) in turn; `hps.gradients`, which tells when a step is done.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from hps.errors import ConfigError, PendingGradientError
 from hps.field_checks import require_whole
 from hps.gradients import pending_of
 from hps.pipeline.clock import StageClock
-from hps.pipeline.flow import Flow
+from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.invariants import require
 from hps.pipeline.prepared import Ended, Failed, Prepared
 from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
@@ -39,10 +40,12 @@ class Pipeline:
     A batch's rows are pinned when it is yielded and released when `RowOptimizer.step()` has applied
     its gradient, when the next batch is asked for and it has none, or when the `with` block is
     left. Asking for the next batch while a gradient is pending raises, unless `accumulate` batches
-    may be pending. A batch that finds no room waits for a release.
+    may be pending. A batch that finds no room waits for a release; batches ahead give way to what
+    the loop itself looks up.
 
     What a stage raises is raised in the loop, after the batches that came before it, with a note of
-    the stage and the batch's number; it is raised again if the loop goes on. Leaving the block
+    the stage and the batch's number; it is raised again if the loop goes on. An interrupt may cost
+    the pipeline a batch: it then yields no other, and a new one goes on there. Leaving the block
     drops batches that were read and not yielded: a reader that has `load_state_dict` is put back to
     where the loop stands.
 
@@ -108,16 +111,19 @@ class Pipeline:
         self._is_closed = False
         self._held: list[Prepared] = []  # yielded, pinned, oldest first; the last is the current
         self._num_collected = 0  # of the pending gradients, when the current batch was yielded
-        self._num_yielded = 0
-        self._position = _position_of(batches)  # of the last applied batch
-        self._yielded_position = self._position
+        self._position = _position_of(batches)  # of the last applied batch; first, at the start
+        # Number and position of the last batch that was yielded; one value, whole at any interrupt.
+        self._yielded = (0, self._position)
+        self._loop_thread = 0  # the one that asked for a batch last
 
     def __enter__(self) -> "Pipeline":
         if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
-        self._pending.listeners.append(self)
-        self._server.num_open_pipelines += 1
         try:
+            self._pending.listeners.append(self)
+            self._loop_thread = threading.get_ident()
+            self._position = _position_of(self._batches)
+            self._yielded = (0, self._position)
             self._stages = self._start_stages()
         except BaseException:
             self._close()
@@ -141,13 +147,21 @@ class Pipeline:
             if self._is_closed:
                 raise StopIteration
             raise ConfigError("Pipeline: iterate inside its `with` block, which releases the rows")
+        self._loop_thread = threading.get_ident()
         self._settle()
         if self._trace is not None:
             self._trace.flush()
         if self._last is None:
-            item = self._stages.next(len(self._held))
+            if self.depth == 0:
+                self._require_next(self._work.num_asked + 1)
+            try:
+                item = self._stages.next(len(self._held))
+            except FlowStopped:  # another thread has left the block
+                raise StopIteration from None
             if isinstance(item, Prepared):
                 return self._hand_out(item)
+            if isinstance(item, Ended):
+                self._require_next(item.number)
             self._last = item
         if isinstance(self._last, Failed):
             raise self._last.noted()
@@ -186,8 +200,22 @@ class Pipeline:
     def step_finished(self) -> None:
         """Releases the rows of the step; `RowOptimizer.step()` calls it."""
         require("I5", self._pending.is_empty, "gradients are pending after a step")
-        self._position = self._yielded_position
+        self._position = self._yielded[1]
         self._release_held()
+
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of batches that are not handed out yet; they are pinned again before.
+
+        The server calls it where a look-up of the training loop is refused: at depth 0 no batch
+        ahead would have held pins. Not under the server's lock or a turn, for it waits until a
+        batch that is being pinned has been. Rows are pinned and not changed, so no bit changes.
+
+        Returns:
+            True if it dropped any; False also from another thread than the training loop's.
+        """
+        if self._stages is None or threading.get_ident() != self._loop_thread:
+            return False
+        return self._stages.give_back_ahead()
 
     def _start_stages(self) -> PreparedBatches:
         if self.depth == 0:
@@ -204,19 +232,27 @@ class Pipeline:
 
     def _hand_out(self, prepared: Prepared) -> Batch:
         number = prepared.number
+        self._require_next(number)
         self._held.append(prepared)
-        self._num_yielded = number
         require("I4", prepared.is_placed, f"batch {number} has no rows yet")
         require("I2", prepared.is_pinned, f"rows of batch {number} were released before its step")
         require("I7", len(self._held) <= self.accumulate, f"{len(self._held)} batches are held")
-        if prepared.arrival is not None:
-            prepared.arrival.receive()
+        prepared.receive()
         batch = prepared.batch
         batch.rows = prepared.rows
-        self._yielded_position = batch.position
         self._num_collected = self._pending.num_collected
         self._clock.start_compute(number)
+        self._yielded = (number, batch.position)
         return batch
+
+    def _require_next(self, number: int) -> None:
+        """Refuses to go on where an interrupt has struck between the reader and the loop."""
+        if number != self._yielded[0] + 1:
+            raise ConfigError(
+                f"Pipeline: after an interrupt batch {number} would follow batch "
+                f"{self._yielded[0]}; leave the `with` block, which puts the reader back to where "
+                "the loop stands, and make a new pipeline"
+            )
 
     def _settle(self) -> None:
         """Decides what becomes of the batches that are out, before another one is taken (I7)."""
@@ -226,7 +262,7 @@ class Pipeline:
             self._release(self._held[-1])
             self._held.pop()
         if self._pending.is_empty:
-            self._position = self._yielded_position
+            self._position = self._yielded[1]
             self._release_held()
         elif len(self._held) >= self.accumulate or not self._held:
             raise PendingGradientError(
@@ -254,20 +290,19 @@ class Pipeline:
         """Ends the stages, releases every pin, puts the reader back to where the loop stands."""
         self._clock.stop_compute()
         stages, self._stages = self._stages, None
-        if not self._is_closed:
-            self._is_closed = True
+        self._is_closed = True
+        if self in self._pending.listeners:
             self._pending.listeners.remove(self)
-            self._server.num_open_pipelines -= 1
         try:
             self._release_held()
         finally:
             if stages is not None:
                 stages.close()
+        if self._work.num_asked > self._yielded[0] and not self.is_exhausted:
+            _put_back(self._batches, self._yielded[1])
         if self._trace is not None:
+            self._trace.first_number += self._yielded[0]
             self._trace.flush(0)
-            self._trace.first_number += self._num_yielded
-        if self._work.num_read > self._num_yielded:
-            _put_back(self._batches, self._yielded_position)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Prepared:
         warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
         arrival: of its tensors on a CUDA device; None on the host.
         is_placed: its rows are in their slots; set by the stage that pinned them.
+        is_given_back: they were, and must be pinned again before it is handed out.
     """
 
     number: int
@@ -32,27 +33,44 @@ class Prepared:
     warm: "dict[str, WarmRows]" = field(default_factory=dict)
     is_placed: bool = False
     arrival: "Arrival | None" = None
+    is_given_back: bool = False
 
     @property
     def is_pinned(self) -> bool:
         """True if none of its rows has been released."""
         return not any(rows.is_released for rows in self.rows.values())
 
+    def receive(self) -> None:
+        """Makes the current stream wait for what is on its way to the device."""
+        if self.arrival is not None:
+            self.arrival.receive()
+
+    def give_back(self) -> None:
+        """Drops its pins for now."""
+        self.is_given_back = True
+        self.release()
+
     def cool(self) -> None:
         """Lets go of what waits below; nothing to do the second time."""
-        for rows in self.warm.values():
+        for rows in list(self.warm.values()):
             rows.release()
 
     def release(self) -> None:
         """Drops its pins; nothing to do the second time."""
         self.cool()
-        for rows in self.rows.values():
+        for rows in list(self.rows.values()):  # close() may not have waited for who pins it
             rows.release()
 
 
 @dataclass(slots=True)
 class Failed:
-    """A stage raised: stands in the queues after the batches that came before."""
+    """A stage raised: stands in the queues after the batches that came before.
+
+    Args:
+        stage: its name.
+        number: of the batch it worked on, 0 if on none.
+        error: what it raised.
+    """
 
     stage: str
     number: int
@@ -60,7 +78,9 @@ class Failed:
 
     def noted(self) -> BaseException:
         """The error as it is to be raised in the loop."""
-        note = f"raised in pipeline stage '{self.stage}', batch {self.number} (from 1)"
+        note = f"raised in pipeline stage '{self.stage}'"
+        if self.number:
+            note += f", batch {self.number} (from 1)"
         if note not in getattr(self.error, "__notes__", ()):
             self.error.add_note(note)
         return self.error
@@ -68,8 +88,14 @@ class Failed:
 
 @dataclass(slots=True)
 class Ended:
-    """No further batch comes: the reader has none, or it is to be left where it stands."""
+    """No further batch comes: the reader has none, or it is to be left where it stands.
 
+    Args:
+        number: that the next batch would have had.
+        is_exhausted: the reader has none.
+    """
+
+    number: int
     is_exhausted: bool
 
 

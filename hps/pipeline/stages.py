@@ -7,10 +7,11 @@ stop_reading and close; there are two: StagesInTurn (depth 0) and StageThreads.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from hps.errors import CapacityError
-from hps.pipeline.flow import Attempt, Flow, FlowStopped
+from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.pins import explained, pin_or_wait
 from hps.pipeline.prepared import Ended, Failed, Item, Prepared
 from hps.pipeline.work import StageWork
@@ -29,6 +30,10 @@ class PreparedBatches(Protocol):
     def released(self, prepared: Prepared) -> None:
         """A batch that was handed out has been released."""
 
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of batches that were not handed out until they are; True if there were
+        any. In the training loop's thread."""
+
     def stop_reading(self) -> None:
         """The batches read so far, and what their step lacks, are the last."""
 
@@ -42,38 +47,51 @@ class StagesInTurn:
     def __init__(self, work: StageWork) -> None:
         self._work = work
         self._is_reading = True
+        self._current: Prepared | None = None  # what close() must give back if it got stuck
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end."""
         work = self._work
         if not self._is_reading and work.is_between_steps:
-            return Ended(is_exhausted=False)
-        stage, number = "network", work.num_read + 1
+            return work.left()
+        stage, number = "network", work.num_asked + 1
         try:
             prepared = work.read()
-            if prepared is None:
-                return Ended(is_exhausted=True)
-            stage = "fetch"
+            if isinstance(prepared, Ended):
+                return prepared
+            stage, self._current = "fetch", prepared
             if work.has_gpu_cache:
                 work.warm(prepared)
                 stage = "copy"
-            work.place(prepared, work.pin(prepared))
+            work.pin(prepared)
+            work.place(prepared)
         except CapacityError as error:
-            attempt = Attempt(changes=0, is_last=True, num_held=num_held)
-            return Failed(stage, number, explained(error, attempt))
+            return self._failed(stage, number, explained(error, num_held))
         except Exception as error:
-            return Failed(stage, number, error)
+            return self._failed(stage, number, error)
         return prepared
+
+    def _failed(self, stage: str, number: int, error: Exception) -> Failed:
+        self.close()
+        return Failed(stage, number, error)
 
     def released(self, prepared: Prepared) -> None:
         """Nobody waits for it."""
+        if prepared is self._current:
+            self._current = None
+
+    def give_back_ahead(self) -> bool:
+        """Nothing is pinned ahead."""
+        return False
 
     def stop_reading(self) -> None:
         """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
 
     def close(self) -> None:
-        """Nothing is prepared ahead."""
+        """Releases what a batch holds that failed or was interrupted on its way."""
+        if self._current is not None:
+            self._current.release()
 
 
 class StageThreads:
@@ -96,7 +114,7 @@ class StageThreads:
         if work.has_gpu_cache:
             bodies["fetch"] = self._warm_all
         self._threads = [
-            threading.Thread(target=self._run, args=(body,), name=f"hps {stage}", daemon=True)
+            threading.Thread(target=self._run, args=(stage, body), name=f"hps {stage}", daemon=True)
             for stage, body in bodies.items()
         ]
 
@@ -107,7 +125,37 @@ class StageThreads:
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end; waits for it."""
-        return self._flow.take_ready(num_held)
+        item = self._flow.take_ready(num_held)
+        if isinstance(item, Prepared) and item.is_given_back:
+            try:
+                self._pin_again(item, num_held)
+            except Exception as error:
+                item = Failed(self._work.pinning_stage, item.number, error)
+        self._flow.resume()
+        return item
+
+    def give_back_ahead(self) -> bool:
+        """Drops the pins of the batches that are ready; no other is pinned until the loop asks for
+        the next one, so that what it looks up meanwhile finds room."""
+        try:
+            ready = self._flow.hold()
+        except FlowStopped:
+            return False
+        ahead = [prepared for prepared in ready if not prepared.is_given_back]
+        for prepared in ahead:
+            prepared.give_back()
+        return bool(ahead)
+
+    def _pin_again(self, prepared: Prepared, num_held: int) -> None:
+        """While no other batch is being pinned: as long as some are pinned ahead, it is not
+        refused for good."""
+        self._flow.hold()
+        while True:
+            try:
+                return self._work.pin_again(prepared)
+            except CapacityError as error:
+                if not self.give_back_ahead():
+                    raise explained(error, num_held) from error
 
     def released(self, prepared: Prepared) -> None:
         """Its slots are free: a stage that was refused tries again."""
@@ -133,33 +181,37 @@ class StageThreads:
             for prepared in list(self._in_flight.values()):
                 prepared.release()
 
-    def _run(self, body: Callable[[], None]) -> None:
+    def _run(self, stage: str, body: Callable[[], None]) -> None:
         """A thread: its body until the pipeline closes; a failure goes down the queues."""
-        try:
-            body()
-        except FlowStopped:
-            return
+        with suppress(FlowStopped):
+            try:
+                body()
+            except FlowStopped:
+                raise
+            except BaseException as error:
+                self._flow.put(self._flow.after(stage), Failed(stage, 0, error))
 
     def _read_all(self) -> None:
         while self._flow.wait_for_room_to_read(self._work.is_between_steps):
             try:
-                item: Item = self._work.read() or Ended(is_exhausted=True)
+                item: Item = self._work.read()
             except BaseException as error:
-                item = Failed("network", self._work.num_read + 1, error)
+                item = Failed("network", self._work.num_asked, error)
             self._flow.put("fetch", item)
             if not isinstance(item, Prepared):
                 return
-        self._flow.put("fetch", Ended(is_exhausted=False))
+        self._flow.put("fetch", self._work.left())
 
     def _warm_all(self) -> None:
-        self._pass_on("fetch", "copy", self._warm)
+        self._pass_on("fetch", self._warm)
 
     def _pin_all(self) -> None:
         with self._work.copying():
-            self._pass_on(self._work.pinning_stage, "compute", self._pin)
+            self._pass_on(self._work.pinning_stage, self._pin)
 
-    def _pass_on(self, stage: str, to: str, prepare: Callable[[Prepared], None]) -> None:
+    def _pass_on(self, stage: str, prepare: Callable[[Prepared], None]) -> None:
         """What a stage's thread does: prepares each batch and hands it to the next."""
+        to = self._flow.after(stage)
         while True:
             item = self._flow.take(stage)
             if isinstance(item, Prepared):
@@ -179,6 +231,7 @@ class StageThreads:
         except FlowStopped:
             raise
         except BaseException as error:
+            prepared.release()
             return Failed(stage, prepared.number, error)
         return prepared
 
@@ -196,4 +249,5 @@ class StageThreads:
     def _pin(self, prepared: Prepared) -> None:
         """Pins, waiting for releases (I6); then the batch may be passed on (I4)."""
         work = self._work
-        work.place(prepared, pin_or_wait(self._flow, lambda: work.pin(prepared)))
+        pin_or_wait(self._flow, lambda: work.pin(prepared))
+        work.place(prepared)

@@ -12,7 +12,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TextIO
 
-from hps.errors import StoreError
+from hps.errors import ConfigError, StoreError
 
 MAX_SLICES = 2_000_000  # some 200 MB of file; what comes after is counted, not written
 _FLUSH_AT = 4096
@@ -29,7 +29,8 @@ class Trace:
         most: slices written at most.
 
     Raises:
-        StoreError: the file cannot be written.
+        StoreError: the file cannot be written; also from what writes to it later.
+        ConfigError: (later) it was closed before a pipeline that writes to it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,10 +54,9 @@ class Trace:
         try:
             self._file: TextIO = self.path.open("w", encoding="utf-8")
         except OSError as error:
-            message = f"cannot write the trace {self.path}: {error.strerror}"
-            raise StoreError(error.errno, message) from error
+            raise self._refused(error) from error
         name = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "hps pipeline"}}
-        self._file.write("[\n" + json.dumps(name))
+        self._put("[\n" + json.dumps(name))
         for stage, lane in _LANES.items():
             self._write({"name": "thread_name", "ph": "M", "tid": lane, "args": {"name": stage}})
             sort = {"name": "thread_sort_index", "ph": "M", "tid": lane}
@@ -71,7 +71,11 @@ class Trace:
         self._waits.append((stage, side, start, end))
 
     def flush(self, at_least: int = _FLUSH_AT) -> None:
-        """Writes what has been collected, if there is so much; for one thread."""
+        """Writes what has been collected, if there is so much; for one thread.
+
+        Raises:
+            StoreError, ConfigError: as the class says.
+        """
         if len(self._slices) + len(self._waits) < at_least:
             return
         while self._slices:
@@ -82,13 +86,23 @@ class Trace:
             self._write_slice(f"waits for {side}", stage, (start, end), None)
 
     def close(self) -> None:
-        """Writes the rest; nothing to do the second time."""
-        if not self._file.closed:
+        """Writes the rest; nothing to do the second time.
+
+        Raises:
+            StoreError: the file cannot be written; it is closed then, too.
+        """
+        if self._file.closed:
+            return
+        try:
             self.flush(0)
             if self.num_dropped:
                 self._write({"name": f"{self.num_dropped} slices left out", "ph": "M", "tid": 0})
-            self._file.write("\n]\n")
-            self._file.close()
+            self._put("\n]\n")
+        finally:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise self._refused(error) from error
 
     def __enter__(self) -> "Trace":
         return self
@@ -121,4 +135,17 @@ class Trace:
         self._write(event)
 
     def _write(self, event: dict[str, object]) -> None:
-        self._file.write(",\n" + json.dumps({**event, "pid": 1}))
+        self._put(",\n" + json.dumps({**event, "pid": 1}))
+
+    def _put(self, text: str) -> None:
+        if self._file.closed:
+            raise ConfigError(
+                f"the trace {self.path} is closed; close it after the pipelines that write to it"
+            )
+        try:
+            self._file.write(text)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StoreError:
+        return StoreError(error.errno, f"cannot write the trace {self.path}: {error.strerror}")

@@ -15,11 +15,10 @@ from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import StageClock
 from hps.pipeline.invariants import require
 from hps.pipeline.pins import pin_tables
-from hps.pipeline.prepared import Prepared
+from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
     from hps.parameter_server import ParameterServer
 
 
@@ -45,7 +44,7 @@ class StageWork:
         self.clock = clock
         self._accumulate = accumulate
         self._wants = wants
-        self.num_read = 0
+        self.num_asked = 0  # batches, of the reader; counted first, so that none gets lost unseen
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._server = server
@@ -63,11 +62,12 @@ class StageWork:
     @property
     def is_between_steps(self) -> bool:
         """True if the batches read so far are those of whole steps."""
-        return self.num_read % self._accumulate == 0
+        return self.num_asked % self._accumulate == 0
 
-    def read(self) -> Prepared | None:
-        """Network: the next batch, or None at the end."""
-        with self.clock.busy("network", self.num_read + 1):
+    def read(self) -> Prepared | Ended:
+        """Network: the next batch, or the end."""
+        self.num_asked += 1
+        with self.clock.busy("network", self.num_asked):
             if self._iterator is None:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
@@ -75,23 +75,32 @@ class StageWork:
                 for table, ids in batch.features.items():
                     self._server.want(table, ids.keys_L)
         if batch is None:
-            return None
-        self.num_read += 1
-        return Prepared(self.num_read, batch)
+            return Ended(self.num_asked, is_exhausted=True)
+        return Prepared(self.num_asked, batch)
+
+    def left(self) -> Ended:
+        """The end that comes although the reader may have more."""
+        return Ended(self.num_asked + 1, is_exhausted=False)
 
     def warm(self, prepared: Prepared) -> None:
         """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
         the batch is pinned above."""
         with self.clock.busy("fetch", prepared.number):
-            prepared.warm = pin_tables(prepared.batch, self._server.warm)
+            pin_tables(prepared.batch, self._server.warm, prepared.warm)
 
-    def pin(self, prepared: Prepared) -> "dict[str, BatchRows]":
+    def pin(self, prepared: Prepared) -> None:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            rows = pin_tables(prepared.batch, self._server.pin)
+            pin_tables(prepared.batch, self._server.pin, prepared.rows)
             prepared.cool()
-            return rows
+
+    def pin_again(self, prepared: Prepared) -> None:
+        """Pins a batch that was given back, in the training loop's thread and on its stream."""
+        prepared.receive()
+        prepared.rows = {}
+        self.pin(prepared)
+        prepared.is_given_back = False
 
     def _bring(self, prepared: Prepared) -> None:
         """Puts the batch's tensors where the rows lie, if that is not the host."""
@@ -105,20 +114,16 @@ class StageWork:
     def copying(self) -> AbstractContextManager[object]:
         """What the thread that pins works under: with a CUDA device a stream of its own, so that
         copies run beside the training loop's kernels."""
-        gpu = self._server.config.gpu
-        if gpu is None or not gpu.device.startswith("cuda"):
+        device = self._server.device  # with its index: a new thread is on device 0
+        if not device.startswith("cuda"):
             return nullcontext()
-        stream = torch.cuda.Stream(gpu.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         context: AbstractContextManager[object] = torch.cuda.stream(stream)
         return context
 
-    def place(self, prepared: Prepared, rows: "dict[str, BatchRows]") -> None:
-        """Notes the pinned rows with their batch, which may be passed on from now on (I4)."""
+    def place(self, prepared: Prepared) -> None:
+        """Notes that a batch's rows are pinned: it may be passed on from now on (I4)."""
         is_next = prepared.number == self._num_placed + 1
-        if not is_next:
-            for pinned in rows.values():
-                pinned.release()
         require("I1", is_next, f"batch {prepared.number} after batch {self._num_placed}")
         self._num_placed = prepared.number
-        prepared.rows = rows
         prepared.is_placed = True

@@ -100,12 +100,12 @@ class ImpatientPipeline(hps.Pipeline):
 
 
 class _GraspingWork(StageWork):
-    def pin(self, prepared: Prepared) -> Any:
+    def pin(self, prepared: Prepared) -> None:
         kept = self.__dict__.setdefault("kept", [])
         kept.append({})
         for table, ids in prepared.batch.features.items():
             kept[-1][table] = self._server.pin(table, ids.keys_L)
-        return kept.pop()
+        prepared.rows = kept.pop()
 
 
 class GraspingPipeline(hps.Pipeline):

@@ -40,6 +40,7 @@ class Scenario:
         accumulate: batches a step.
         has_turns: batches are sometimes skipped or dropped, rows read and cuts taken in between.
         lookahead: batches that are read before they are fetched; no part of what is trained.
+        gives_back: the loop sometimes takes the rows of batches ahead; no part of what is trained.
         loop_seconds: slept in the loop at each batch, so that others get ahead of it.
     """
 
@@ -52,6 +53,7 @@ class Scenario:
     has_turns: bool = True
     loop_seconds: float = 0.0
     lookahead: int = 0
+    gives_back: bool = False
 
     def tables(self) -> list[hps.TableConfig]:
         """Two tables of one kind."""
@@ -87,6 +89,7 @@ class Outcome:
     positions: list[Any]
     evictions: int = field(compare=False)
     refusals: int = field(compare=False)
+    given_back: int = field(compare=False)
 
 
 class Delays:
@@ -138,6 +141,8 @@ class Run:
         self._server = server
         self._delays = delays
         self._turns = random.Random(scenario.seed)
+        self._gives_back = random.Random(scenario.seed)
+        self.num_given_back = 0
         torch.manual_seed(scenario.seed)
         self._embeddings = {name: hps.SparseEmbedding(server, name) for name in TABLES}
         self._weights = torch.randn(4 * len(TABLES), requires_grad=True)
@@ -159,12 +164,14 @@ class Run:
         ) as batches:
             for batch in batches:
                 time.sleep(scenario.loop_seconds)
+                self._give_back(batches)
                 turn = self._turns.random() if scenario.has_turns else 1.0
                 loss = self._loss(batch)
                 self._losses.update(loss.detach().numpy().tobytes())
                 if turn < 0.1:
                     continue  # no backward: nothing is updated
                 loss.backward()
+                self._give_back(batches)
                 self._delays.sleep()
                 num_gathered += 1
                 if turn < 0.2:
@@ -178,6 +185,10 @@ class Run:
             if num_gathered:
                 self._step()
         self.positions.append(batches.state_dict())
+
+    def _give_back(self, batches: hps.Pipeline) -> None:
+        if self._scenario.gives_back and self._gives_back.random() < 0.3:
+            self.num_given_back += batches.give_back_ahead()
 
     def _after_step(self, batches: hps.Pipeline, turn: float) -> None:
         self.positions.append(batches.state_dict())
@@ -209,6 +220,7 @@ class Run:
             positions=self.positions,
             evictions=int(server.stats()[top]["evictions"]),
             refusals=int(server.stats()[top]["refusals"]),
+            given_back=self.num_given_back,
         )
 
 
@@ -268,6 +280,7 @@ def draw_case(seed: int, num_batches: int = 10) -> Case:
         accumulate=chance.choice([1, 1, 2]),
         loop_seconds=chance.choice([0.0, 0.003]),
         lookahead=chance.choice([0, 3, 8]),
+        gives_back=chance.choice([False, True]),
     )
     step_keys = scenario.batch_keys * scenario.accumulate
     scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]

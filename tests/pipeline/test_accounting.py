@@ -114,6 +114,40 @@ def test_trace_is_bounded_and_its_file_must_be_writable(tmp_path: Path) -> None:
         Trace(tmp_path / "missing" / "trace.json")
 
 
+class _Rewindable:
+    """A log that notes where it was put back to."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[hps.Batch]:
+        return slow_log(60, 0.0)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state
+
+
+def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_path: Path) -> None:
+    log = _Rewindable()
+    with open_server(tmp_path) as server:
+        trace = Trace(tmp_path / "trace.json")
+        with (
+            pytest.raises(hps.ConfigError, match="close it after the pipelines"),
+            hps.Pipeline(log, server, 2, trace=trace) as batches,
+        ):
+            next(batches)
+            trace.close()
+            next(batches)
+        assert log.loaded == {"batch": 2} and server.pins == 0 and server.num_open_pipelines == 0
+    for num_slices in (0, 5000):
+        full = Trace("/dev/full")
+        for number in range(num_slices):
+            full.add("fetch", number, 0.0, 1.0)
+        with pytest.raises(hps.StoreError, match=r"cannot write the trace.*No space"), full:
+            full.flush()
+        full.close()  # the second time
+
+
 @pytest.mark.parametrize(
     ("busy", "cpu", "said"),
     [

@@ -81,7 +81,7 @@ def test_what_waits_in_dram_is_let_go_once_it_is_above(tmp_path: Path) -> None:
         assert prepared is not None
         work.warm(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 1  # key 1 is stored
-        work.place(prepared, work.pin(prepared))
+        work.pin(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 0
         assert server.pins == 2
         prepared.release()
@@ -293,6 +293,26 @@ def test_reader_goes_on_where_the_loop_stood(tmp_path: Path, depth: int, how: st
     assert labels == whole
 
 
+def test_a_reader_that_was_set_before_the_block_is_put_back_to_there(
+    tmp_path: Path, depth: int
+) -> None:
+    log = write_criteo(tmp_path / "log.txt", 200)
+    tables = [hps.TableConfig(name="ads", dim=4)]
+    reader = open_reader(log, tables=tables, config=ReaderConfig(format="criteo", batch_size=10))
+    states = []
+    for _ in reader:
+        states.append(reader.state_dict())
+    with open_server(tmp_path) as server:
+        batches = hps.Pipeline(reader, server, depth)
+        reader.load_state_dict(states[4])
+        with batches:
+            assert batches.state_dict() == states[4]
+            deadline = time.perf_counter() + 10
+            while depth and not server.pins and time.perf_counter() < deadline:
+                time.sleep(0.001)  # premise: it has read
+        assert reader.state_dict() == states[4]
+
+
 def test_a_step_that_cannot_be_pinned_as_one_is_refused(tmp_path: Path, depth: int) -> None:
     scenario = Scenario(seed=3, accumulate=4, has_turns=False, num_batches=8)
     with pytest.raises(hps.CapacityError, match=r"distinct keys.*slots.*accumulate") as raised:
@@ -326,3 +346,77 @@ def test_a_batch_larger_than_the_cache_is_refused_and_the_reader_put_back(
                 pass
         assert server.pins == 0 and server.num_rows("ads") == 3
     assert batches.loaded == {"batch": 2}
+
+
+def test_a_stage_that_fails_outside_a_batch_is_told_to_the_loop(tmp_path: Path) -> None:
+    class Work(StageWork):
+        def copying(self) -> Any:
+            raise MemoryError("no stream to be had")
+
+    class Broken(hps.Pipeline):
+        _work_type = Work
+
+    with open_server(tmp_path) as server:
+        with Broken(log_of(3), server, 2) as batches:
+            for _ in range(2):
+                with pytest.raises(MemoryError, match="no stream") as raised:
+                    next(batches)
+            assert raised.value.__notes__ == ["raised in pipeline stage 'fetch'"]
+        assert server.pins == 0 and stage_threads() == []
+
+
+def test_a_batch_refused_above_keeps_nothing_below(tmp_path: Path, depth: int) -> None:
+    lab = Lab("gpu", tmp_path)
+    with lab.server(table(name="ads")) as server:
+        keys = np.arange(3000, dtype=np.uint64)
+        server.assign("ads", keys, np.ones((3000, 4), np.float32))
+        server.checkpoint("start")
+        log = [one_feature_batch([1, 2], 1), one_feature_batch(keys.tolist(), 2)]
+        fetches = server.stats()["dram_cache"]["misses"]
+        try:
+            with hps.Pipeline(log, server, depth) as batches:
+                for _ in batches:
+                    pass
+        except hps.CapacityError as error:  # which holds what the stage held, while it lives
+            assert "3000 distinct" in str(error)
+            assert server.stats()["dram_cache"]["misses"] > fetches  # premise: it was warmed
+            assert server.pins == 0
+            server.restore("start")
+        else:
+            pytest.fail("the second batch fits")
+
+
+def test_an_interrupt_behind_a_pin_leaves_no_pin(tmp_path: Path) -> None:
+    pins = []
+
+    class Work(StageWork):
+        def place(self, prepared: Any) -> None:
+            pins.append(server.pins)
+            raise KeyboardInterrupt
+
+    class Interrupted(hps.Pipeline):
+        _work_type = Work
+
+    with open_server(tmp_path) as server:
+        try:
+            with Interrupted(log_of(3), server, 0) as batches:
+                next(batches)
+        except KeyboardInterrupt:  # which holds the frames that it went through, while it lives
+            assert server.pins == 0 and pins == [2]
+
+
+def test_a_block_left_by_another_thread_ends_the_iteration(tmp_path: Path) -> None:
+    may_go_on = threading.Event()
+
+    def slow() -> Iterator[hps.Batch]:
+        yield from log_of(1)
+        may_go_on.wait(10)
+
+    with open_server(tmp_path) as server, hps.Pipeline(slow(), server, 2) as batches:
+        assert len(next(batches)) == 2
+        timer = threading.Timer(0.2, batches.__exit__, (None, None, None))
+        timer.start()
+        threading.Timer(0.4, may_go_on.set).start()
+        assert list(batches) == []
+        timer.join()
+        assert server.pins == 0 and server.num_open_pipelines == 0
