@@ -217,6 +217,21 @@ class CachedTier:
             stored[unknown] = self.below.contains(keys[unknown])
         return stored
 
+    def drop(self, keys: Keys) -> None:
+        """Drops distinct keys, none pinned, from here on down. Within `still`, under the lock.
+
+        Below first: if that refuses, the row here is still the truth. What an interrupt finds gone
+        below goes here as well: it may be clean, so that nothing would bring it back.
+        """
+        below = self.below.contains(keys)
+        is_done = False
+        try:
+            self.below.erase(keys)
+            is_done = True
+        finally:
+            gone = keys if is_done else keys[(below != 0) & (self.below.contains(keys) == 0)]
+            self.cache.erase(gone)
+
     def write_back(self) -> int:
         """Writes every dirty row down to the store; returns how many.
 

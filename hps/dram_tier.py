@@ -136,9 +136,9 @@ class DramTier(CachedTier):
                     )
 
     def erase(self, keys: Keys) -> "Flags":
-        below = self.below.erase(keys)
-        here = self.cache.erase(keys) & np.uint8(1)
-        return below | here
+        stored = self.contains(keys)
+        self.drop(keys)
+        return stored
 
     def num_rows(self) -> int:
         return self.below.num_rows()

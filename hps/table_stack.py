@@ -133,10 +133,12 @@ class TableStack(CachedTier):
                     )
             self.below.refuse_pinned(unique)
             self.version += 1
-            # Below first: if that refuses, the row above is still the truth.
-            below = self.below.erase(unique) != 0
-            erased: NDArray[np.bool_] = below | ((self.cache.erase(unique) & 1) != 0)
-            self._stored_before -= int(erased.sum())
+            stored = self.contains(unique) != 0
+            try:
+                self.drop(unique)
+            finally:  # whatever was raised, these are gone
+                erased: NDArray[np.bool_] = stored & (self.contains(unique) == 0)
+                self._stored_before -= int(erased.sum())
         return erased[inverse]
 
     # Batches in flight.

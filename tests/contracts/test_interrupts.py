@@ -264,3 +264,28 @@ def test_an_interrupt_within_a_restore_leaves_no_table_at_the_cut_before(
         for name in "ab":
             assert (server.pull(name, KEYS[:8]) == 1).all() and server.num_rows(name) == 8
         assert server.learning_rates["a"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+def test_an_interrupt_behind_the_stores_erase_erases_in_every_tier(
+    tmp_path: Path, kind: str
+) -> None:
+    with Lab(kind, tmp_path).server(table()) as server:
+        server.assign("ads", KEYS, ones(600))
+        server.checkpoint()
+        tiers = server._tiers["ads"]
+        caches = [tier.cache for tier in tiers.caches.values()]
+        assert all(cache.contains(KEYS).any() for cache in caches)
+        store = tiers.store.store
+        tiers.store.store = Interrupting(store, "erase", 1, is_after=True)
+        with pytest.raises(KeyboardInterrupt):
+            server.erase("ads", KEYS)
+        tiers.store.store = store
+        assert not any(cache.contains(KEYS).any() for cache in caches)
+        assert server.num_rows("ads") == 0 == len(dump(server))
+        server.assign("ads", KEYS[:9], ones(9))
+        tiers.store.store = Interrupting(store, "erase", 1, is_after=False)
+        with pytest.raises(KeyboardInterrupt):
+            server.erase("ads", KEYS)
+        tiers.store.store = store
+        assert server.num_rows("ads") == 9 == len(dump(server))
