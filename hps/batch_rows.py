@@ -25,6 +25,8 @@ class BatchRows:
     too, but only `release` says when.
     """
 
+    plan: Any = None  # an interrupted __init__ is dropped as well
+
     def __init__(
         self,
         stack: TableStack,
@@ -35,7 +37,6 @@ class BatchRows:
         device: str = HOST,
     ) -> None:
         self._device = device
-        self.plan: Any = None
         self._stack = stack
         self._model = model
         self._pool = pool
@@ -46,9 +47,15 @@ class BatchRows:
         if is_on(keys, device):
             self._pinned_keys = keys
             self._pinned_at = (keys.data_ptr(), len(keys), keys._version)
-        self.plan = stack.pin(keys)
-        with lock:
-            stack.hold(self)
+        try:
+            with lock:
+                # Both before it holds anything: an interrupt, or an erase, may come at any time.
+                self.plan = stack.cache.make_plan(keys, stack.take_plan())
+                stack.hold(self)
+            stack.pin(self.plan)
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def table(self) -> str:
@@ -82,7 +89,7 @@ class BatchRows:
         if is_same:
             return True
         with self._lock:
-            return bool(self._held_plan().matches(keys))
+            return bool(self.held_plan().matches(keys))
 
     @property
     def is_released(self) -> bool:
@@ -108,7 +115,7 @@ class BatchRows:
         """
         num_rows, dim = self._num_occurrences, self._stack.layout.dim
         with self._lock:
-            plan = self._held_plan()
+            plan = self.held_plan()
             if out is not None:
                 self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
                 return out
@@ -133,9 +140,10 @@ class BatchRows:
             offsets, out = offsets.numpy(), out.numpy()
             weights = None if weights is None else weights.numpy()
         with self._lock:
-            self._stack.pool(self._held_plan(), offsets, weights, mean, out)
+            self._stack.pool(self.held_plan(), offsets, weights, mean, out)
 
-    def _held_plan(self) -> Any:
+    def held_plan(self) -> Any:
+        """The pinned plan; ConfigError after the release. Under the lock."""
         if self.plan is None:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
         return self.plan

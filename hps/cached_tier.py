@@ -22,20 +22,24 @@ The rules, by their names in the design:
     I4. A row that is on its way (PENDING) is read by nobody: who finds one waits for the turn,
         which comes once it is published, and looks again.
 
+An interrupt (Ctrl-C) may come between any two steps in Python. So turns and locks are native
+objects in `with` statements of the functions that use them, never inside a context manager written
+in Python, which an interrupt could leave half entered or half left.
+
 Order of locks: the server's updates, turns from the top tier down, the server's lock. Who holds the
 lock asks for nothing more.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hps import _C
 from hps.row_cache import PENDING, RowCache
 from hps.row_layout import Images, Keys, RowLayout
 from hps.tier_stats import CacheCounters
-from hps.turn import Turn
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -74,7 +78,7 @@ class CachedTier:
         self.below = below
         self.lock = lock
         self.rates = rates
-        self.turn = Turn()
+        self.turn = _C.Turn()
         self.counters = CacheCounters()
         self._idle_plans: list[Any] = []
         # The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
@@ -84,65 +88,66 @@ class CachedTier:
 
     # The phases.
 
-    @contextmanager
-    def reserving(self, plan: Any) -> Iterator[None]:
-        """The turn (I1); if anything is raised in it, the plan's slots and pins go back (I2)."""
-        with self.turn.held(), self.giving_back(plan):
-            yield
-
-    @contextmanager
-    def giving_back(self, plan: Any) -> Iterator[None]:
-        """Within the turn: if anything is raised, the plan's slots and pins go back (I2)."""
-        try:
-            yield
-        except BaseException:
-            with self.lock:
-                self.cache.abandon(plan)
-                self._moving = None
-            raise
-
-    def bring(self, plan: Any, first: int, count: int, source: RowSource | None = None) -> bool:
+    def bring(
+        self,
+        plan: Any,
+        first: int,
+        count: int,
+        visit: Callable[[], None] | None = None,
+        source: RowSource | None = None,
+    ) -> bool:
         """Pins unique keys [first, first + count) with their rows in place; False if refused.
 
-        Within `reserving`, and without the lock. If it raises, the slots are given back with the
-        rows they held; victims that were written below by then stand in both tiers.
+        Within the turn (I1), and without the lock. If anything is raised, here or in `visit`, the
+        slots are given back with the rows they held and no pin stays (I2); victims that were
+        written below by then stand in both tiers.
 
         Args:
+            visit: called under the lock once the rows are in place; then the pins are dropped.
             source: gives the missing rows; None fetches them from below, and counts.
         """
         cache = self.cache
-        with self.lock, self.counters:
-            cache.find(plan, first, count)
-            self._moving = plan
-            if not cache.reserve(plan):
+        try:
+            with self.lock, self.counters:
+                cache.find(plan, first, count)
+                self._moving = plan
+                if not cache.reserve(plan):
+                    self._moving = None
+                    return False
+                num_missing = plan.num_missing
+                victims, missing = cache.victims(plan), cache.missing_keys(plan)
+            if len(victims):
+                self.below.append(victims)
+            rows, found = (source or self.fetch_below)(missing)
+            with self.lock, self.counters:
+                cache.fill(plan, rows, found, self.rates[self.name], False)
                 self._moving = None
-                return False
-            num_missing = plan.num_missing
-            victims, missing = cache.victims(plan), cache.missing_keys(plan)
-        if len(victims):
-            self.below.append(victims)
-        rows, found = (source or self.fetch_below)(missing)
-        with self.lock, self.counters:
-            cache.fill(plan, rows, found, self.rates[self.name], False)
-            self._moving = None
-            if source is None:
-                window = plan.num_unique - first if count < 0 else count
-                self.counters.hits += window - num_missing
-                self.counters.misses += num_missing
+                if source is None:
+                    window = plan.num_unique - first if count < 0 else count
+                    self.counters.hits += window - num_missing
+                    self.counters.misses += num_missing
+                if visit is not None:
+                    visit()
+                    cache.release(plan)
+        except BaseException:
+            with self.lock:
+                cache.abandon(plan)
+                self._moving = None
+            raise
         return True
 
-    def pin_here(self, plan: Any, first: int, count: int) -> bool:
-        """Pins unique keys whose rows are all here, without the turn: no slot is taken.
+    def pin_here(self, plan: Any) -> bool:
+        """Pins a plan whose rows are all here, without the turn: no slot is taken.
 
         So whoever misses nothing waits for no other batch's fetch. Under the lock.
         """
         cache = self.cache
-        cache.find(plan, first, count)
+        cache.find(plan, 0, -1)
         if plan.num_missing or self.has_pending(plan) or not cache.reserve(plan):
             return False
         nothing: Images = np.empty((0, self.layout.row_bytes), np.uint8)
         cache.fill(plan, nothing, nothing[:, 0], self.rates[self.name], False)
-        self.counters.hits += plan.num_unique if count < 0 else count
+        self.counters.hits += plan.num_unique
         return True
 
     def has_pending(self, plan: Any) -> bool:
@@ -212,6 +217,21 @@ class CachedTier:
             stored[unknown] = self.below.contains(keys[unknown])
         return stored
 
+    def drop(self, keys: Keys) -> None:
+        """Drops distinct keys, none pinned, from here on down. Within `still`, under the lock.
+
+        Below first: if that refuses, the row here is still the truth. What an interrupt finds gone
+        below goes here as well: it may be clean, so that nothing would bring it back.
+        """
+        below = self.below.contains(keys)
+        is_done = False
+        try:
+            self.below.erase(keys)
+            is_done = True
+        finally:
+            gone = keys if is_done else keys[(below != 0) & (self.below.contains(keys) == 0)]
+            self.cache.erase(gone)
+
     def write_back(self) -> int:
         """Writes every dirty row down to the store; returns how many.
 
@@ -219,7 +239,7 @@ class CachedTier:
         """
         num_rows = cursor = 0
         while cursor >= 0:
-            with self.turn.held():
+            with self.turn:
                 piece = max(1, MAX_SCRATCH_BYTES // 8 // self.layout.row_bytes)
                 rows = self.scratch_rows(piece)
                 with self.lock, self.counters:
@@ -261,11 +281,13 @@ class CachedTier:
             if count:
                 yield rows[:count]
 
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """The turns of all tiers from here on down: nothing is on its way."""
-        with self.turn.held(), self.below.still():
-            yield
+    def turns(self) -> list[_C.Turn]:
+        """The turns of all tiers from here on down, in the order in which they are taken."""
+        return [self.turn, *self.below.turns()]
+
+    def still(self) -> _C.Turns:
+        """For a `with` block in which no row is on its way from here on down."""
+        return _C.Turns(self.turns())
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another cut. Within `still`."""

@@ -5,11 +5,11 @@ checkpoint.py (the dense side), the store.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hps import _C
 from hps import checkpoint as cut
 from hps.errors import ConfigError, StoreError
 
@@ -107,7 +107,7 @@ class CutVerbs:
             ConfigError: no such checkpoint; a pipeline is open; read-only server.
             CorruptionError: the checkpoint is damaged.
         """
-        with self._updates, self._still():
+        with self._updates, self._still(), self._lock:
             self._check_writable("restore")
             if self.num_open_pipelines or self.pins:
                 raise ConfigError(
@@ -118,17 +118,24 @@ class CutVerbs:
             extras = self._store.extras(tag)
             model, reader, rates = cut.decode_extras(extras)
             other_tables = cut.OtherTables.of(extras, self.tables)
+            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+
+            def follow() -> None:
+                """Brings all above the store to its cut; may be done twice."""
+                for stack in self._stacks.values():
+                    stack.restart()
+                self._other_tables = other_tables
+                self.learning_rates.update(known)
+                self._is_changed = False
+
             num_loads = self._store.num_loads
             try:
                 self._store.restore(tag)
-            finally:
-                if self._store.num_loads != num_loads:  # also if an interrupt came after it
-                    for stack in self._stacks.values():
-                        stack.restart()
-            self._other_tables = other_tables
-            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
-            self.learning_rates.update(known)
-            self._is_changed = False
+                follow()
+            except BaseException:
+                if self._store.num_loads != num_loads:  # an interrupt came after it
+                    follow()
+                raise
             return model, reader
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
@@ -198,13 +205,9 @@ class CutVerbs:
         store.compact(table)
         return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
 
-    @contextmanager
-    def _still(self) -> Iterator[None]:
-        """While it is held no row of any table moves between the tiers."""
-        with ExitStack() as turns:
-            for stack in self._stacks.values():
-                turns.enter_context(stack.still())
-            yield
+    def _still(self) -> _C.Turns:
+        """For a `with` block in which no row of any table moves between the tiers."""
+        return _C.Turns([turn for stack in self._stacks.values() for turn in stack.turns()])
 
     def _stack(self, table: str) -> "TableStack":
         stack = self._stacks.get(table)

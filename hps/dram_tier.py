@@ -10,8 +10,7 @@ write_back never waits for a pin. A row that no tier stores takes no slot.
 """
 
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,8 @@ class WarmRows:
     Made by `ParameterServer.warm`. Dropping the object releases it, too.
     """
 
+    _tier: "DramTier | None" = None  # an interrupted __init__ is dropped as well
+
     def __init__(self, tier: "DramTier | None") -> None:
         self.plans: list[Any] = []
         self._tier = tier
@@ -65,7 +66,8 @@ class WarmRows:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        if self._tier is not None and self.plans:
+            self.release()
 
 
 class DramTier(CachedTier):
@@ -81,17 +83,18 @@ class DramTier(CachedTier):
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
         self._warm: weakref.WeakSet[WarmRows] = weakref.WeakSet()
+        self._plan = self.take_plan()  # of who has the turn
 
     # The verbs of a tier that the cache above it uses; see hps.tier.TableTier.
 
     def fetch(self, keys: Keys, rows: Images, found: "Flags") -> None:
         """What the store has is put into slots here as far as there are any, else only read."""
-        with self._reserving() as plan:
+        with self.turn:
             with self.lock, self.counters:
                 is_here = self.cache.contains(keys) != 0  # nothing is on its way within the turn
                 here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
                 if len(here):
-                    self._read(plan, keys[here], rows, here)
+                    self._read(keys[here], rows, here)
                 # Rows that were warmed have been counted then.
                 self.counters.hits += 0 if self._warm else len(here)
                 self.counters.misses += len(away)
@@ -101,23 +104,23 @@ class DramTier(CachedTier):
                 stored = np.flatnonzero(came)
                 rows[away[stored]] = images[stored]
                 found[away[stored]] = 1
-                self._put(plan, keys[away[stored]], images[stored], is_newer=False)
+                self._put(keys[away[stored]], images[stored], is_newer=False)
 
     def append(self, rows: Images, *, takes_slots: bool = True) -> None:
         keys = self.layout.keys(rows)
-        with self._reserving() as plan:
+        with self.turn:
             rest: Indices = np.arange(len(keys))
             if takes_slots:
-                rest = self._put(plan, keys, rows, is_newer=True)
+                rest = self._put(keys, rows, is_newer=True)
             if not len(rest):
                 return
             with self.lock, self.counters:
                 is_here = self.cache.contains(keys[rest]) != 0
                 here, away = rest[is_here], rest[~is_here]
                 if len(here):
-                    self.cache.make_plan(keys[here], plan)
-                    self.cache.find(plan, 0, -1)
-                    self._write(plan, keys[here], rows[here])
+                    self.cache.make_plan(keys[here], self._plan)
+                    self.cache.find(self._plan, 0, -1)
+                    self._write(keys[here], rows[here])
             if len(away):
                 self.below.append(rows[away])
 
@@ -133,9 +136,9 @@ class DramTier(CachedTier):
                     )
 
     def erase(self, keys: Keys) -> "Flags":
-        below = self.below.erase(keys)
-        here = self.cache.erase(keys) & np.uint8(1)
-        return below | here
+        stored = self.contains(keys)
+        self.drop(keys)
+        return stored
 
     def num_rows(self) -> int:
         return self.below.num_rows()
@@ -146,15 +149,21 @@ class DramTier(CachedTier):
         """Brings those of the distinct keys that are stored here and pins them, as far as slots can
         be had."""
         warm = WarmRows(self)
-        with self.turn.held():
-            with self.lock:
-                is_stored = self.contains(keys) != 0
-            parts = [keys[is_stored]]
-            while parts:
-                part = parts.pop()
-                if len(part) and not self._warm_whole(part, warm) and len(part) > _SMALLEST_PIECE:
-                    middle = len(part) // 2
-                    parts += [part[:middle], part[middle:]]
+        try:
+            with self.turn:
+                with self.lock:
+                    self._warm.add(warm)
+                    is_stored = self.contains(keys) != 0
+                parts = [keys[is_stored]]
+                while parts:
+                    part = parts.pop()
+                    is_divisible = len(part) > _SMALLEST_PIECE
+                    if len(part) and not self._warm_whole(part, warm) and is_divisible:
+                        middle = len(part) // 2
+                        parts += [part[:middle], part[middle:]]
+        except BaseException:
+            warm.release()
+            raise
         return warm
 
     def cool(self, rows: WarmRows) -> None:
@@ -168,32 +177,18 @@ class DramTier(CachedTier):
     def _warm_whole(self, keys: Keys, warm: WarmRows) -> bool:
         """Within the turn: brings and pins all of the keys, or returns False."""
         with self.lock:
-            plan = self.cache.make_plan(keys, self.take_plan())
-        with self.giving_back(plan):
-            is_accepted = self.bring(plan, 0, -1)
-            with self.lock:
-                if is_accepted:
-                    warm.plans.append(plan)
-                    self._warm.add(warm)
-                else:
-                    self.keep_plan(plan)
-        return is_accepted
+            plan = self.take_plan()
+            warm.plans.append(plan)  # before it holds anything
+            self.cache.make_plan(keys, plan)
+        if self.bring(plan, 0, -1):
+            return True
+        with self.lock:
+            self.keep_plan(warm.plans.pop())
+        return False
 
     # How rows are put and read.
 
-    @contextmanager
-    def _reserving(self) -> Iterator[Any]:
-        """The turn, and a plan that is the caller's for as long."""
-        with self.lock:
-            plan = self.take_plan()
-        try:
-            with self.reserving(plan):
-                yield plan
-        finally:
-            with self.lock:
-                self.keep_plan(plan)
-
-    def _put(self, plan: Any, keys: Keys, images: Images, *, is_newer: bool) -> Indices:
+    def _put(self, keys: Keys, images: Images, *, is_newer: bool) -> Indices:
         """Puts rows into slots, piece by piece; returns the indices of those that got none.
 
         Args:
@@ -205,8 +200,7 @@ class DramTier(CachedTier):
         while spans:
             first, end = spans.pop()
             try:
-                with self.giving_back(plan):
-                    is_put = self._put_whole(plan, keys[first:end], images[first:end], is_newer)
+                is_put = self._put_whole(keys[first:end], images[first:end], is_newer)
             except StoreError:  # the disk is full: what lies in the slots cannot go down
                 refused += [np.arange(*span) for span in (*spans, (first, end))]
                 break
@@ -219,26 +213,25 @@ class DramTier(CachedTier):
                 spans += [(first, middle), (middle, end)]
         return np.concatenate(refused) if refused else np.empty(0, np.intp)
 
-    def _put_whole(self, plan: Any, keys: Keys, images: Images, is_newer: bool) -> bool:
+    def _put_whole(self, keys: Keys, images: Images, is_newer: bool) -> bool:
         def source(missing: Keys) -> tuple[Images, Images]:
             return images[_places(keys, missing)], np.ones(len(missing), np.uint8)
 
-        with self.lock:
-            self.cache.make_plan(keys, plan)
-        if not self.bring(plan, 0, -1, source):
-            return False
-        with self.lock, self.counters:
+        def visit() -> None:
             if is_newer:
-                self._write(plan, keys, images)
-            self.cache.release(plan)
-        return True
+                self._write(keys, images)
 
-    def _write(self, plan: Any, keys: Keys, images: Images) -> None:
-        """Sets the rows of a plan over exactly these keys, all here; dirty then."""
-        self.cache.write_rows(plan, images[_places(keys, plan.unique_keys)])
+        with self.lock:
+            self.cache.make_plan(keys, self._plan)
+        return self.bring(self._plan, 0, -1, visit, source)
 
-    def _read(self, plan: Any, keys: Keys, rows: Images, places: Indices) -> None:
+    def _write(self, keys: Keys, images: Images) -> None:
+        """Sets the rows of the plan, which is over exactly these keys, all here; dirty then."""
+        self.cache.write_rows(self._plan, images[_places(keys, self._plan.unique_keys)])
+
+    def _read(self, keys: Keys, rows: Images, places: Indices) -> None:
         """Copies the images of keys that are here to rows[places]."""
+        plan = self._plan
         self.cache.make_plan(keys, plan)
         self.cache.find(plan, 0, -1)
         images = np.empty((len(keys), self.layout.row_bytes), np.uint8)

@@ -5,6 +5,7 @@ asks whether anything is pending. Below it: `ParameterServer.apply`, which sums 
 each key.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,6 +59,9 @@ class PendingGradients:
         self._forwards: dict[str, dict[int, ForwardGradient]] = {}
         self._joined: dict[str, torch.Tensor] = {}
         self._spare: dict[str, torch.Tensor] = {}
+        # Forgets all gradients once they are applied; a builtin, so that no interrupt comes between
+        # the rows' change and it, after which a step would apply them twice.
+        self.forget_applied: Callable[[], None] = self._forwards.clear
 
     def next_order(self) -> int:
         """The place of a forward that starts now among all forwards of the server."""
@@ -129,8 +133,7 @@ class PendingGradients:
         """Forgets what is pending for a table."""
         self._joined.pop(table, None)
         for forward in self._forwards.pop(table, {}).values():
-            base = forward.grads._base
-            self._spare[table] = forward.grads if base is None else base
+            self._keep_memory(table, forward.grads)
 
     def drop_all(self) -> None:
         """Forgets everything pending."""
@@ -144,11 +147,21 @@ class PendingGradients:
                 if forward.rows is rows:
                     forward.rows = None
 
-    def finish_step(self) -> None:
-        """Drops everything and lets the open pipelines release the rows of the step."""
+    def finish_step(self, applied: Sequence[RowUpdate] = ()) -> None:
+        """Drops everything and lets the open pipelines release the rows of the step.
+
+        Args:
+            applied: the updates of the step, already forgotten; their memory is used again.
+        """
         self.drop_all()
+        self._joined.clear()
+        for update in applied:
+            self._keep_memory(update.table, update.grads)
         for listener in list(self.listeners):
             listener.step_finished()
+
+    def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
+        self._spare[table] = grads if grads._base is None else grads._base
 
 
 def pending_of(server: "ParameterServer") -> PendingGradients:

@@ -1,9 +1,10 @@
-"""ParameterServer: tables of embedding rows over DRAM and SSD, as one object with pull and push.
+"""ParameterServer: tables of embedding rows over a GPU, DRAM and SSD, as one object with pull and
+push.
 
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack
 for each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache
-a table and hands both to the stacks. Here arguments are checked and updates kept apart; cuts are
-taken in cut_verbs.py.
+a table, and a gpu_cache where there is to be one, and hands them to the stacks. Here arguments are
+checked and updates kept apart; cuts are taken in cut_verbs.py.
 """
 
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hps import _C
 from hps import checkpoint as cut
 from hps.arrays import (
     HOST,
@@ -33,7 +35,7 @@ from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, 
 from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier, WarmRows
-from hps.errors import ConfigError
+from hps.errors import CapacityError, ConfigError
 from hps.row_cache import ABSENT
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
@@ -185,8 +187,11 @@ class ParameterServer(CutVerbs):
         Raises:
             NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
             ConfigError: unknown table, wrong dtype or shape, read-only server.
+            CapacityError: batches in flight have all slots of a key pinned, and those that wait in
+                a pipeline gave none back; no row has changed.
             StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
-                those worked off before it are updated; the error's note says how many.
+                those worked off before it, or before an interrupt, are updated; the error's note
+                says how many.
         """
         with self._updates:
             stack = self._stack(table)
@@ -247,7 +252,7 @@ class ParameterServer(CutVerbs):
             return like(stack.erase(array), keys)
 
     def num_rows(self, table: str) -> int:
-        """Stored rows of a table over both tiers; exact."""
+        """Stored rows of a table over all tiers, each counted once; exact."""
         with self._lock:
             return self._stack(table).num_rows
 
@@ -340,10 +345,17 @@ class ParameterServer(CutVerbs):
         """True if this server pinned these rows; another one may have a table of that name."""
         return rows.belongs_to(self._stacks)
 
-    def apply(self, updates: Sequence[RowUpdate]) -> None:
+    def apply(
+        self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
+    ) -> None:
         """One optimizer step of several tables: all of them or, if a gradient is bad, none.
 
-        Several updates of one table are summed as one, in their order.
+        Several updates of one table are summed as one, in their order. Where the tiers are native
+        no interrupt comes between two tables; one on a CUDA device may.
+
+        Args:
+            updates: of each table.
+            applied: called right after, with no interrupt in between if it is a builtin.
 
         Raises:
             NonFiniteError: a sum is NaN or infinite; no row of any table has changed. On a GPU it
@@ -365,13 +377,12 @@ class ParameterServer(CutVerbs):
                 for stack in self._stacks.values():
                     stack.raise_failed(wait=False)
                 with self._lock:  # one moment for whoever reads meanwhile
-                    for stack, rows, grads in work if len(work) > 1 else ():
-                        stack.sum_gradients(rows.plan, grads)
                     for stack, rows, grads in work:
-                        if len(work) > 1:
-                            stack.apply(rows.plan)
-                        else:
-                            stack.push_pinned(rows.plan, grads)
+                        stack.sum_gradients(rows.held_plan(), grads)
+                    calls = [stack.applying(rows.held_plan()) for stack, rows, _ in work]
+                    seconds = _C.call_all([*calls, *([applied] if applied else [])])
+                    for (stack, _, _), spent in zip(work, seconds, strict=False):
+                        stack.counters.seconds += spent
             finally:
                 for rows in held:
                     rows.release()
@@ -394,8 +405,26 @@ class ParameterServer(CutVerbs):
                     f"other keys or of another server; pass rows=None to have them looked up"
                 )
             return rows, grads[0]
-        held.append(self.pin(table, joined(keys)))
+        held.append(self._pin_now(table, joined(keys)))
         return held[-1], joined(grads)
+
+    def _pin_now(self, table: str, keys: Any) -> BatchRows:
+        """pin() for the training loop, which batches that wait ahead of it make room for."""
+        while True:
+            try:
+                return self.pin(table, keys)
+            except CapacityError:
+                if not self._make_room():
+                    raise
+
+    def _make_room(self) -> bool:
+        """Has open pipelines release batches that are not handed out yet; True if one did.
+
+        Not under the lock or with a turn: a pipeline's thread may want them before it gives way.
+        """
+        pending = self.pending_gradients
+        listeners = [] if pending is None else list(pending.listeners)
+        return any([listener.give_back_ahead() for listener in listeners])
 
     # Lifetime.
 
@@ -444,9 +473,11 @@ class ParameterServer(CutVerbs):
         lock, rates = self._lock, self.learning_rates
         if gpu_cache is None:
             stack = TableStack(table, dram_cache, store, lock, rates)
+            stack.make_room = self._make_room
             return TableTiers(stack, {"dram_cache": stack}, store)
         dram = DramTier(table, dram_cache, store, lock, rates)
         stack = TableStack(table, gpu_cache, dram, lock, rates, "gpu_cache")
+        stack.make_room = self._make_room
         return TableTiers(stack, {"gpu_cache": stack, "dram_cache": dram}, store, dram)
 
     def _find_other_tables(self) -> cut.OtherTables:

@@ -98,6 +98,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Applies what is pending: once a key, all tables or none; then nothing is pending.
 
+        Also if an interrupt ends it: then all is applied and nothing pending, or the contrary.
+
         Args:
             closure: evaluated first, with gradients on; its value is returned.
 
@@ -117,13 +119,14 @@ class RowOptimizer(torch.optim.Optimizer):
             return loss
         self._set_learning_rates()
         self._unscale()
+        updates = self._pending.updates()
         try:
-            if not self._pending.is_empty:
-                self._server.apply(self._pending.updates())
+            if updates:
+                self._server.apply(updates, self._pending.forget_applied)
         except NonFiniteError:
             self._forget_scaler()
             raise
-        self._pending.finish_step()
+        self._pending.finish_step(updates)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -5,13 +5,13 @@ store.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hps import _C
 from hps.row_layout import Images, Keys
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class StoreTable:
     def scan(self, batch_rows: int) -> Iterator[Images]:
         return self.store.scan(self.name, batch_rows)
 
-    def still(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def turns(self) -> list[_C.Turn]:
+        return []
 
     def restart(self) -> None:
         """Nothing is cached here."""

@@ -12,6 +12,7 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
+_DONE = "were done"
+_MAX_PINS = 255  # of one slot
 _BUDGETS = {"dram_cache": "DramCacheConfig.bytes", "gpu_cache": "GpuCacheConfig.bytes"}
 
 
@@ -49,6 +52,8 @@ class TableStack(CachedTier):
         self.tier = tier
         # A device tells of a gradient that is not finite when asked, not at once.
         self._failed_key: Callable[[bool], int | None] | None = getattr(cache, "failed_key", None)
+        # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
+        self.make_room: Callable[[], bool] = lambda: False
         self.version = 0  # grows with every mutation; an iteration notices
         self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
@@ -69,7 +74,8 @@ class TableStack(CachedTier):
                 return
             plan = self._lend_plan()
         try:
-            self._each_piece(plan, lambda: self.cache.gather(plan, out), _READ_THROUGH_KEYS)
+            gather = partial(self.cache.gather, plan, out)
+            self._in_pieces(plan, partial(self._work, plan, gather), _DONE, _READ_THROUGH_KEYS)
         except (CapacityError, StoreError):
             # No slot can be had: all are pinned, or the disk is full and no victim can go down.
             self._read_through(keys, out)
@@ -97,15 +103,15 @@ class TableStack(CachedTier):
             if not is_whole:
                 cache.make_plan(keys, plan)
                 cache.find(plan, 0, -1)
-                is_whole = plan.num_missing == 0
+                is_whole = plan.num_missing == 0 and not self.has_pending(plan)
                 self.counters.hits += plan.num_unique if is_whole else 0
-            if is_whole and not self.has_pending(plan):
-                self._push_whole(plan, grads, lr)
+            if is_whole:
+                self._refuse_non_finite(plan, cache.push(plan, grads, lr))
                 return
             self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
             plan = self._lend_plan()
         try:
-            self._each_piece(plan, lambda: self._apply(plan, lr))
+            self._update(plan, lambda: self._apply(plan, lr))
         finally:
             self._take_back(plan)
 
@@ -127,39 +133,33 @@ class TableStack(CachedTier):
                     )
             self.below.refuse_pinned(unique)
             self.version += 1
-            # Below first: if that refuses, the row above is still the truth.
-            below = self.below.erase(unique) != 0
-            erased: NDArray[np.bool_] = below | ((self.cache.erase(unique) & 1) != 0)
-            self._stored_before -= int(erased.sum())
+            stored = self.contains(unique) != 0
+            try:
+                self.drop(unique)
+            finally:  # whatever was raised, these are gone
+                erased: NDArray[np.bool_] = stored & (self.contains(unique) == 0)
+                self._stored_before -= int(erased.sum())
         return erased[inverse]
 
     # Batches in flight.
 
-    def pin(self, keys: Keys) -> Any:
-        """The plan of keys [L], every row in its slot and pinned until `unpin`.
+    def pin(self, plan: Any) -> None:
+        """Pins every row of a plan in its slot until `unpin`; also after an interrupt.
 
         Raises:
             CapacityError: the batch cannot be held at once.
         """
         with self.lock, self.counters:
-            plan = self.cache.make_plan(keys, self.take_plan())
-            if self.is_moving:
-                try:
-                    if self.pin_here(plan, 0, -1):
-                        return plan
-                except BaseException:
-                    self.cache.abandon(plan)
-                    raise
-        with self.reserving(plan):
-            if self.bring(plan, 0, -1):
-                return plan
-        with self.lock:
-            error = self._capacity_error(plan.num_unique)
-            self.keep_plan(plan)
-        raise error
+            if self.turn.num_asking and self.pin_here(plan):
+                return
+        with self.turn:
+            is_accepted = self.bring(plan, 0, -1)
+        if not is_accepted:
+            with self.lock:
+                raise self._capacity_error(plan.unique_keys)
 
     def hold(self, rows: "BatchRows") -> None:
-        """Notes that `rows` holds pins, for erase to look at. Under the lock."""
+        """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         self._pinned.add(rows)
 
     def unpin(self, plan: Any) -> None:
@@ -172,16 +172,11 @@ class TableStack(CachedTier):
             culprit = self.cache.sum_gradients(plan, grads)
         self._refuse_non_finite(plan, culprit)
 
-    def apply(self, plan: Any) -> None:
-        """The optimizer once a key of a pinned plan, with the plan's sums. Under the lock."""
-        with self.counters:
-            self._apply(plan, self.rates[self.name])
-
-    def push_pinned(self, plan: Any, grads: Floats) -> None:
-        """sum_gradients and apply in one native call, on a pinned plan. Under the lock."""
+    def applying(self, plan: Any) -> Callable[[], None]:
+        """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
+        native cache it is one native call. Under the lock."""
         self.version += 1
-        with self.counters:
-            self._push_whole(plan, grads, self.rates[self.name])
+        return partial(self.cache.apply, plan, float(self.rates[self.name]))
 
     def gather(self, plan: Any, out: Floats) -> None:
         """Embeddings of a pinned plan to all their positions in out [L, D]. Under the lock."""
@@ -254,57 +249,80 @@ class TableStack(CachedTier):
             update(plan)
 
         try:
-            self._each_piece(plan, visit)
+            self._update(plan, visit)
         finally:
             self._take_back(plan)
 
-    def _each_piece(self, plan: Any, visit: Callable[[], None], smallest: int = 1) -> None:
-        """Pins the plan's unique keys piece by piece and calls visit() on each window.
+    def _update(self, plan: Any, visit: Callable[[], None]) -> None:
+        """Pins the plan's unique keys, at once or piece by piece, and changes the rows in visit().
 
-        A refused piece is halved, an accepted one lets the next be twice as long. CapacityError
-        when `smallest` keys are refused. Whatever is raised (also by an interrupt between two
-        native calls), no pin stays, and a note says how many keys were done.
+        If pins leave no slot for a key, CapacityError comes before a row has changed: every key is
+        seen to find one first. (Pins that another thread takes after that may still stop it.)
         """
-        cache = self.cache
         with self.lock:
             num_unique = plan.num_unique
-        largest = min(cache.capacity_rows, max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes))
+        if num_unique <= self._largest_piece and self._work(plan, visit, 0, num_unique):
+            return
+        self._in_pieces(plan, partial(self._has_room, plan), "could be done; no row has changed")
+        self._in_pieces(plan, partial(self._work, plan, visit), _DONE)
+
+    @property
+    def _largest_piece(self) -> int:
+        return min(self.cache.capacity_rows, max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes))
+
+    def _work(self, plan: Any, visit: Callable[[], None], first: int, count: int) -> bool:
+        """visit() on one window, pinned for as long; False if it was refused."""
+        with self.turn:
+            return self.bring(plan, first, count, visit)
+
+    def _has_room(self, plan: Any, first: int, count: int) -> bool:
+        """True if a window could be pinned now; no row moves."""
+        with self.turn, self.lock, self.counters:
+            try:
+                self.cache.find(plan, first, count)
+                return self.cache.reserve(plan)
+            finally:
+                self.cache.abandon(plan)
+
+    def _in_pieces(
+        self, plan: Any, do: Callable[[int, int], bool], done: str, smallest: int = 1
+    ) -> None:
+        """Calls do(first, count) on window after window of the plan, until it has done all keys.
+
+        A refused piece is halved, an accepted one lets the next be twice as long. When `smallest`
+        keys are refused it asks for room (if they are but one), then raises CapacityError.
+        A note on whatever is raised says how many keys were (or could be) `done`.
+        """
+        with self.lock:
+            num_unique = plan.num_unique
+        largest = self._largest_piece
         first, count = 0, largest
         try:
             while first < num_unique:
                 count = min(count, num_unique - first)
-                with self.reserving(plan):
-                    is_accepted = self.bring(plan, first, count)
-                    if is_accepted:
-                        with self.lock, self.counters:
-                            visit()
-                            first += count
-                            cache.release(plan)
-                if is_accepted:
+                if do(first, count):
+                    first += count
                     count = min(2 * count, largest)
                 elif count > smallest:
                     count = (count + 1) // 2
-                else:
+                elif smallest > 1 or not self.make_room():
                     with self.lock:
-                        raise self._capacity_error(count)
+                        raise self._capacity_error(plan.unique_keys[first : first + count])
         except BaseException as error:
             if first:
-                error.add_note(f"the first {first} of {num_unique} keys of this call were done")
+                error.add_note(f"the first {first} of {num_unique} keys of this call {done}")
             raise
 
     def _apply(self, plan: Any, lr: float) -> None:
         self.version += 1
         self.cache.apply(plan, lr)
 
-    def _push_whole(self, plan: Any, grads: Floats, lr: float) -> None:
-        self._refuse_non_finite(plan, self.cache.push(plan, grads, lr))
-
     def _read_through(self, keys: Keys, out: Floats) -> None:
         """Embeddings of keys [L] into out [L, D] without taking a slot: the disk is full, or every
         slot is pinned."""
         unique, inverse = np.unique(on_host(keys), return_inverse=True)
         weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
-        with self.turn.held():
+        with self.turn:
             with self.lock, self.counters:
                 is_here = self.cache.contains(unique) != 0
                 here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
@@ -323,7 +341,8 @@ class TableStack(CachedTier):
                 rows, found = self.fetch_below(unique[idx])
                 stored = np.flatnonzero(found)
                 weights[idx[stored]] = self.layout.weights(rows)[stored]
-        self.rows_read_through += len(away)
+            with self.lock:
+                self.rows_read_through += len(away)
         put_rows(weights, inverse, out)
 
     def _refuse_non_finite(self, plan: Any, culprit: int) -> None:
@@ -337,9 +356,22 @@ class TableStack(CachedTier):
             "does"
         )
 
-    def _capacity_error(self, num_keys: int) -> CapacityError:
+    def _capacity_error(self, keys: Keys) -> CapacityError:
+        """For distinct keys that were refused. Under the lock."""
+        refused = f"table {self.name!r}: {len(keys)} distinct keys cannot be pinned at once: "
+        cache, keys = self.cache, on_host(keys)
+        plan = cache.make_plan(keys[cache.contains(keys) != 0], self.take_plan())
+        cache.find(plan, 0, -1)
+        is_room_missing = cache.reserve(plan)  # all are here, so that it takes no slot
+        cache.abandon(plan)
+        self.keep_plan(plan)
+        if not is_room_missing:
+            return CapacityError(
+                f"{refused}one of them is pinned {_MAX_PINS} times already, which is the most; "
+                f"lower accumulate or depth, so that fewer batches with it are in flight"
+            )
         return CapacityError(
-            f"table {self.name!r}: {num_keys} distinct keys cannot be pinned at once: the "
-            f"{self.tier} has {self.cache.capacity_rows} slots and {self.cache.pins} pins on them; "
-            f"raise {_BUDGETS[self.tier]} or the table's share, or make batches smaller"
+            f"{refused}the {self.tier} has {cache.capacity_rows} slots and {cache.pins} pins on "
+            f"them; raise {_BUDGETS[self.tier]} or the table's share, make batches smaller, or "
+            f"lower the depth or accumulate of a pipeline"
         )

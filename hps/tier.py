@@ -8,11 +8,12 @@ handles a whole batch and lets other threads run meanwhile.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from hps import _C
 
 Rows = npt.NDArray[np.uint8]
 Keys = npt.NDArray[np.uint64]
@@ -109,8 +110,8 @@ class TableTier(Protocol):
     def scan(self, batch_rows: int) -> Iterator[Rows]:
         """Every stored row once, its newest image; between two pieces rows may move, not change."""
 
-    def still(self) -> AbstractContextManager[Any]:
-        """While it is held no row moves between the tiers from here on down."""
+    def turns(self) -> list[_C.Turn]:
+        """While all of these are had (`still`) no row moves between the tiers from here on down."""
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another cut; within `still`."""

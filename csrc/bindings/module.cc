@@ -27,4 +27,5 @@ NB_MODULE(_C, module) {
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindReader(module);
   hps::BindSsdStore(module);
+  hps::BindTurn(module);
 }

@@ -235,3 +235,57 @@ def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_cut_before(lab: Lab)
             server.restore("old")
         server._store = store
         assert dump(server) == rows and server.num_rows("ads") == 8
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("struck", ["a", "b"])
+def test_an_interrupt_within_a_restore_leaves_no_table_at_the_cut_before(
+    lab: Lab, struck: str, is_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.server(table(name="a"), table(name="b")) as server:
+        for name in "ab":
+            server.assign(name, KEYS[:8], ones(8))
+        server.checkpoint("old")
+        server.learning_rates["a"] = 0.25
+        for name in "ab":
+            server.assign(name, KEYS[:9], 2 * ones(9))
+        stack = server._stack(struck)
+        restart = stack.restart
+
+        def interrupt() -> None:
+            monkeypatch.undo()
+            if is_after:
+                restart()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(stack, "restart", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            server.restore("old")
+        for name in "ab":
+            assert (server.pull(name, KEYS[:8]) == 1).all() and server.num_rows(name) == 8
+        assert server.learning_rates["a"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+def test_an_interrupt_behind_the_stores_erase_erases_in_every_tier(
+    tmp_path: Path, kind: str
+) -> None:
+    with Lab(kind, tmp_path).server(table()) as server:
+        server.assign("ads", KEYS, ones(600))
+        server.checkpoint()
+        tiers = server._tiers["ads"]
+        caches = [tier.cache for tier in tiers.caches.values()]
+        assert all(cache.contains(KEYS).any() for cache in caches)
+        store = tiers.store.store
+        tiers.store.store = Interrupting(store, "erase", 1, is_after=True)
+        with pytest.raises(KeyboardInterrupt):
+            server.erase("ads", KEYS)
+        tiers.store.store = store
+        assert not any(cache.contains(KEYS).any() for cache in caches)
+        assert server.num_rows("ads") == 0 == len(dump(server))
+        server.assign("ads", KEYS[:9], ones(9))
+        tiers.store.store = Interrupting(store, "erase", 1, is_after=False)
+        with pytest.raises(KeyboardInterrupt):
+            server.erase("ads", KEYS)
+        tiers.store.store = store
+        assert server.num_rows("ads") == 9 == len(dump(server))

@@ -249,6 +249,28 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
         assert not server.contains("ads", victims).any()
 
 
+def test_erase_knows_a_batch_from_the_moment_in_which_it_is_pinned(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.server(table()) as server:
+        filled(server)
+        stack, mine = server._stack("ads"), here(server)[-1:]
+        before, pin = dump(server), stack.pin
+
+        def pin_then_erase(plan: Any) -> None:
+            pin(plan)
+            with pytest.raises(hps.ConfigError, match="nothing was erased"):
+                server.erase("ads", mine)
+
+        monkeypatch.setattr(stack, "pin", pin_then_erase)
+        server.pin("ads", mine).release()
+        monkeypatch.undo()
+        count = evictions(server)
+        server.pull("ads", KEYS)
+        assert evictions(server) > count
+        assert dump(server) == before and server.num_rows("ads") == 700
+
+
 @pytest.mark.parametrize("name", ["append", "fetch"])
 @pytest.mark.parametrize("error", [hps.StoreError(28, "no space"), KeyboardInterrupt()])
 def test_a_batch_that_fails_on_the_way_gives_everything_back(
@@ -295,7 +317,7 @@ def test_batches_reserve_in_the_order_in_which_they_ask(lab: Lab) -> None:
             calls = []
             for number in range(4):
                 calls.append(Call(lambda number=number: bring(number)))
-                wait_until(lambda number=number: len(turn._tickets) == number + 1)
+                wait_until(lambda number=number: turn.num_asking == number + 1)
             store.gate.set()
             for call in calls:
                 call.result()

@@ -133,6 +133,29 @@ def test_without_a_second_cache_warm_does_nothing(tmp_path: Path) -> None:
             server.warm("nope", KEYS)
 
 
+def test_rows_warmed_before_a_failure_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lab("gpu", tmp_path).server(table()) as server:
+        _, dram, store = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        fetch, pins = store.fetch, []
+
+        def fail(*arguments: Any) -> None:
+            pins.append(server.pins)
+            if server.pins:
+                raise hps.CorruptionError("a bad record")
+            fetch(*arguments)
+
+        away = KEYS[dram.cache.contains(KEYS) == 0]
+        monkeypatch.setattr(store, "fetch", fail)
+        with pytest.raises(hps.CorruptionError) as kept:
+            dram.warm(away)
+        monkeypatch.undo()
+        assert pins[-1] > 0 == server.pins and kept.value.__traceback__ is not None
+
+
 def test_a_full_disk_below_two_caches_loses_nothing(tmp_path: Path) -> None:
     lab = Lab("three_twins", tmp_path)
     with lab.server(table()) as server:

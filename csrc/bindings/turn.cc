@@ -1,0 +1,135 @@
+// hps._C.Turn, Turns, call_all: what Python code cannot do because an interrupt (Ctrl-C) may come
+// between any two of its steps.
+//
+// Python asks for signals between bytecodes, never inside a native call. So a `with` block over a
+// native object has what it took from its first step on, and gives it back whatever is raised;
+// one over a Python object, or over a generator, may be torn while it takes or gives.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hps {
+namespace {
+
+// A waiter looks for signals so often.
+constexpr std::chrono::milliseconds kSignalPeriod{50};
+
+// A mutex that is had in the order of asking, by no thread twice. Waiting lets other Python threads
+// run and ends with an interrupt.
+class Turn {
+ public:
+  void Take() {
+    const uint64_t ticket = Ask();
+    while (!IsFirst(ticket)) {
+      {
+        nb::gil_scoped_release unlocked;
+        std::unique_lock<std::mutex> hold(mutex_);
+        changed_.wait_for(hold, kSignalPeriod, [&] { return line_.front() == ticket; });
+      }
+      if (PyErr_CheckSignals() != 0) {
+        Leave(ticket);
+        throw nb::python_error();
+      }
+    }
+  }
+
+  void Give() {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    line_.pop_front();
+    changed_.notify_all();
+  }
+
+  // Who has the turn, and who waits for it.
+  size_t num_asking() const {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    return line_.size();
+  }
+
+ private:
+  uint64_t Ask() {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    line_.push_back(next_ticket_);
+    return next_ticket_++;
+  }
+  bool IsFirst(uint64_t ticket) const {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    return line_.front() == ticket;
+  }
+  void Leave(uint64_t ticket) {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    line_.erase(std::find(line_.begin(), line_.end(), ticket));
+    changed_.notify_all();
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<uint64_t> line_;  // the first one has the turn
+  uint64_t next_ticket_ = 0;
+};
+
+// Several turns as one, taken in their order.
+class Turns {
+ public:
+  explicit Turns(std::vector<Turn*> turns) : turns_(std::move(turns)) {}
+  void Take() {
+    size_t taken = 0;
+    try {
+      for (; taken < turns_.size(); ++taken) turns_[taken]->Take();
+    } catch (...) {  // nanobind's own: an interrupt
+      GiveFirst(taken);
+      throw;
+    }
+  }
+  void Give() { GiveFirst(turns_.size()); }
+
+ private:
+  void GiveFirst(size_t count) {
+    while (count > 0) turns_[--count]->Give();
+  }
+  std::vector<Turn*> turns_;
+};
+
+template <typename T>
+void BindWith(nb::class_<T>* cls) {
+  cls->def("__enter__", [](T& turn) { turn.Take(); });
+  cls->def("__exit__", [](T& turn, const nb::args&) { turn.Give(); });
+}
+
+// Calls each, in order; returns the seconds that each took. What one raises ends it.
+std::vector<double> CallAll(const nb::list& calls) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const auto start = Clock::now();
+    calls[i]();
+    seconds[i] = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return seconds;
+}
+
+}  // namespace
+
+void BindTurn(nb::module_& module) {
+  nb::class_<Turn> turn(module, "Turn");
+  turn.def(nb::init<>()).def_prop_ro("num_asking", &Turn::num_asking);
+  BindWith(&turn);
+  nb::class_<Turns> turns(module, "Turns");
+  turns.def(nb::init<std::vector<Turn*>>(), "turns"_a, nb::keep_alive<1, 2>());
+  BindWith(&turns);
+  module.def("call_all", &CallAll, "calls"_a);
+}
+
+}  // namespace hps
