@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps/pipeline/{clock,trace,bound}.py, hps/train/depth
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,13 +116,17 @@ def test_trace_is_bounded_and_its_file_must_be_writable(tmp_path: Path) -> None:
 
 
 class _Rewindable:
-    """A log that notes where it was put back to."""
+    """A log that notes where it was put back to, and that its third batch is asked for."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, Any] | None = None
+        self.is_third_asked = threading.Event()
 
     def __iter__(self) -> Iterator[hps.Batch]:
-        return slow_log(60, 0.0)
+        for number, batch in enumerate(slow_log(60, 0.0)):
+            if number == 2:
+                self.is_third_asked.set()
+            yield batch
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaded = state
@@ -136,6 +141,7 @@ def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_p
             hps.Pipeline(log, server, 2, trace=trace) as batches,
         ):
             next(batches)
+            assert log.is_third_asked.wait(30)
             trace.close()
             next(batches)
         assert log.loaded == {"batch": 2} and server.pins == 0 and server.num_open_pipelines == 0
