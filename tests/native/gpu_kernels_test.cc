@@ -106,8 +106,9 @@ void TestSlotsPast32BitsAreFoundFilledAndUpdated() {
   for (uint64_t i = 0; i < 40; ++i) keys.push_back(FarTable::KeyOf(i % 30));
   HPS_CHECK(PlaceOfKey(far.cache, keys[0]).first == FarTable::kBucket);
   GpuPlan plan;
-  plan.SetKeys(keys.data(), 40);
+  uint64_t* own_keys = plan.SetSize(40);
   const DeduplicateArgs unique = {plan.batch()};
+  lanes.share(keys.data(), unique.batch, own_keys, plan.shares());
   lanes.one(40, [=](auto group, int64_t i) { PlaceKeyOne(group, unique, i); });
   lanes.one(40, [=](auto group, int64_t i) { FlagFirstOne(group, unique, i); });
   SumUp(unique.batch.first_ranks, 40);
