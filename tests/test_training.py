@@ -307,8 +307,14 @@ def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> N
     assert json.loads(captured.out)["checkpoint"] == 1 and "logloss" in captured.err
 
 
-def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:
-    assert train(options(tmp_path, resume=True))["examples"] == 2000
+def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path, capsys: Any) -> None:
+    log = str(options(tmp_path).data[0])
+    for store, examples in (("store", "2,000"), ("store", "nothing left")):
+        arguments = parse("train", log, "--store", str(tmp_path / store), "--resume")
+        assert arguments.run(arguments) == 0
+        captured = capsys.readouterr()
+        assert examples in captured.out
+        assert ("to resume; training starts from" in captured.err) == (examples == "2,000")
 
 
 def test_reduced_precision_trains(tmp_path: Path) -> None:

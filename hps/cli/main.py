@@ -86,13 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hps: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("hps: interrupted", file=sys.stderr)
+        kept = "; --resume goes on from the newest checkpoint" if command == "train" else ""
+        print(f"hps: interrupted{kept}", file=sys.stderr)
         return 130
 
 
 def _one_line(error: HpsError) -> str:
     notes = getattr(error, "__notes__", ())
-    return " ".join(" ".join((str(error), *notes)).split())
+    return " ".join("; ".join((str(error), *notes)).split())
 
 
 if __name__ == "__main__":

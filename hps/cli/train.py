@@ -4,6 +4,7 @@ Above it: `hps.cli.main`. Below it: `hps.train`.
 """
 
 import argparse
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say; returns the exit status."""
     let_idle_threads_sleep()
+    from hps.ssd_store import engine_of
     from hps.train import TrainOptions, train  # torch takes its time to import
     from hps.train.progress import Progress
     from hps.train.report import format_stages, format_table
@@ -35,6 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     out = stream_for_people(arguments.json)
     values = vars(arguments)
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
+    if options.resume and engine_of(Path(options.store)) is None:
+        print(
+            f"hps: there is no store in {options.store} to resume; training starts from the "
+            "beginning",
+            file=sys.stderr,
+        )
     figures = train(options, Progress(arguments.progress_seconds))
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
@@ -143,6 +151,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--progress-seconds", type=float, default=2.0, help="between live lines; 0: none"
     )
     group.add_argument(
-        "--no-digest", dest="digest", action="store_false", help="skip the tables' digests"
+        "--no-digest",
+        dest="digest",
+        action="store_false",
+        help="leave out the tables' digests, which read every row (digests: %(default)s)",
     )
     group.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")

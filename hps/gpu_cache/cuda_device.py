@@ -163,7 +163,8 @@ def _require_cupy(name: str) -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             f"GpuCacheConfig.device={name!r} needs CuPy, which launches the kernels "
-            f"({error}); install it with: pip install 'hps-ctr[cuda]'"
+            f"({error}), and a GPU; with one, pip install 'hps-ctr[cuda]'; without one, "
+            "device='cpu' runs the same cache on the host"
         ) from error
     module: ModuleType = cupy
     return module

@@ -150,7 +150,7 @@ class TrainOptions:
         if self.dropout >= 1:
             raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
         if self.depth != AUTO:
-            require_whole('depth: if not "auto"', self.depth, 0, MAX_DEPTH)
+            require_whole(f"depth ({AUTO!r} chooses)", self.depth, 0, MAX_DEPTH)
         require_whole("lookahead", self.lookahead, 0, MAX_LOOKAHEAD)
         if self.new_data and not self.resume:
             raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
