@@ -101,7 +101,7 @@ class ImpatientPipeline(hps.Pipeline):
 
 class _GraspingWork(StageWork):
     def pin(self, prepared: Prepared) -> None:
-        kept = self.__dict__.setdefault("kept", [])
+        kept = self._server.__dict__.setdefault("kept", [])  # for longer than the pipeline
         kept.append({})
         for table, ids in prepared.batch.features.items():
             kept[-1][table] = self._server.pin(table, ids.keys_L)

@@ -19,6 +19,6 @@ def test_sound_cases_hold_and_meet_what_they_need() -> None:
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_planted_fault_is_found_by_a_series(plant: str) -> None:
-    report = run_overlaps(fresh_seed(), 60, plant=plant)
+    report = run_overlaps(fresh_seed(), 200, plant=plant)  # to the first find
     assert report.violations != []
     print(f"after {report.runs}: {report.violations[0]}")
