@@ -77,7 +77,10 @@ class BatchRows:
             and is_on(keys, self._device)
             and self._pinned_at == (keys.data_ptr(), len(keys), keys._version)
         )
-        return is_same or bool(self.plan.matches(keys))
+        if is_same:
+            return True
+        with self._lock:
+            return bool(self._held_plan().matches(keys))
 
     @property
     def is_released(self) -> bool:

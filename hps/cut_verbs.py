@@ -61,7 +61,7 @@ class CutVerbs:
         Raises:
             ConfigError: a bad tag, or a model or reader that could not be read back; read-only
             server. StoreError: disk full or an I/O error; the checkpoint before it stays the
-            newest.
+            newest. NonFiniteError: on a GPU, of the last step; see `apply`.
         """
         with self._updates:
             self._check_writable("checkpoint")

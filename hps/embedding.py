@@ -101,6 +101,11 @@ class SparseEmbedding(nn.Module):
             copy.__dict__[name] = shared[name] if name in shared else deepcopy(value, memo)
         return copy
 
+    @property
+    def device(self) -> str:
+        """Where the output lies, as torch names it."""
+        return self._server.device
+
     def extra_repr(self) -> str:
         return f"table={self.table!r}, dim={self.dim}, pooling={self.pooling!r}"
 

@@ -57,7 +57,7 @@ class TableStack(CachedTier):
 
     @property
     def num_rows(self) -> int:
-        """Stored rows over all tiers."""
+        """Stored rows over all tiers. Under the lock."""
         return self._stored_before + self.cache.num_created
 
     # Verbs of the server.
@@ -76,9 +76,8 @@ class TableStack(CachedTier):
         finally:
             self._take_back(plan)
 
-    def create(self, keys: Keys, out: Floats) -> int:
-        """As pull, and stores the keys that nobody stored; returns how many."""
-        before = self.cache.num_created
+    def create(self, keys: Keys, out: Floats) -> None:
+        """As pull, and stores the keys that nobody stored."""
         lr = self.rates[self.name]
 
         def visit(plan: Any) -> None:
@@ -86,7 +85,6 @@ class TableStack(CachedTier):
             self.cache.gather(plan, out)
 
         self._update_pieces(keys, visit)
-        return self.cache.num_created - before
 
     def push(self, keys: Keys, grads: Floats) -> None:
         """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad."""
@@ -268,7 +266,8 @@ class TableStack(CachedTier):
         native calls), no pin stays, and a note says how many keys were done.
         """
         cache = self.cache
-        num_unique = plan.num_unique
+        with self.lock:
+            num_unique = plan.num_unique
         largest = min(cache.capacity_rows, max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes))
         first, count = 0, largest
         try:
@@ -286,7 +285,8 @@ class TableStack(CachedTier):
                 elif count > smallest:
                     count = (count + 1) // 2
                 else:
-                    raise self._capacity_error(count)
+                    with self.lock:
+                        raise self._capacity_error(count)
         except BaseException as error:
             if first:
                 error.add_note(f"the first {first} of {num_unique} keys of this call were done")

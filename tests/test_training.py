@@ -162,6 +162,9 @@ def test_three_tiers_train_and_evaluate_as_two(
     assert three["tiers"]["gpu_cache"]["evictions"] > 0 and "gpu_cache" not in two["tiers"]
     for figure in ("digests", "loss_digest", "train_logloss", "rows"):
         assert two[figure] == three[figure], figure
+    arguments = parse("evaluate", str(log), "--store", str(tmp_path / "two"), "--device", "cpu")
+    with pytest.raises(hps.ConfigError, match="--gpu"):
+        arguments.run(arguments)
     measured = [
         evaluate_store([log], tmp_path / "two", gpu=gpu)
         for gpu in (None, hps.GpuCacheConfig(bytes="300KiB", device="cpu"))

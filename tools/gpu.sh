@@ -57,7 +57,9 @@ part() {
 
 # By CMake alone: what setup.py needs of setuptools may be newer than what is here.
 build() {
-  cmake -S . -B build/gpu -DPython_EXECUTABLE="$python" -DHPS_MODULE_DIR="$PWD/hps" \
+  local generator=()
+  if command -v ninja > /dev/null; then generator=(-G Ninja); fi
+  cmake -S . -B build/gpu "${generator[@]}" -DPython_EXECUTABLE="$python" -DHPS_MODULE_DIR="$PWD/hps" \
     -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" &&
     cmake --build build/gpu --target _C -j "$(nproc)"
 }

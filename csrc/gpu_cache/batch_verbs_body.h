@@ -206,10 +206,8 @@ int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradien
   launcher_.one(num_unique, [args](auto group, int64_t i) { CountRunsOne(group, args, i); });
   SumUp(args.hot_ranks, num_unique);
   const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
-  launcher_.rows(
-      args_.dim, num_unique + num_hot_runs,
-      [args](auto group, int64_t i) { SumRunOne(group, args, i); },
-      [args](int64_t i) { AskForGradient(args, i); });
+  launcher_.rows(args_.dim, num_unique + num_hot_runs,
+                 [args](auto group, int64_t i) { SumRunOne(group, args, i); });
   if (num_hot_runs > 0) {
     launcher_.any(num_hot_runs, [args](auto group, int64_t i) { SumBlockOne(group, args, i); });
     launcher_.rows(args_.dim, num_unique,

@@ -33,10 +33,12 @@ inline void AskForBucket(const FindArgs& args, int64_t i) {
   const KeyPlace place = PlaceOfKey(args.cache, batch.unique_keys[WindowId(batch, near)]);
   const uint8_t* digests = table.digests + place.first * kBucketSlots;
   const uint64_t candidates = HostGroup{}.match(digests, place.digest);
-  if (candidates == 0) return;
-  const int64_t slot = place.first * kBucketSlots + LowestBit(candidates);
-  __builtin_prefetch(RowAt(table, slot));
-  if (args.cache.clock->keeps_stamps) __builtin_prefetch(table.marks + slot, 1);
+  // In one bucket of five some other key has the same digest, so all candidates count.
+  for (uint64_t left = candidates; left != 0; left &= left - 1) {
+    const int64_t slot = place.first * kBucketSlots + LowestBit(left);
+    __builtin_prefetch(RowAt(table, slot));
+    if (args.cache.clock->keeps_stamps) __builtin_prefetch(table.marks + slot, 1);
+  }
 }
 
 inline void AskForGathered(const GatherArgs& args, int64_t i) {
@@ -47,14 +49,6 @@ inline void AskForGathered(const GatherArgs& args, int64_t i) {
   if (id - numbers.window_first < numbers.window_size && id >= numbers.window_first) {
     AskForRow<false>(args.cache, batch.slots[id], kRowHeaderBytes + 4 * args.cache.dim);
   }
-}
-
-inline void AskForGradient(const SumArgs& args, int64_t i) {
-  const int64_t last = args.batch.numbers->num_unique - 1;
-  const int64_t id = i + kItemsAhead < last ? i + kItemsAhead : last;
-  const int64_t dim = args.cache.dim;
-  const float* gradient = args.gradients + args.positions[args.starts[id]] * dim;
-  for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(gradient + d);
 }
 
 inline void AskForUpdated(const ApplyArgs& args, int64_t i) {

@@ -13,6 +13,7 @@
 namespace hps {
 
 inline constexpr int64_t kRunsABlock = 64;
+inline constexpr int64_t kGradientsAhead = 24;  // occurrences between asking for one and adding it
 
 struct SumArgs {
   CacheArgs cache;

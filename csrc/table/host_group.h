@@ -85,6 +85,9 @@ struct HostGroup {
     body();
   }
 
+  // The memory at `ptr` will be read soon; a device hides such waits behind other lanes.
+  void prefetch(const void* ptr) const { __builtin_prefetch(ptr); }
+
   // Every lane sees what the others wrote.
   void sync() const {}
 

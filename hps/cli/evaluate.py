@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
 from hps.config import GpuCacheConfig
+from hps.errors import ConfigError
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,7 +29,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     parser.add_argument("--dram", default="256MiB", help="budget of the host tier")
     parser.add_argument("--gpu", default=None, help="budget of the GPU tier; none if not given")
-    parser.add_argument("--device", default="cuda:0", help="of the GPU tier, and of the model")
+    parser.add_argument("--device", default=None, help="of the GPU tier, and of the model")
     parser.add_argument("--format", default=None, help="the training run's if not given")
     parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     parser.add_argument("--on-error", default=None, help="the training run's if not given")
@@ -50,7 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     changes = {name: value for name, value in given.items() if value is not None}
     gpu = None
     if arguments.gpu is not None:
-        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device)
+        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
+    elif arguments.device is not None:
+        raise ConfigError(
+            f"--device {arguments.device} names the GPU tier's; give its budget (--gpu) too"
+        )
     figures = evaluate_store(
         arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
     )

@@ -32,16 +32,16 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, Any]
     """
     assert config.gpu is not None, "there is no gpu_cache without Config.gpu"
     build = make or _maker(config.gpu, config.num_threads())
-    total = sum(table.share for table in config.tables)
+    shares = config.shares(int(config.gpu.bytes))
     caches = {}
     for table in config.tables:
-        capacity = int(int(config.gpu.bytes) * (table.share / total))
         try:
-            caches[table.name] = build(_options(table, capacity, config.seed))
+            caches[table.name] = build(_options(table, shares[table.name], config.seed))
         except ConfigError as error:
             raise ConfigError(
                 f"table {table.name!r} on {config.gpu.device}: {error}; GpuCacheConfig.bytes is "
-                f"{config.gpu.bytes}, the table's share {table.share:g} of {total:g}"
+                f"{config.gpu.bytes}, the table's share {table.share:g} of "
+                f"{sum(each.share for each in config.tables):g}"
             ) from error
     return caches
 

@@ -60,7 +60,6 @@ class ClickModel(nn.Module):
         dims = {table: server.tables[table].dim for table in features}
         if len(set(dims.values())) != 1:
             raise ConfigError(f"{name}: the tables' dims {dims} must be equal")
-        self.device = server.device  # where the embeddings come out; `to` it with the rest
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense
@@ -69,6 +68,13 @@ class ClickModel(nn.Module):
         if self.dim < 1:
             raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
         self._build(hidden, dropout)
+
+    @property
+    def device(self) -> str:
+        """Where the embeddings come out, as torch names it; the other layers belong there, too."""
+        embedding = self.embeddings[0]
+        assert isinstance(embedding, SparseEmbedding)
+        return embedding.device
 
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         """Makes the model's own layers, once sizes are checked and `features`, `dim` are set."""

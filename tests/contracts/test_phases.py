@@ -131,6 +131,19 @@ def test_training_and_checkpoints_go_on_while_another_thread_fetches(lab: Lab) -
         )
 
 
+def test_rows_are_read_while_the_store_takes_its_time_over_figures(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        filled(server)
+        mine = here(server)[-6:]
+        with held(server, "stats") as store:
+            figures = Call(server.stats)
+            assert store.reached.wait(10)
+            np.testing.assert_array_equal(server.pull("ads", mine), STAMPS[mine.astype(int)])
+            assert figures.is_waiting()
+            store.gate.set()
+            assert figures.result()["tables"]["ads"]["rows"] == 700
+
+
 def test_fetches_go_on_while_a_checkpoint_syncs_and_updates_wait(lab: Lab) -> None:
     with lab.server(table()) as server:
         away = filled(server)

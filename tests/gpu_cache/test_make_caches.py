@@ -13,6 +13,7 @@ import torch
 
 import hps
 from hps import _C
+from hps.dram_cache import make_dram_caches
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.device_cache import DeviceCache
@@ -20,20 +21,10 @@ from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.host_device import HostDevice
 
 
-class GpuConfig:
-    """What make_gpu_caches reads of a Config."""
-
-    def __init__(self, gpu: hps.GpuCacheConfig, *tables: hps.TableConfig) -> None:
-        self.gpu, self.tables, self.seed = gpu, tables, 5
-
-    def num_threads(self) -> int:
-        return 1
-
-
-def two_tables(gpu: hps.GpuCacheConfig) -> Any:
+def two_tables(gpu: hps.GpuCacheConfig) -> hps.Config:
     ads = hps.TableConfig(name="ads", dim=8, features=["C1"], share=3)
     users = hps.TableConfig(name="users", dim=8, optimizer=hps.Adam(), features=["C2"])
-    return GpuConfig(gpu, ads, users)
+    return hps.Config(path="unused", tables=[ads, users], gpu=gpu, seed=5, threads=1)
 
 
 def test_tables_share_the_budget_and_one_flag_of_a_device() -> None:
@@ -48,9 +39,7 @@ def test_tables_share_the_budget_and_one_flag_of_a_device() -> None:
         for what in ("memory_bytes", "capacity_rows", "row_bytes", "dim", "state_floats"):
             assert getattr(native[name], what) == getattr(launched[name], what)
     # The same initial rows as in dram_cache.
-    dram = hps.dram_cache.make_dram_caches(
-        hps.Config(path="unused", tables=config.tables, seed=config.seed)
-    )
+    dram = make_dram_caches(hps.Config(path="unused", tables=config.tables, seed=config.seed))
     keys = np.arange(9, dtype=np.uint64)
     for name in native:
         outs = [np.zeros((9, 8), np.float32) for _ in range(3)]
@@ -123,15 +112,14 @@ def test_hps_and_its_host_build_need_neither_cupy_nor_torch() -> None:
 import sys
 sys.modules["cupy"] = sys.modules["torch"] = None
 import hps
+from hps.dram_cache import make_dram_caches
 from hps.gpu_cache import make_gpu_caches
-class Config:
-    gpu = hps.GpuCacheConfig(bytes="1MiB", device="cpu")
-    tables, seed = [hps.TableConfig(name="ads", dim=8)], 0
-    def num_threads(self): return 1
-print(make_gpu_caches(Config())["ads"].capacity_rows)
-Config.gpu = hps.GpuCacheConfig(bytes="1MiB", device="cuda:0")
+def config(device):
+    gpu = hps.GpuCacheConfig(bytes="1MiB", device=device)
+    return hps.Config(path="unused", tables=[hps.TableConfig(name="ads", dim=8)], gpu=gpu)
+print(make_gpu_caches(config("cpu"))["ads"].capacity_rows)
 try:
-    make_gpu_caches(Config())
+    make_gpu_caches(config("cuda:0"))
 except hps.ConfigError as error:
     print(error)
 """

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contracts.test_optimizers import (  # noqa: F401
-    test_100_steps_equal_a_float64_reference,
-)
 from tests.contracts.test_phases import (  # noqa: F401
     test_threads_at_odds_give_the_rows_of_one_thread,
 )

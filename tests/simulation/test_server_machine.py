@@ -133,6 +133,13 @@ class ServerMachine(RuleBasedStateMachine):
         self.expect_rows(keys, rows.gather())
         self.pinned = (keys, rows)
 
+    @rule(keys=MANY_KEYS)
+    def warm(self, keys: list[int]) -> None:
+        with self.server.warm("ads", np.array(keys, np.uint64)) as warm:
+            few = keys[:8]
+            self.expect_rows(few, self.server.pull("ads", np.array(few, np.uint64)))
+            assert warm.num_rows <= len(keys)
+
     @precondition(lambda self: self.pinned is not None)
     @rule(seed=st.integers(0, 1000), is_trained=st.booleans())
     def step_and_release(self, seed: int, is_trained: bool) -> None:
