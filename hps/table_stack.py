@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
 _MAX_PINS = 255  # of one slot
-_BUDGETS = {"dram_cache": "DramCacheConfig.bytes", "gpu_cache": "GpuCacheConfig.bytes"}
+_BUDGETS = {
+    "dram_cache": "DramCacheConfig.bytes (--dram)",
+    "gpu_cache": "GpuCacheConfig.bytes (--gpu)",
+}
 
 
 class TableStack(CachedTier):

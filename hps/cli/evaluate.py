@@ -6,7 +6,13 @@ Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 import argparse
 from pathlib import Path
 
-from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli.output import (
+    HelpFormatter,
+    check_json_path,
+    checkpoint_name,
+    stream_for_people,
+    write_json,
+)
 from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
 
@@ -16,7 +22,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a stored model; the store is opened read-only",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
     parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hps.cli.output import HelpFormatter
 from hps.errors import ConfigError
 from hps.generate.config import FORMATS, GeneratorConfig
 
@@ -21,7 +22,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="write a synthetic click log from a planted model",
         description="Writes a click log whose best possible AUC is known, and OUT.json with its "
         "figures. Keys of a feature follow a Zipf law; clicks follow a planted model.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     default = GeneratorConfig()
     parser.add_argument("out", type=Path, metavar="OUT", help="the log's file")

@@ -3,12 +3,22 @@
 Above it: the commands of hps.cli. Below it: nothing.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any, TextIO
 
 from hps.errors import ConfigError
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names a flag's default where there is one to name."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default == [] or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
 
 
 def check_json_path(path: Path | None) -> None:

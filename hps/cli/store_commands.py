@@ -22,7 +22,12 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _add_looking(subparsers: Any) -> None:
-    stats = subparsers.add_parser("stats", help="rows, sizes and checkpoints of a store")
+    stats = subparsers.add_parser(
+        "stats",
+        help="rows, sizes and checkpoints of a store",
+        description="Rows, sizes and checkpoints of a store. docs/training.md says what the "
+        "figures of ssd_store are.",
+    )
     stats.add_argument("store", type=Path, metavar="DIR")
     _add_checkpoint(stats, "the cut to look at: tag, or id in digits; default: newest")
     stats.add_argument("--digest", action="store_true", help="also hash every row (reads them all)")

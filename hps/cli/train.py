@@ -8,7 +8,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from hps.cli.output import check_json_path, stream_for_people, write_json
+from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
 from hps.config import let_idle_threads_sleep
 
 
@@ -17,7 +17,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "train",
         help="train a click model from logs",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     _add_data_flags(parser)
     _add_model_flags(parser)

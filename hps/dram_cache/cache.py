@@ -43,6 +43,6 @@ def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> 
         except ConfigError as error:
             raise ConfigError(
                 f"table {table.name!r}: {error}; raise DramCacheConfig.bytes "
-                f"(now {config.dram.bytes}) or the table's share (now {table.share:g})"
+                f"(--dram, now {config.dram.bytes}) or the table's share (now {table.share:g})"
             ) from error
     return caches

@@ -39,8 +39,8 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, Any]
             caches[table.name] = build(_options(table, shares[table.name], config.seed))
         except ConfigError as error:
             raise ConfigError(
-                f"table {table.name!r} on {config.gpu.device}: {error}; GpuCacheConfig.bytes is "
-                f"{config.gpu.bytes}, the table's share {table.share:g} of "
+                f"table {table.name!r} on {config.gpu.device}: {error}; GpuCacheConfig.bytes "
+                f"(--gpu) is {config.gpu.bytes}, the table's share {table.share:g} of "
                 f"{sum(each.share for each in config.tables):g}"
             ) from error
     return caches

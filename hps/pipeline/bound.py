@@ -34,7 +34,12 @@ class Bound:
 
 
 def bound_of(
-    stages: Mapping[str, Mapping[str, float]], seconds: float, cpu_seconds: float, num_cores: int
+    stages: Mapping[str, Mapping[str, float]],
+    seconds: float,
+    cpu_seconds: float,
+    num_cores: int,
+    depth: int,
+    is_depth_measured: bool = False,
 ) -> Bound:
     """The stage that bounds a run.
 
@@ -43,17 +48,18 @@ def bound_of(
         seconds: of the run.
         cpu_seconds: processor time of the whole process in these seconds.
         num_cores: cores it may use.
+        depth: of the pipeline, in the end.
+        is_depth_measured: that depth was the faster one of those tried.
 
     >>> busy = {"network": 1.0, "fetch": 9.5, "copy": 0.0, "compute": 4.0}
     >>> stages = {stage: {"busy_seconds": value} for stage, value in busy.items()}
-    >>> bound_of(stages, 10.0, 6.0, 2).text.split(":")[0]
+    >>> bound_of(stages, 10.0, 6.0, 2, depth=2).text.split(":")[0]
     'bound by fetch, busy 95 % of the time'
     """
     busy = {stage: times["busy_seconds"] for stage, times in stages.items()}
     stage = max(busy, key=lambda name: busy[name])
     share = min(busy[stage] / seconds, 1.0) if seconds > 0 else 0.0
     cores = min(cpu_seconds / (seconds * num_cores), 1.0) if seconds > 0 else 0.0
-    is_overlapped = any(times.get("wait_seconds", 0.0) for times in stages.values())
     if share >= _SATURATED:
         text = f"bound by {stage}, busy {100 * share:.0f} % of the time: {_HELP[stage]}"
     elif cores >= _SATURATED:
@@ -61,10 +67,15 @@ def bound_of(
             f"bound by the {num_cores} cores, busy {100 * cores:.0f} % of the time (most of it in "
             f"{stage}): more cores, or less work there"
         )
-    elif is_overlapped:
+    elif depth:
         text = (
             f"bound by no stage alone; the busiest is {stage}, {100 * share:.0f} % of the time: a "
             "larger --depth evens out stages whose batches differ"
+        )
+    elif is_depth_measured:
+        text = (
+            f"stages one after the other, which measured faster than overlapping them; the longest "
+            f"is {stage}, {100 * share:.0f} % of the time: {_HELP[stage]}"
         )
     else:
         text = (

@@ -146,7 +146,8 @@ class TrainingRun:
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-        bound = bound_of(stages, seconds, cpu_seconds, num_cores())
+        depth, is_measured = self._depths.depth, bool(self._depths.trials)
+        bound = bound_of(stages, seconds, cpu_seconds, num_cores(), depth, is_measured)
         totals = self.trainer.totals
         num_examples = totals.examples - first
         if num_examples:
@@ -174,7 +175,7 @@ class TrainingRun:
             "stages": stages,
             "bound": asdict(bound),
             "cpu_seconds": cpu_seconds,
-            "depth": self._depths.depth,
+            "depth": depth,
             "depth_trials": [asdict(trial) for trial in self._depths.trials],
         }
 

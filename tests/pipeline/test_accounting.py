@@ -155,26 +155,32 @@ def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("busy", "cpu", "said"),
+    ("busy", "cpu", "depth", "said"),
     [
-        ({"network": 9.6}, 5.0, "bound by network, busy 96 % .* parquet"),
-        ({"fetch": 9.6, "compute": 8.0}, 5.0, "bound by fetch, .* --dram"),
-        ({"copy": 9.6}, 5.0, "bound by copy, .* --gpu"),
-        ({"compute": 9.6}, 19.0, "bound by compute"),
-        ({"compute": 7.0, "fetch": 6.0}, 19.0, r"bound by the 2 cores, busy 95 % .* compute"),
-        ({"compute": 7.0, "wait": 6.0}, 5.0, "no stage alone; the busiest is compute, 70 %"),
-        ({"compute": 5.0, "fetch": 4.0}, 5.0, "one after the other; .* compute, 50 %"),
+        ({"network": 9.6}, 5.0, 2, "bound by network, busy 96 % .* parquet"),
+        ({"fetch": 9.6, "compute": 8.0}, 5.0, 2, "bound by fetch, .* --dram"),
+        ({"copy": 9.6}, 5.0, 2, "bound by copy, .* --gpu"),
+        ({"compute": 9.6}, 19.0, 2, "bound by compute"),
+        ({"compute": 7.0, "fetch": 6.0}, 19.0, 0, r"bound by the 2 cores, busy 95 % .* compute"),
+        ({"compute": 7.0}, 5.0, 2, "no stage alone; the busiest is compute, 70 %"),
+        ({"compute": 5.0, "fetch": 4.0}, 5.0, 0, "one after the other.* 50 % .*: --depth 2"),
     ],
 )
 def test_the_bound_is_named_with_what_would_help(
-    busy: dict[str, float], cpu: float, said: str
+    busy: dict[str, float], cpu: float, depth: int, said: str
 ) -> None:
     stages = {
-        name: {"busy_seconds": busy.get(name, 0.1), "wait_seconds": busy.get("wait", 0.0)}
+        name: {"busy_seconds": busy.get(name, 0.1)}
         for name in ("network", "fetch", "copy", "compute")
     }
-    assert re.search(said, bound_of(stages, 10.0, cpu, 2).text)
-    assert bound_of(stages, 0.0, 0.0, 2).busy_share == 0  # a run of nothing
+    assert re.search(said, bound_of(stages, 10.0, cpu, 2, depth).text)
+    assert bound_of(stages, 0.0, 0.0, 2, depth).busy_share == 0  # a run of nothing
+
+
+def test_a_depth_that_was_measured_is_not_advised_against() -> None:
+    stages = {name: {"busy_seconds": 4.0} for name in ("network", "compute")}
+    text = bound_of(stages, 10.0, 5.0, 2, depth=0, is_depth_measured=True).text
+    assert "measured faster than overlapping" in text and "--depth" not in text
 
 
 class _Clock:
