@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_store import page_cache
+from benchmarks.ssd_store import checksum_cost, page_cache
 from benchmarks.ssd_store.hps_store import HpsStore
-from benchmarks.ssd_store.record_file import GAPS, AnnouncedMap, RawReads, RecordFile
+from benchmarks.ssd_store.record_file import (
+    CHECKSUM_BYTES,
+    GAPS,
+    SEGMENT_HEADER_BYTES,
+    AnnouncedMap,
+    RawReads,
+    RecordFile,
+)
 from benchmarks.ssd_store.records import Data, ZipfBatches
 from benchmarks.ssd_store.ssd_store_bench import rows_beside
 
@@ -66,6 +73,31 @@ def test_an_announced_map_reads_the_same(record_file):
     announced.begin()
     assert np.array_equal(announced.get(batch), DATA.records(batch.places))
     announced.end()
+
+
+def test_only_the_store_that_is_linked_without_checksums_has_none(tmp_path):
+    try:
+        libraries = checksum_cost.libraries()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    for number, (name, library) in enumerate(libraries.items()):
+        store = checksum_cost.RowStore(library, tmp_path / str(number), DATA.record_bytes, 3000)
+        for records in DATA.in_order(DATA.by_place()):
+            store.put(records)
+        batch = DATA.uniform(3000, 5)
+        expected = DATA.records(batch.places)
+        assert np.array_equal(store.get(batch), expected)
+        segment, stride = store.files()[0], DATA.record_bytes + CHECKSUM_BYTES
+        with segment.open("r+b") as file:
+            file.seek(SEGMENT_HEADER_BYTES + batch.places[7] * stride + DATA.record_bytes - 1)
+            file.write(bytes([expected[7, -1] ^ 1]))
+        if name == checksum_cost.WITH:
+            with pytest.raises(OSError, match="row_store_fetch"):
+                store.get(batch)
+        else:
+            expected[7, -1] ^= 1
+            assert np.array_equal(store.get(batch), expected)
+        store.close()
 
 
 def test_dropped_files_are_cold_and_warmed_ones_are_not(record_file, raw):
