@@ -2,7 +2,8 @@
 // without them.
 //
 // Above it: checksum_cost.py (ctypes). Below it: csrc/ssd_store, with its own checksums or with
-// those of null_checksum.cc. Nothing compacts in the background, which would disturb what is timed.
+// what believed_checksum.cc and no_crc32c.cc put in their place. Nothing compacts in the
+// background, which would disturb what is timed.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -23,8 +24,8 @@ hps::SsdStore* From(void* store) { return static_cast<hps::SsdStore*>(store); }
 
 }  // namespace
 
-// A new store at `folder`; null, with words on stderr, if it cannot be.
-HPS_EXPORT void* row_store_open(const char* folder, uint32_t row_bytes) {
+// A store at `folder`; null, with words on stderr, if it cannot be.
+HPS_EXPORT void* row_store_open(const char* folder, uint32_t row_bytes, int read_only) {
   hps::TableSchema schema;
   schema.name = "rows";
   schema.dim = (row_bytes - 16) / 4;
@@ -35,6 +36,7 @@ HPS_EXPORT void* row_store_open(const char* folder, uint32_t row_bytes) {
   options.tables = {schema};
   options.keep_last = 1;
   options.num_threads = 0;
+  options.read_only = read_only != 0;
   std::unique_ptr<hps::SsdStore> store;
   return Tell(hps::SsdStore::Open(hps::PosixFileSystem(), options, &store)) ? store.release()
                                                                             : nullptr;

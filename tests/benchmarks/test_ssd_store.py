@@ -80,24 +80,42 @@ def test_only_the_store_that_is_linked_without_checksums_has_none(tmp_path):
         libraries = checksum_cost.libraries()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    for number, (name, library) in enumerate(libraries.items()):
-        store = checksum_cost.RowStore(library, tmp_path / str(number), DATA.record_bytes, 3000)
-        for records in DATA.in_order(DATA.by_place()):
-            store.put(records)
-        batch = DATA.uniform(3000, 5)
-        expected = DATA.records(batch.places)
-        assert np.array_equal(store.get(batch), expected)
-        segment, stride = store.files()[0], DATA.record_bytes + CHECKSUM_BYTES
-        with segment.open("r+b") as file:
-            file.seek(SEGMENT_HEADER_BYTES + batch.places[7] * stride + DATA.record_bytes - 1)
-            file.write(bytes([expected[7, -1] ^ 1]))
+    memory = np.zeros(3000 * DATA.record_bytes, np.uint8)
+    batch = DATA.uniform(3000, 5)
+    segment_of = {}
+    for name, library in libraries.items():
+        store = checksum_cost.RowStore(library, tmp_path / name, DATA.record_bytes, memory)
+        store.load(DATA)
+        assert np.array_equal(store.get(batch), DATA.records(batch.places))
+        segment_of[name] = store.files()[0]
+        flip(segment_of[name], batch.places[7])
         if name == checksum_cost.WITH:
             with pytest.raises(OSError, match="row_store_fetch"):
                 store.get(batch)
         else:
-            expected[7, -1] ^= 1
-            assert np.array_equal(store.get(batch), expected)
+            assert np.array_equal(
+                np.flatnonzero(store.get(batch) != DATA.records(batch.places)),
+                [8 * DATA.record_bytes - 1],
+            )
         store.close()
+    checked, believing, unsummed = (segment_of[name].read_bytes() for name in libraries)
+    assert checked[-4:] != bytes(4) == unsummed[-4:], "of the footer"
+    reader = checksum_cost.RowStore(
+        libraries[checksum_cost.WITHOUT], tmp_path / checksum_cost.WITH, DATA.record_bytes, memory,
+        read_only=True,
+    )  # fmt: skip
+    reader.get(batch)
+    reader.close()
+
+
+def flip(segment, record):
+    """Changes the last byte of a record."""
+    offset = SEGMENT_HEADER_BYTES + (record + 1) * (DATA.record_bytes + CHECKSUM_BYTES)
+    with segment.open("r+b") as file:
+        file.seek(offset - CHECKSUM_BYTES - 1)
+        byte = file.read(1)[0]
+        file.seek(offset - CHECKSUM_BYTES - 1)
+        file.write(bytes([byte ^ 1]))
 
 
 def test_dropped_files_are_cold_and_warmed_ones_are_not(record_file, raw):
