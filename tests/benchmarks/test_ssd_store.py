@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.common.keys import hashed_keys
 from benchmarks.common.timing import Samples
 from benchmarks.ssd_store import checksum_cost, page_cache
 from benchmarks.ssd_store.hps_store import HpsStore
@@ -19,18 +20,20 @@ from benchmarks.ssd_store.record_file import (
     RawReads,
     RecordFile,
 )
-from benchmarks.ssd_store.records import Data, ZipfBatches
+from benchmarks.ssd_store.records import Batch, Data, ZipfBatches
 from benchmarks.ssd_store.ssd_store_bench import rows_beside
 
 DATA = Data(rows=30_000, record_bytes=80)
+NUM_SEGMENTS = 4
 
 
 @pytest.fixture
 def raw(tmp_path, record_file):
     store = HpsStore(tmp_path / "hps", DATA.record_bytes)
-    for records in DATA.in_order(DATA.by_place()):
-        store.store.append("rows", records)
-        store.store.checkpoint("kept")  # a segment each, so that there are several
+    for places in np.array_split(DATA.by_place(), NUM_SEGMENTS):
+        store.store.append("rows", DATA.records(places))
+        store.store.checkpoint("kept")  # seals the segment
+    assert len(store.files()) == NUM_SEGMENTS
     reads = RawReads(record_file, store)
     yield reads
     reads.close()
@@ -58,7 +61,10 @@ def test_batches_have_distinct_keys_in_the_order_they_name():
 def test_raw_reads_bring_the_records_that_were_asked_for(raw, gap):
     raw._gap = gap
     num_pages = -(-DATA.rows * (DATA.record_bytes + 4) // page_cache.PAGE)
-    for batch, most in ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7)):
+    starts = np.arange(NUM_SEGMENTS) * (DATA.rows // NUM_SEGMENTS)
+    ends = Batch(hashed_keys(starts), starts, NUM_SEGMENTS)
+    batches = ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7), (ends, 4))
+    for batch, most in batches:
         try:
             found = raw.get(batch)
         except PermissionError as error:
@@ -98,7 +104,7 @@ def test_only_the_store_that_is_linked_without_checksums_has_none(tmp_path):
                 [8 * DATA.record_bytes - 1],
             )
         store.close()
-    checked, believing, unsummed = (segment_of[name].read_bytes() for name in libraries)
+    checked, _, unsummed = (segment_of[name].read_bytes() for name in libraries)
     assert checked[-4:] != bytes(4) == unsummed[-4:], "of the footer"
     reader = checksum_cost.RowStore(
         libraries[checksum_cost.WITHOUT], tmp_path / checksum_cost.WITH, DATA.record_bytes, memory,
