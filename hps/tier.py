@@ -21,56 +21,149 @@ Flags = npt.NDArray[np.uint8]
 
 
 class RowTier(Protocol):
-    """A tier that holds every stored row of every table, and cuts of it that survive a crash."""
+    """A tier that holds every stored row of every table, and cuts of it that survive a crash.
+
+    The contract that every engine keeps; an engine's own words are only on what a verb costs there,
+    and on what it promises beyond. Every method may be called from any thread. Mutations run one
+    after the other; fetch, contains and scan run beside them.
+
+    Raises, every verb of them: ConfigError for a table or checkpoint that is not there, by the
+    names of those that are. StoreError once the store is closed, and for a mutation of one that was
+    opened read-only or has stopped after an error.
+    """
 
     def append(self, table: str, rows: Rows) -> None:
-        """Stores rows; the last row of a key wins, over earlier calls too."""
+        """Stores rows; the last row of a key wins, over earlier calls too.
+
+        Args:
+            table: its name.
+            rows: uint8 [n, row_bytes], contiguous; the key of each is in its first 8 bytes.
+
+        Raises:
+            StoreError: the disk is full (repeat the call when there is space; some of the rows may
+                be stored already), or a write was refused.
+
+        Cost: durable from the next checkpoint on, not before.
+        """
 
     def fetch(self, table: str, keys: Keys, rows: Rows, found: Flags) -> None:
-        """Fills rows[i] where keys[i] is stored, and found[i] with 1 or 0."""
+        """Fills rows[i] where keys[i] is stored; other rows are left as they are.
+
+        Args:
+            table: its name.
+            keys: uint64 [n], any order, duplicates allowed.
+            rows: uint8 [n, row_bytes], contiguous, written.
+            found: uint8 [n], written: 1 where stored, else 0.
+
+        Raises:
+            CorruptionError: what is stored fails its checksum, or a row has another key; nothing in
+                `rows` and `found` means anything then.
+        """
 
     def contains(self, table: str, keys: Keys) -> Flags:
-        """1 where a key is stored; reads no row."""
+        """uint8 [n]: 1 where keys[i], uint64 [n], is stored."""
 
     def erase(self, table: str, keys: Keys) -> Flags:
-        """Removes keys; 1 where one was stored."""
+        """Removes keys; uint8 [n], 1 where one was stored (for its first occurrence in `keys`).
+
+        Raises:
+            StoreError: as append.
+        """
 
     def num_rows(self, table: str) -> int:
-        """Stored keys of the table."""
+        """Stored keys of the table, exactly."""
 
-    def scan(self, table: str, batch_rows: int) -> Iterator[Rows]:
-        """Every row that is stored when the scan begins, once, in pieces."""
+    def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
+        """Every row that is stored when the scan begins, once, in the engine's order.
 
-    def checkpoint(self, tag: str | None, extras: Mapping[str, bytes]) -> dict[str, Any]:
-        """Makes what is stored now a durable cut, with named blobs beside it."""
+        What is appended or erased meanwhile does not change what it yields.
 
-    def compact(self, table: str | None) -> None:
-        """Gives the space of dead rows back, of one table or all."""
+        Args:
+            table: its name.
+            batch_rows: rows of a piece, at most; at least 1.
+
+        Returns:
+            uint8 [n, row_bytes] arrays, n > 0, each its own.
+
+        Raises:
+            CorruptionError: as fetch. StoreError: the store was closed meanwhile.
+        """
+
+    def checkpoint(
+        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+    ) -> dict[str, Any]:
+        """Makes what is stored now a durable cut; returns when it is on disk.
+
+        Args:
+            tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept
+                until keep_last newer untagged ones exist.
+            extras: blobs kept with it by name, each with a digest.
+
+        Returns:
+            id, tag, created (seconds since 1970), current, rows, segments (files of rows), bytes.
+
+        Raises:
+            StoreError: the disk is full, and the checkpoint before it stays; or a sync failed, and
+                the store stops.
+        """
+
+    def compact(self, table: str | None = None) -> None:
+        """Gives the space of dead rows back.
+
+        If nothing was stored since the current, kept checkpoint, that one is renewed: a new id, all
+        else the same, and the space is free when this returns. Else it is after the next one. Other
+        kept checkpoints and open readers keep their files in any case.
+
+        Args:
+            table: its name; None is all.
+
+        Raises:
+            CorruptionError: what is still needed is damaged. StoreError: the disk is full; every
+                row is still there.
+        """
 
     @property
     def num_loads(self) -> int:
         """Grows when a restore has replaced what is stored, whatever it raised afterwards."""
 
-    def restore(self, checkpoint: str | int | None) -> None:
-        """Makes a kept cut the current one."""
+    def restore(self, checkpoint: str | int | None = None) -> None:
+        """Makes a kept cut the current one; what was stored since then is dropped.
+
+        Args:
+            checkpoint: tag or id; None is the current cut (drops what no checkpoint holds).
+
+        Raises:
+            CorruptionError: it is damaged; the store stays where it was.
+        """
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The kept cuts, oldest first."""
+        """The kept cuts, oldest first, as `checkpoint` returns them."""
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
-        """Gives up a kept cut; returns who still reads it."""
+        """Gives up a kept cut. If it is the current one, its files go when another becomes current.
 
-    def extras(self, checkpoint: str | int | None) -> dict[str, bytes]:
-        """The blobs of a kept cut."""
+        Returns:
+            The living readers ("process 12 (checkpoint 3)"), whose files stay until they close.
+        """
+
+    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+        """The blobs of a kept cut (None: of the current one), digests checked.
+
+        Raises:
+            CorruptionError: a digest does not match.
+        """
 
     def stats(self) -> dict[str, Any]:
-        """Counts and bytes, nested by table."""
+        """Counts and bytes, nested by table: bytes_read, bytes_written, files_bytes and
+        checkpoint_only_bytes (which kept checkpoints alone hold); of a table rows, live_bytes and
+        index_bytes. An engine has more."""
 
     def verify(self) -> list[tuple[str, str]]:
-        """Checks every checksum on disk; (file, damage) for each that fails."""
+        """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""
 
     def close(self) -> None:
-        """Lets go of all files; what no checkpoint holds is lost."""
+        """Lets go of the lock and of all files; what no checkpoint holds is lost. May be called
+        again."""
 
 
 class TableTier(Protocol):

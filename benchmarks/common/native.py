@@ -1,11 +1,13 @@
-"""Small native baselines: compiled for this very processor when they are needed, on huge pages.
+"""Small native baselines: compiled for this very processor when they are needed, on huge pages; and
+libraries over hps's own core.
 
-Above it: pull, sparse_step. Below it: g++, ctypes, mmap.
+Above it: pull, sparse_step, ssd_store. Below it: g++, ctypes, mmap.
 """
 
 import ctypes
 import mmap
 import subprocess
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -21,6 +23,28 @@ def compile_library(beside: str, name: str) -> ctypes.CDLL:
         library = Path(folder) / "baseline.so"
         command = ["g++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
         subprocess.run([*command, "-o", str(library), str(source)], check=True)
+        return ctypes.CDLL(str(library))
+
+
+def core_library(beside: str, *names: str) -> ctypes.CDLL:
+    """Links C++ files of the folder of `beside` with the core that hps._C is made of; loads it.
+
+    What the files define takes the place of what the core has, if it is all that is asked of one of
+    the core's files. Several such libraries may be loaded at once: none sees another's names.
+
+    Raises:
+        FileNotFoundError: the core is not there; hps was not built in this checkout.
+    """
+    root = Path(__file__).parents[2]
+    core = root / "build" / f"cmake-{sysconfig.get_config_var('SOABI')}" / "libhps_core.a"
+    if not core.exists():
+        raise FileNotFoundError(f"{core.relative_to(root)} is not there; build hps in place first")
+    sources = [str(Path(beside).with_name(name)) for name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "core.so"
+        command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", f"-I{root / 'csrc'}"]
+        command += ["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "-o", str(library)]
+        subprocess.run([*command, *sources, str(core)], check=True)
         return ctypes.CDLL(str(library))
 
 

@@ -3,13 +3,12 @@
 hps's store stands alone here, without a cache above it. Every store keeps the same records, of one
 size in bytes, key included; of batches of keys the rate counts the keys asked for before they are
 made distinct. Above it: benchmarks/run.py. Below it: one file a contender, measure.py,
-lifetime.py, compaction.py.
+lifetime.py, compaction.py, checksum_cost.py.
 """
 
 import argparse
 import contextlib
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ from typing import Any
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_store import lifetime, page_cache
+from benchmarks.ssd_store import checksum_cost, lifetime, page_cache
 from benchmarks.ssd_store.compaction import compaction
 from benchmarks.ssd_store.contender import Contender, Writer
 from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.measure import Results, bandwidth, check_same, cold, puts, warm
 from benchmarks.ssd_store.record_file import AnnouncedMap, RawReads, RecordFile
 from benchmarks.ssd_store.records import Batch, Data, ZipfBatches
-from hps import _C
 
 FLOORS = {
     "put": {"RocksDB": 4.0},
@@ -143,13 +141,9 @@ def reads(field: Field, options: dict[str, Any]) -> Iterator[Row]:
         notes = {"resident_part": resident} | ({} if field.raw is None else field.raw.notes)
         yield from (row | {"notes": notes} for row in found)
     buffered = [reader for reader in field.readers if "O_DIRECT" not in reader.name]
-    seconds = checksum_seconds(data, kinds["uniform", "sorted"][0])
     for (keys, order), batches in kinds.items():
         axes = {"figure": "get warm", **shared, "keys": keys, "order": order}
-        samples = warm(buffered, batches, options["steps"])
-        fetch_seconds = batches[0].requested / 1e6 / samples["hps"].median
-        notes = {"checksums_part_of_hps": seconds / fetch_seconds} if keys == "uniform" else {}
-        yield from (row | {"notes": notes} for row in rows_beside(axes, UNIT, samples))
+        yield from rows_beside(axes, UNIT, warm(buffered, batches, options["steps"]))
 
 
 def share_of_disk(
@@ -159,17 +153,6 @@ def share_of_disk(
     samples = bandwidth(field.hps, raw, batches)
     whole = ("whole files in order, raw", samples[raw.name])
     return comparison_row(axes | {"figure": "get cold, bytes"}, "GB/s", samples["hps"], whole)
-
-
-def checksum_seconds(data: Data, batch: Batch) -> float:
-    """Time that the CRC32C of as many bytes takes by itself, in one piece."""
-    whole = data.records(batch.places).tobytes()
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        _C.crc32c(whole)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
 
 
 def sizes(field: Field) -> Iterator[Row]:
@@ -219,6 +202,26 @@ def one_size(
     return found
 
 
+def with_and_without(options: dict[str, Any], absent: dict[str, str]) -> list[Row]:
+    """What checksums cost, for each size of records."""
+    try:
+        libraries = checksum_cost.libraries()
+    except FileNotFoundError as error:
+        absent["hps without checksums"] = str(error)
+        return []
+    found = []
+    for record_bytes in options["records"]:
+        data = Data(rows_of(record_bytes, options["rows"]), record_bytes)
+        with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
+            found += checksum_cost.checksum_cost(libraries, Path(folder), data, options)
+    return found
+
+
+def rows_of(record_bytes: int, wanted: float) -> int:
+    """How many records of a size there are, of those that are wanted."""
+    return min(int(wanted), int(MOST_DATA_BYTES / record_bytes))
+
+
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows of every figure, for each size of records."""
     if smoke:
@@ -230,9 +233,10 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     found: list[Row] = []
     shapes = [(record_bytes, options["rows"]) for record_bytes in options["records"]]
     for record_bytes, wanted in [*shapes, (options["records"][0], options["large_rows"])]:
-        rows = min(int(wanted), int(MOST_DATA_BYTES / record_bytes))
+        data = Data(rows_of(record_bytes, wanted), record_bytes)
         with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-            found += one_size(Data(rows, record_bytes), Path(folder), options, absent)
+            found += one_size(data, Path(folder), options, absent)
+    found += with_and_without(options, absent)
     axes = {
         name: options[name] for name in ("rows", "large_rows", "records", "batch", "repetitions")
     }

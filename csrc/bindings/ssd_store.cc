@@ -305,11 +305,8 @@ void BindSsdStore(nb::module_& module) {
   module.def("verify_store", &Verify, nb::arg("path"), Release());
   module.def(
       "crc32c",
-      [](nb::bytes data, uint32_t seed, bool portable) {
-        return portable ? crc32c::ExtendPortable(seed, data.c_str(), data.size())
-                        : Crc32c(seed, data.c_str(), data.size());
-      },
-      nb::arg("data"), nb::arg("seed") = 0, nb::arg("portable") = false);
+      [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },
+      nb::arg("data"), nb::arg("seed") = 0);
 }
 
 }  // namespace hps

@@ -3,8 +3,6 @@
 // Above it: batch_read.h. Below it: read_ring, and threads that block in Read.
 #include "ssd_store/batch_read.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -20,7 +18,6 @@ constexpr uint64_t kMostThreads = 16;
 constexpr uint64_t kReadsOfThread = 4;  // fewer are not worth another thread
 constexpr uint32_t kMostRetries = 1000;
 constexpr uint64_t kFewBytes = uint64_t{1} << 20;  // of buffers: cheaper made than kept
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit; }
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return RoundDown(value + unit - 1, unit); }
@@ -36,13 +33,19 @@ class RingBatch {
       largest = std::max(largest, SpaceOf(i));
       total += SpaceOf(i);
     }
-    is_kept_ = total > kFewBytes && largest <= ReadBuffers::kBytes;
-    capacity_ = is_kept_ ? ReadBuffers::kBytes : std::max(largest, std::min(total, kFewBytes));
-    buffers_ = is_kept_ ? spare_->Take() : AllocateAligned(capacity_);
+    if (total > kFewBytes && largest <= ReadBuffers::kBytes) kept_ = spare_->Take();
+    if (kept_ != nullptr) {
+      capacity_ = ReadBuffers::kBytes;
+      buffer_ = reinterpret_cast<char*>(kept_->data());
+    } else {
+      capacity_ = std::max(largest, std::min(total, kFewBytes));
+      few_ = AllocateAligned(capacity_);
+      buffer_ = few_.get();
+    }
     slots_.resize(std::min<uint64_t>(count, kRingDepth));
   }
   ~RingBatch() {
-    if (is_kept_) spare_->GiveBack(std::move(buffers_));
+    if (kept_ != nullptr) spare_->GiveBack(std::move(kept_));
   }
   RingBatch(const RingBatch&) = delete;
   RingBatch& operator=(const RingBatch&) = delete;
@@ -78,7 +81,7 @@ class RingBatch {
     return *static_cast<const PosixFile*>(reads_[read].file);
   }
   Slot& SlotOf(uint64_t read) { return slots_[read % slots_.size()]; }
-  char* BufferOf(const Slot& slot) const { return buffers_.get() + slot.place % capacity_; }
+  char* BufferOf(const Slot& slot) const { return buffer_ + slot.place % capacity_; }
   // What a read takes of the buffer: its blocks, which are of the file's alignment.
   uint64_t SpaceOf(uint64_t read) const {
     const uint64_t alignment = FileOf(read).alignment();
@@ -150,9 +153,10 @@ class RingBatch {
   uint64_t count_;
   const ReadSink& sink_;
   ReadBuffers* spare_;
-  bool is_kept_ = false;
   uint64_t capacity_ = 0;
-  AlignedMemory buffers_;
+  char* buffer_ = nullptr;  // in one of the next two
+  std::unique_ptr<HostMemory> kept_;
+  AlignedMemory few_;
   uint64_t end_ = 0;         // of what is taken of the buffer, counted on and on
   std::vector<Slot> slots_;  // of reads [oldest_, next_), some of which are over
   uint64_t oldest_ = 0;
@@ -214,25 +218,21 @@ class ThreadedBatch {
 }  // namespace
 
 ReadBuffers::~ReadBuffers() {
-  for (std::atomic<char*>& place : kept_) FreeAligned()(place.load());
+  for (std::atomic<HostMemory*>& place : kept_) delete place.load();
 }
 
-AlignedMemory ReadBuffers::Take() {
-  for (std::atomic<char*>& place : kept_) {
-    AlignedMemory found(place.exchange(nullptr));
+std::unique_ptr<HostMemory> ReadBuffers::Take() {
+  for (std::atomic<HostMemory*>& place : kept_) {
+    std::unique_ptr<HostMemory> found(place.exchange(nullptr));
     if (found != nullptr) return found;
   }
-  AlignedMemory fresh = AllocateAligned(kBytes);
-  const auto address = reinterpret_cast<uint64_t>(fresh.get());
-  const uint64_t start = RoundUp(address, kHugePage);
-  // A hint: long reads pin fewer pages.
-  (void)madvise(fresh.get() + (start - address), address + kBytes - start, MADV_HUGEPAGE);
-  return fresh;
+  auto fresh = std::make_unique<HostMemory>();
+  return fresh->Map(kBytes).ok() ? std::move(fresh) : nullptr;
 }
 
-void ReadBuffers::GiveBack(AlignedMemory memory) {
-  for (std::atomic<char*>& place : kept_) {
-    char* empty = nullptr;
+void ReadBuffers::GiveBack(std::unique_ptr<HostMemory> memory) {
+  for (std::atomic<HostMemory*>& place : kept_) {
+    HostMemory* empty = nullptr;
     if (place.compare_exchange_strong(empty, memory.get())) {
       (void)memory.release();
       return;

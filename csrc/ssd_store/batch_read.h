@@ -6,17 +6,20 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 
 #include "ssd_store/posix_file.h"
 #include "ssd_store/read_ring.h"
+#include "table/host_memory.h"
 
 namespace hps {
 
 inline constexpr uint32_t kRingDepth = 256;
 
 // What large batches read into, kept from one to the next: memory that is new to the process, and
-// perhaps to its machine, costs as much as the disk does. Thread-safe without a lock, so that a
-// forked child never meets one that its parent held.
+// perhaps to its machine, costs as much as the disk does. Mapped for itself, since memory that was
+// something else before stays on small pages, which direct reads have to pin one by one.
+// Thread-safe without a lock, so that a forked child never meets one that its parent held.
 class ReadBuffers {
  public:
   static constexpr uint64_t kBytes = uint64_t{16} << 20;
@@ -26,11 +29,12 @@ class ReadBuffers {
   ReadBuffers(const ReadBuffers&) = delete;
   ReadBuffers& operator=(const ReadBuffers&) = delete;
 
-  AlignedMemory Take();  // kBytes
-  void GiveBack(AlignedMemory memory);
+  // kBytes; null if the system has no memory left.
+  std::unique_ptr<HostMemory> Take();
+  void GiveBack(std::unique_ptr<HostMemory> memory);
 
  private:
-  std::array<std::atomic<char*>, 4> kept_{};
+  std::array<std::atomic<HostMemory*>, 4> kept_{};
 };
 
 // The files are PosixFiles. As FileSystem::ReadBatch; `ring` is fresh, its depth the

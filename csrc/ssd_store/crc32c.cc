@@ -1,6 +1,6 @@
-// Portable CRC32C by eight tables, the choice of implementation, and the table that joins lanes.
+// Portable CRC32C by eight tables, the choice of a form, and the table that joins lanes.
 //
-// Above it: crc32c.h. Below it: nothing.
+// Above it: crc32c.h. Below it: the forms by instructions (crc32c_sse42.cc, crc32c_avx512.cc).
 #include "ssd_store/crc32c.h"
 
 #include <array>
@@ -10,15 +10,13 @@ namespace hps {
 namespace crc32c {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82F63B78u;  // 0x1EDC6F41 with its bits reversed
-
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr Tables MakeTables() {
   Tables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit) value = TimesX(value);
     tables[0][byte] = value;
   }
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -56,25 +54,17 @@ LaneTables MakeLaneTables() {
   return tables;
 }
 
-// The product of two polynomials modulo the checksum's; bit 31 is the coefficient of 1.
+// The product of two polynomials modulo the checksum's.
 uint32_t Multiply(uint32_t left, uint32_t right) {
   uint32_t product = 0;
   for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
     if (left & bit) product ^= right;
-    right = (right >> 1) ^ ((right & 1) ? kPolynomial : 0);
+    right = TimesX(right);
   }
   return product;
 }
 
-}  // namespace
-
-uint32_t ShiftLane(uint32_t value) {
-  static const LaneTables tables = MakeLaneTables();
-  return tables[0][value & 255] ^ tables[1][(value >> 8) & 255] ^ tables[2][(value >> 16) & 255] ^
-         tables[3][value >> 24];
-}
-
-uint32_t ExtendPortable(uint32_t seed, const void* bytes, size_t size) {
+uint32_t ExtendPlain(uint32_t seed, const void* bytes, size_t size) {
   const auto* data = static_cast<const unsigned char*>(bytes);
   uint32_t value = ~seed;
   for (; size >= 8; size -= 8, data += 8) {
@@ -88,18 +78,47 @@ uint32_t ExtendPortable(uint32_t seed, const void* bytes, size_t size) {
   return ~value;
 }
 
-#if !defined(__x86_64__)
-bool HasHardware() { return false; }
+void ManyPlain(const Crc32cPieces& batch, uint32_t* checksums) {
+  for (size_t i = 0; i < batch.count; ++i) {
+    checksums[i] = ExtendPlain(batch.seeds[i], batch.pieces[i], batch.size);
+    if (batch.copies != nullptr) std::memcpy(batch.copies[i], batch.pieces[i], batch.size);
+  }
+}
+
+const Form& Fastest() {
+  static const Form* const fastest = Forms().front();
+  return *fastest;
+}
+
+}  // namespace
+
+const Form kPlain = {"plain", ExtendPlain, ManyPlain};
+
+std::vector<const Form*> Forms() {
+  std::vector<const Form*> forms;
+#if defined(__x86_64__)
+  const bool has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_sse42 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("vpclmulqdq")) {
+    forms.push_back(&kAvx512);
+  }
+  if (has_sse42) forms.push_back(&kSse42);
 #endif
+  forms.push_back(&kPlain);
+  return forms;
+}
+
+uint32_t ShiftLane(uint32_t value) {
+  static const LaneTables tables = MakeLaneTables();
+  return tables[0][value & 255] ^ tables[1][(value >> 8) & 255] ^ tables[2][(value >> 16) & 255] ^
+         tables[3][value >> 24];
+}
 
 }  // namespace crc32c
 
 uint32_t Crc32c(uint32_t seed, const void* bytes, size_t size) {
-#if defined(__x86_64__)
-  static const bool has_hardware = crc32c::HasHardware();
-  if (has_hardware) return crc32c::ExtendHardware(seed, bytes, size);
-#endif
-  return crc32c::ExtendPortable(seed, bytes, size);
+  return crc32c::Fastest().extend(seed, bytes, size);
 }
 
 // Bytes that follow multiply what came before by x^8 each.
@@ -112,33 +131,8 @@ uint32_t Crc32cJoined(uint32_t first, uint32_t second, uint64_t second_size) {
   return first ^ second;
 }
 
-void Crc32cMany(const void* bytes, size_t stride, size_t size, size_t count, const uint32_t* seeds,
-                uint32_t* checksums) {
-#if defined(__x86_64__)
-  static const bool has_hardware = crc32c::HasHardware();
-  if (has_hardware) {
-    crc32c::ManyHardware(bytes, stride, size, count, seeds, checksums);
-    return;
-  }
-#endif
-  const char* piece = static_cast<const char*>(bytes);
-  for (size_t i = 0; i < count; ++i, piece += stride) {
-    checksums[i] = crc32c::ExtendPortable(seeds[i], piece, size);
-  }
-}
-
-void Crc32cMany(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
-                uint32_t* checksums) {
-#if defined(__x86_64__)
-  static const bool has_hardware = crc32c::HasHardware();
-  if (has_hardware) {
-    crc32c::ManyHardware(pieces, size, count, seeds, checksums);
-    return;
-  }
-#endif
-  for (size_t i = 0; i < count; ++i) {
-    checksums[i] = crc32c::ExtendPortable(seeds[i], pieces[i], size);
-  }
+void Crc32cMany(const Crc32cPieces& batch, uint32_t* checksums) {
+  crc32c::Fastest().many(batch, checksums);
 }
 
 }  // namespace hps

@@ -12,49 +12,22 @@
 namespace hps::crc32c {
 namespace {
 
-uint64_t LoadWord(const unsigned char* bytes) {
+uint64_t LoadWord(const char* bytes) {
   uint64_t word;
   std::memcpy(&word, bytes, 8);
   return word;
 }
 
-uint64_t FeedTail(uint64_t value, const unsigned char* data, size_t size) {
+uint64_t FeedTail(uint64_t value, const char* data, size_t size) {
   for (; size >= 8; size -= 8, data += 8) value = _mm_crc32_u64(value, LoadWord(data));
-  for (; size > 0; --size, ++data) value = _mm_crc32_u8(static_cast<uint32_t>(value), *data);
+  for (; size > 0; --size, ++data) {
+    value = _mm_crc32_u8(static_cast<uint32_t>(value), static_cast<unsigned char>(*data));
+  }
   return value;
 }
 
-// Three pieces side by side; place(i) is where piece i starts.
-template <typename Place>
-void Many(Place place, size_t size, size_t count, const uint32_t* seeds, uint32_t* checksums) {
-  size_t i = 0;
-  for (; i + 3 <= count; i += 3) {
-    const unsigned char* data[3] = {place(i), place(i + 1), place(i + 2)};
-    uint64_t first = static_cast<uint32_t>(~seeds[i]);
-    uint64_t second = static_cast<uint32_t>(~seeds[i + 1]);
-    uint64_t third = static_cast<uint32_t>(~seeds[i + 2]);
-    size_t at = 0;
-    for (; at + 8 <= size; at += 8) {
-      first = _mm_crc32_u64(first, LoadWord(data[0] + at));
-      second = _mm_crc32_u64(second, LoadWord(data[1] + at));
-      third = _mm_crc32_u64(third, LoadWord(data[2] + at));
-    }
-    checksums[i] = ~static_cast<uint32_t>(FeedTail(first, data[0] + at, size - at));
-    checksums[i + 1] = ~static_cast<uint32_t>(FeedTail(second, data[1] + at, size - at));
-    checksums[i + 2] = ~static_cast<uint32_t>(FeedTail(third, data[2] + at, size - at));
-  }
-  for (; i < count; ++i) {
-    checksums[i] =
-        ~static_cast<uint32_t>(FeedTail(static_cast<uint32_t>(~seeds[i]), place(i), size));
-  }
-}
-
-}  // namespace
-
-bool HasHardware() { return __builtin_cpu_supports("sse4.2") != 0; }
-
-uint32_t ExtendHardware(uint32_t seed, const void* bytes, size_t size) {
-  const auto* data = static_cast<const unsigned char*>(bytes);
+uint32_t Extend(uint32_t seed, const void* bytes, size_t size) {
+  const auto* data = static_cast<const char*>(bytes);
   uint64_t value = static_cast<uint32_t>(~seed);
   for (; size >= 3 * kLaneBytes; size -= 3 * kLaneBytes, data += 3 * kLaneBytes) {
     uint64_t second = 0;
@@ -70,17 +43,44 @@ uint32_t ExtendHardware(uint32_t seed, const void* bytes, size_t size) {
   return ~static_cast<uint32_t>(FeedTail(value, data, size));
 }
 
-void ManyHardware(const void* bytes, size_t stride, size_t size, size_t count,
-                  const uint32_t* seeds, uint32_t* checksums) {
-  const auto* data = static_cast<const unsigned char*>(bytes);
-  Many([=](size_t piece) { return data + piece * stride; }, size, count, seeds, checksums);
+// Pieces first .. first + 2, side by side.
+void Three(const Crc32cPieces& batch, size_t first, uint32_t* checksums) {
+  uint64_t value[3];
+  const char* data[3];
+  for (size_t lane = 0; lane < 3; ++lane) {
+    value[lane] = static_cast<uint32_t>(~batch.seeds[first + lane]);
+    data[lane] = batch.pieces[first + lane];
+  }
+  size_t at = 0;
+  for (; at + 8 <= batch.size; at += 8) {
+    for (size_t lane = 0; lane < 3; ++lane) {
+      value[lane] = _mm_crc32_u64(value[lane], LoadWord(data[lane] + at));
+    }
+  }
+  for (size_t lane = 0; lane < 3; ++lane) {
+    const uint64_t fed = FeedTail(value[lane], data[lane] + at, batch.size - at);
+    checksums[first + lane] = ~static_cast<uint32_t>(fed);
+  }
 }
 
-void ManyHardware(const char* const* pieces, size_t size, size_t count, const uint32_t* seeds,
-                  uint32_t* checksums) {
-  Many([=](size_t piece) { return reinterpret_cast<const unsigned char*>(pieces[piece]); }, size,
-       count, seeds, checksums);
+void Many(const Crc32cPieces& batch, uint32_t* checksums) {
+  const auto copy = [&batch](size_t piece) {
+    if (batch.copies != nullptr) std::memcpy(batch.copies[piece], batch.pieces[piece], batch.size);
+  };
+  size_t i = 0;
+  for (; i + 3 <= batch.count; i += 3) {
+    Three(batch, i, checksums);
+    for (size_t lane = 0; lane < 3; ++lane) copy(i + lane);
+  }
+  for (; i < batch.count; ++i) {
+    checksums[i] = Extend(batch.seeds[i], batch.pieces[i], batch.size);
+    copy(i);
+  }
 }
+
+}  // namespace
+
+const Form kSse42 = {"sse4.2", Extend, Many};
 
 }  // namespace hps::crc32c
 #endif

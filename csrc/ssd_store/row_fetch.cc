@@ -20,7 +20,7 @@ constexpr uint64_t kMostCachedBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostGap = uint64_t{32} << 10;
 constexpr uint64_t kMostReadBytes = uint64_t{512} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
-constexpr uint64_t kCheckedAtOnce = 96;
+constexpr uint64_t kDeliveredAtOnce = 96;
 constexpr uint64_t kRecordsOfThread = 8192;  // fewer are not worth another thread
 
 // A run of wanted records close enough to share a read.
@@ -77,7 +77,6 @@ class RowFetch {
       while (end < count && wanted[end].segment == wanted[first].segment) ++end;
       Place place;
       place.segment = source_.segments[wanted[first].segment].get();
-      place.seed = SegmentSeed(place.segment->info.number);
       HPS_RETURN_IF_ERROR(
           source_.cache->Open(place.segment->info.number, place.segment->path, &place.file));
       const uint64_t rest = rest_.size();
@@ -102,7 +101,6 @@ class RowFetch {
  private:
   struct Place {
     const Segment* segment = nullptr;
-    uint64_t seed = 0;
     std::shared_ptr<File> file;
     std::shared_ptr<File> direct;  // the same, past the page cache; none where that cannot be
   };
@@ -172,29 +170,31 @@ class RowFetch {
     }
   }
 
-  // Checks records and copies them to their rows; `bytes` starts with the first of them.
+  // Copies records to their rows and checks them; `bytes` starts with the first of them. A row
+  // whose record is damaged has been written: its batch fails.
   Status Deliver(const Place& place, const WantedRecord* wanted, uint64_t count,
                  const char* bytes) const {
     const uint64_t row_bytes = place.segment->row_bytes;
     const uint64_t stride = place.segment->stride();
-    std::array<const char*, kCheckedAtOnce> records;
-    std::array<uint32_t, kCheckedAtOnce> seeds;
-    std::array<uint32_t, kCheckedAtOnce> checksums;
+    std::array<uint64_t, kDeliveredAtOnce> numbers;
+    std::array<const char*, kDeliveredAtOnce> records;
+    std::array<char*, kDeliveredAtOnce> rows;
+    std::array<uint32_t, kDeliveredAtOnce> checksums;
     const uint64_t start = wanted[0].record;
-    for (uint64_t first = 0; first < count; first += kCheckedAtOnce) {
-      const uint64_t size = std::min(kCheckedAtOnce, count - first);
+    for (uint64_t first = 0; first < count; first += kDeliveredAtOnce) {
+      const uint64_t size = std::min(kDeliveredAtOnce, count - first);
       for (uint64_t i = 0; i < size; ++i) {
         const WantedRecord& next = wanted[first + i];
+        numbers[i] = next.record;
         records[i] = bytes + (next.record - start) * stride;
-        seeds[i] = RecordSeed(place.seed, next.record);
-        __builtin_prefetch(rows_ + next.row * row_bytes, 1);
+        rows[i] = rows_ + next.row * row_bytes;
+        __builtin_prefetch(rows[i], 1);
       }
-      Crc32cMany(records.data(), row_bytes, size, seeds.data(), checksums.data());
+      RecordChecksums(*place.segment, numbers.data(), records.data(), rows.data(), size,
+                      checksums.data());
       for (uint64_t i = 0; i < size; ++i) {
-        const WantedRecord& next = wanted[first + i];
-        HPS_RETURN_IF_ERROR(
-            CheckRecord(*place.segment, next.record, records[i], checksums[i], &keys_[next.row]));
-        std::memcpy(rows_ + next.row * row_bytes, records[i], row_bytes);
+        HPS_RETURN_IF_ERROR(CheckRecord(*place.segment, numbers[i], records[i], checksums[i],
+                                        &keys_[wanted[first + i].row]));
       }
     }
     return Status::Ok();

@@ -13,7 +13,8 @@ constexpr uint64_t kWritebackBytes = uint64_t{1} << 20;  // and so much is hande
 constexpr uint64_t kEarlyBytes = uint64_t{1} << 19;      // and while others are still copied
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;  // space is reserved this far ahead
-constexpr uint64_t kMostKeys = uint64_t{1} << 18;      // kept for the footer: 2 MiB
+constexpr uint64_t kPutAtOnce = 64;
+constexpr uint64_t kMostKeys = uint64_t{1} << 18;  // kept for the footer: 2 MiB
 
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
   Encoder out;
@@ -95,26 +96,35 @@ Status SegmentWriter::Append(ThreadPool* pool, std::vector<RecordPiece>* pieces,
   return Status::Ok();
 }
 
+// `count` rows as records, the first of them number `record`.
+void SegmentWriter::PutTogether(const char* rows, uint64_t record, uint64_t count,
+                                char* records) const {
+  const uint64_t row_bytes = segment_->row_bytes;
+  uint64_t numbers[kPutAtOnce];
+  const char* from[kPutAtOnce];
+  char* to[kPutAtOnce];
+  uint32_t checksums[kPutAtOnce];
+  for (uint64_t first = 0; first < count; first += kPutAtOnce) {
+    const uint64_t size = std::min(kPutAtOnce, count - first);
+    for (uint64_t i = 0; i < size; ++i) {
+      numbers[i] = record + first + i;
+      from[i] = rows + (first + i) * row_bytes;
+      to[i] = records + (first + i) * segment_->stride();
+    }
+    RecordChecksums(*segment_, numbers, from, to, size, checksums);
+    for (uint64_t i = 0; i < size; ++i) {
+      std::memcpy(to[i] + row_bytes, &checksums[i], kChecksumBytes);
+    }
+  }
+}
+
 Status SegmentWriter::WritePiece(RecordPiece* piece, const char* rows, uint64_t record,
                                  uint64_t count) {
-  const uint64_t row_bytes = segment_->row_bytes;
-  const uint64_t stride = segment_->stride();
-  const uint64_t size = count * stride;
-  if (piece->seeds.size() < count || piece->bytes.size() < size) {
-    piece->bytes.resize(size);
-    piece->seeds.resize(count);
-    piece->checksums.resize(count);
-  }
-  const uint64_t segment_seed = SegmentSeed(segment_->info.number);
-  for (uint64_t i = 0; i < count; ++i) piece->seeds[i] = RecordSeed(segment_seed, record + i);
-  Crc32cMany(rows, row_bytes, row_bytes, count, piece->seeds.data(), piece->checksums.data());
-  for (uint64_t i = 0; i < count; ++i) {
-    char* target = &piece->bytes[i * stride];
-    std::memcpy(target, rows + i * row_bytes, row_bytes);
-    std::memcpy(target + row_bytes, &piece->checksums[i], kChecksumBytes);
-  }
-  const uint64_t offset = segment_->info.RecordOffset(record, row_bytes);
-  HPS_RETURN_IF_ERROR(file_->Write(offset, piece->bytes.data(), size));
+  const uint64_t size = count * segment_->stride();
+  if (piece->size() < size) piece->resize(size);
+  PutTogether(rows, record, count, piece->data());
+  const uint64_t offset = segment_->info.RecordOffset(record, segment_->row_bytes);
+  HPS_RETURN_IF_ERROR(file_->Write(offset, piece->data(), size));
   // Pages that the pieces beside it share wait for StartWriteback.
   const uint64_t start = (offset + kPageBytes - 1) / kPageBytes * kPageBytes;
   const uint64_t end = (offset + size) / kPageBytes * kPageBytes;

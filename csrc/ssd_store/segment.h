@@ -52,6 +52,10 @@ Status CheckFooterChecksum(File* file, const Segment& segment, uint32_t checksum
 // Checks length, footer and the footer's checksum (not the header), calling the visitor on the way;
 // kCorruption by name. What the visitor was given counts only if the result is ok.
 Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);
+// The checksums of some records, numbers[i] of the segment, whose rows lie at rows[i]; if there are
+// `copies`, row i goes to copies[i] on the way.
+void RecordChecksums(const Segment& segment, const uint64_t* numbers, const char* const* rows,
+                     char* const* copies, uint64_t count, uint32_t* checksums);
 // kCorruption: in what the record in `bytes` differs from `checksum` or `*key`.
 Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, uint32_t checksum,
                     const uint64_t* key);
@@ -73,11 +77,7 @@ Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
                    const std::function<void(uint64_t, uint64_t, const char*)>& visit);
 
 // Records on their way from a caller's rows to a file; kept from one append to the next.
-struct RecordPiece {
-  std::vector<char> bytes;
-  std::vector<uint32_t> seeds;
-  std::vector<uint32_t> checksums;
-};
+using RecordPiece = std::vector<char>;
 
 class SegmentWriter {
  public:
@@ -111,6 +111,7 @@ class SegmentWriter {
  private:
   SegmentWriter(std::shared_ptr<Segment> segment, std::shared_ptr<File> file)
       : segment_(std::move(segment)), file_(std::move(file)) {}
+  void PutTogether(const char* rows, uint64_t record, uint64_t count, char* records) const;
   Status WritePiece(RecordPiece* piece, const char* rows, uint64_t record, uint64_t count);
   void StartWriteback(uint64_t end);
   void KeepKeys(const char* rows, uint64_t first, uint64_t count);

@@ -79,18 +79,20 @@ Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, 
 
 Status CheckRecords(const Segment& segment, uint64_t first, uint64_t count, const char* bytes,
                     const uint64_t* keys) {
-  const uint64_t segment_seed = SegmentSeed(segment.info.number);
-  uint32_t seeds[kCheckedAtOnce];
+  uint64_t numbers[kCheckedAtOnce];
+  const char* rows[kCheckedAtOnce];
   uint32_t checksums[kCheckedAtOnce];
   for (uint64_t start = 0; start < count; start += kCheckedAtOnce) {
     const uint64_t size = std::min(kCheckedAtOnce, count - start);
     const char* records = bytes + start * segment.stride();
-    for (uint64_t i = 0; i < size; ++i) seeds[i] = RecordSeed(segment_seed, first + start + i);
-    Crc32cMany(records, segment.stride(), segment.row_bytes, size, seeds, checksums);
+    for (uint64_t i = 0; i < size; ++i) {
+      numbers[i] = first + start + i;
+      rows[i] = records + i * segment.stride();
+    }
+    RecordChecksums(segment, numbers, rows, nullptr, size, checksums);
     for (uint64_t i = 0; i < size; ++i) {
       const uint64_t* key = keys == nullptr ? nullptr : keys + start + i;
-      HPS_RETURN_IF_ERROR(CheckRecord(segment, first + start + i, records + i * segment.stride(),
-                                      checksums[i], key));
+      HPS_RETURN_IF_ERROR(CheckRecord(segment, numbers[i], rows[i], checksums[i], key));
     }
   }
   return Status::Ok();

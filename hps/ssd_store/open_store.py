@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from hps.ssd_store import store
+from hps.ssd_store.arguments import OpenOptions
 from hps.ssd_store.engine import ROCKSDB, SEGMENTS, engine_of
 from hps.ssd_store.schema import TableSchema
-from hps.ssd_store.store import OpenOptions, SsdStore
+from hps.ssd_store.store import SsdStore
 
 if TYPE_CHECKING:
     from hps.ssd_store.rocksdb_store import RocksDbStore

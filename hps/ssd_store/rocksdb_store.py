@@ -1,60 +1,48 @@
 """RocksDbStore: every row of every table in RocksDB, behind the interface of `hps.tier.RowTier`.
 
-Above it: `hps.ParameterServer`, by open_store.py. Below it: rocksdb_database.py (rows),
-rocksdb_cuts.py (checkpoints as files), rocksdb_manifest.py (what there is). A checkpoint is a
-RocksDB checkpoint: hard links to the sorted files. The writer works in a database of its own in
-`live-*`, made of such links when the store is opened and thrown away with it.
+Above it: `hps.ParameterServer`, by open_store.py. Below it: rocksdb_live.py and rocksdb_database.py
+(rows), rocksdb_cuts.py (checkpoints as files), rocksdb_manifest.py (what there is). A checkpoint is
+a RocksDB checkpoint: hard links to the sorted files.
 """
 
 import errno
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import numpy as np
 
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import rocksdb_cuts as cuts
-from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
-from hps.ssd_store.rocksdb_database import (
-    RocksDbDatabase,
-    as_rows,
-    import_rocksdict,
-    pieces,
-    translated,
+from hps.ssd_store.arguments import (
+    DEFAULT_SEGMENT_BYTES,
+    OpenOptions,
+    check_named,
+    check_opening,
+    check_piece,
+    check_tag,
+    table_number,
 )
+from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
+from hps.ssd_store.rocksdb_database import as_rows, import_rocksdict, pieces, translated
+from hps.ssd_store.rocksdb_live import Live, LiveDatabases
 from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest, SyncError
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
-from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions
 from hps.tier import Flags, Keys, Rows
 
 _Result = TypeVar("_Result")
 
 
-class _Live(NamedTuple):
-    """The database that verbs work on, and the exact number of its rows by table.
-
-    A restore puts another one in its place; who reads the old one meanwhile may finish, and it goes
-    with the last of them.
-    """
-
-    database: RocksDbDatabase
-    folder: Path | None
-    counts: dict[str, int]
-
-
 class RocksDbStore:
-    """A directory of rows kept by RocksDB; see `hps.tier.RowTier` for the verbs.
+    """A directory of rows kept by RocksDB. What the verbs promise stands in `hps.tier.RowTier`.
 
-    Every method may be called from any thread. Mutations run one after the other, on a thread of
-    the store's own: an interrupt of the caller never cuts one in half.
+    Mutations run on a thread of the store's own: an interrupt of the caller never cuts one in half.
 
     >>> import tempfile
     >>> schema = TableSchema(name="ads", dim=4, optimizer="sgd", initializer="constant",
@@ -79,7 +67,7 @@ class RocksDbStore:
         self._digests = cuts.DigestMemory()
         self._lock: cuts.WriterLock | None = None
         self._pin: cuts.ReaderPin | None = None
-        self._live: _Live | None = None
+        self._live: Live | None = None
         self._is_closed = False
         self._failure = ""  # the sync that failed; no change is made after it
         self._is_changed = False  # since the current cut
@@ -107,8 +95,7 @@ class RocksDbStore:
 
         Cost: a hard link a file; RocksDB reads its manifest and the ends of its files.
         """
-        if options.get("checkpoint") is not None and not options.get("read_only", False):
-            raise ConfigError("checkpoint= is for read_only=True; a writer uses restore()")
+        check_opening(options)
         import_rocksdict()
         check_engine(path, ROCKSDB)
         store = cls(Path(path), options)
@@ -138,7 +125,7 @@ class RocksDbStore:
         for cut in self._manifest.cuts:
             self._digests.learn(self.path, cut)
         self._take_schemas(tables)
-        self._load(self._open_live(self._manifest.current))
+        self._load(self._databases.write(self._manifest.current))
 
     def _open_reader(self, tables: Sequence[TableSchema]) -> None:
         if not (self.path / ROCKSDB_MANIFEST).exists():
@@ -152,12 +139,9 @@ class RocksDbStore:
             cut = self._manifest.find(self.path, checkpoint)
         self._reader_cut = cut
         self._take_schemas(tables)
-        folder = None
-        if cut is not None:
-            cuts.check_cut(self.path, cut)
-            folder = self.path / cut.folder / cuts.DATABASE
+        live = self._databases.read(cut)
         self._pin.narrow(0 if cut is None else cut.id)
-        self._load(_Live(self._make_database(folder), None, self._counts(cut)))
+        self._load(live)
 
     def _take_schemas(self, asked: Sequence[TableSchema]) -> None:
         """The tables asked for first, then those that the directory holds besides."""
@@ -165,37 +149,15 @@ class RocksDbStore:
         self.schemas = first | {table.name: table for table in self._manifest.tables}
         self._numbers = {table.name: i for i, table in enumerate(self._manifest.tables)}
         self.seed = self._manifest.seed
-
-    def _make_database(self, folder: Path | None) -> RocksDbDatabase:
         file_bytes = self._options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
-        return RocksDbDatabase(folder, len(self._numbers), file_bytes, self._is_read_only)
+        self._databases = LiveDatabases(self.path, tuple(self._numbers), file_bytes)
 
-    def _counts(self, cut: Cut | None) -> dict[str, int]:
-        return {name: cut.rows.get(name, 0) if cut else 0 for name in self.schemas}
-
-    def _open_live(self, cut: Cut | None) -> _Live:
-        """A database of the writer's own over the files of a cut, checked first."""
-        folder = self.path / f"{cuts.LIVE_PREFIX}{secrets.token_hex(8)}"
-        try:
-            if cut is not None:
-                cuts.check_cut(self.path, cut)
-                cuts.link_database(self.path / cut.folder / cuts.DATABASE, folder)
-            return _Live(self._make_database(folder), folder, self._counts(cut))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    def _load(self, live: _Live) -> None:
+    def _load(self, live: Live) -> None:
         self._live = live
         self._is_changed = False
         self.num_loads += 1
 
-    def _discard(self, live: _Live) -> None:
-        live.database.close()
-        if live.folder is not None:
-            shutil.rmtree(live.folder, ignore_errors=True)
-
-    def _open_live_or_raise(self) -> _Live:
+    def _open_live_or_raise(self) -> Live:
         live = self._live
         if live is None:
             raise closed_error(self.path)
@@ -234,11 +196,7 @@ class RocksDbStore:
             raise self._stopped(error.errno) from error
 
     def _number(self, table: str) -> int:
-        if table not in self._numbers:
-            raise ConfigError(
-                f"{self.path}: there is no table {table!r}; there are {sorted(self._numbers)}"
-            )
-        return self._numbers[table]
+        return table_number(self.path, self._numbers, table)
 
     def __enter__(self) -> Self:
         return self
@@ -254,15 +212,7 @@ class RocksDbStore:
     # Rows.
 
     def append(self, table: str, rows: Rows) -> None:
-        """Stores rows; later rows of a key supersede earlier ones.
-
-        Args:
-            table: its name.
-            rows: uint8 [n, row_bytes], contiguous; the key of each is in its first 8 bytes.
-
-        Raises:
-            StoreError: a write was refused, here or in the background before; some of the rows may
-                be stored. If the disk was full the call may be repeated when there is space.
+        """As `RowTier.append`; a write that failed in the background shows at a later call.
 
         Cost: RocksDB only estimates how many keys it has, so each key is looked up first.
         """
@@ -281,17 +231,7 @@ class RocksDbStore:
         self._bytes_written += rows.nbytes
 
     def fetch(self, table: str, keys: Keys, rows: Rows, found: Flags) -> None:
-        """Fills rows[i] where keys[i] is stored; other rows are left as they are.
-
-        Args:
-            table: its name.
-            keys: uint64 [n], any order, duplicates allowed.
-            rows: uint8 [n, row_bytes], contiguous, written.
-            found: uint8 [n], written: 1 where stored.
-
-        Raises:
-            CorruptionError: a block fails its checksum, or a row has another key.
-        """
+        """As `RowTier.fetch`; blocks are checked."""
         self._number(table)  # refuses a table that is not there
         row_bytes = self.schemas[table].row_bytes
         if rows.shape != (len(keys), row_bytes) or found.shape != (len(keys),):
@@ -318,15 +258,11 @@ class RocksDbStore:
             return live.database.get(number, keys)
 
     def contains(self, table: str, keys: Keys) -> Flags:
-        """1 where a key is stored; uint8 [n] for keys uint64 [n]. RocksDB reads the rows for it."""
+        """As `RowTier.contains`. Cost: RocksDB reads the rows for it."""
         return np.array([image is not None for image in self._get(table, keys)], np.uint8)
 
     def erase(self, table: str, keys: Keys) -> Flags:
-        """Removes keys; uint8 [n], 1 where one was stored (for its first occurrence in `keys`).
-
-        Raises:
-            StoreError: as append.
-        """
+        """As `RowTier.erase`."""
         return self._change(self._erase, table, keys)
 
     def _erase(self, table: str, keys: Keys) -> Flags:
@@ -341,36 +277,26 @@ class RocksDbStore:
         return found
 
     def num_rows(self, table: str) -> int:
-        """Stored keys of the table, exactly."""
+        """As `RowTier.num_rows`."""
         self._number(table)
         return self._open_live_or_raise().counts[table]
 
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
-        """Every row stored when the scan begins, once, in the order of the keys.
-
-        What is appended or erased meanwhile does not change what it yields.
-
-        Args:
-            table: its name.
-            batch_rows: rows of a piece, at most.
-
-        Returns:
-            uint8 [n, row_bytes] arrays, n > 0, each its own.
+        """As `RowTier.scan`, in the order of the keys.
 
         Raises:
-            CorruptionError: as fetch. StoreError: the store was closed, or restored, meanwhile.
+            StoreError: the store was restored meanwhile, too.
         """
-        if batch_rows < 1:
-            raise ConfigError(f"batch_rows={batch_rows} must be at least 1")
+        check_piece(batch_rows)
         live, snapshot, num_rows = self._worker.run(self._snapshot, table)
         row_bytes = self.schemas[table].row_bytes
         return self._pieces(live, pieces(snapshot, row_bytes, num_rows, batch_rows))
 
-    def _snapshot(self, table: str) -> tuple[_Live, Any, int]:
+    def _snapshot(self, table: str) -> tuple[Live, Any, int]:
         number, live = self._number(table), self._open_live_or_raise()
         return live, live.database.snapshot(number), live.counts[table]
 
-    def _pieces(self, live: _Live, rows: Iterator[Rows]) -> Iterator[Rows]:
+    def _pieces(self, live: Live, rows: Iterator[Rows]) -> Iterator[Rows]:
         while True:
             if self._open_live_or_raise() is not live:
                 raise StoreError(
@@ -387,23 +313,11 @@ class RocksDbStore:
     def checkpoint(
         self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
     ) -> dict[str, Any]:
-        """Makes what is stored now a durable cut; returns when it is on disk.
-
-        Args:
-            tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept
-                until keep_last newer untagged ones exist.
-            extras: blobs kept with it, each with a digest.
-
-        Returns:
-            id, tag, created (seconds since 1970), current, rows, segments (sorted files), bytes.
-
-        Raises:
-            StoreError: the disk is full, or a sync failed; the checkpoint before it stays.
+        """As `RowTier.checkpoint`.
 
         Cost: writes what is in memory; reads the sorted files that are new, for their digests.
         """
-        if tag == "":
-            raise ConfigError("tag='' is not a tag; use None for an untagged checkpoint")
+        check_tag(tag)
         return self._change(self._checkpoint, tag, dict(extras or {}))
 
     def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
@@ -429,20 +343,7 @@ class RocksDbStore:
         self._remove_unneeded()
 
     def compact(self, table: str | None = None) -> None:
-        """Has RocksDB rewrite its files without what was overwritten or erased.
-
-        If nothing was stored since the current, kept checkpoint, it is renewed: a new id, all else
-        the same, and the space is free when this returns. Else it is after the next checkpoint.
-        Other kept checkpoints and open readers keep their files in any case.
-
-        Args:
-            table: its name; None is all.
-
-        Raises:
-            CorruptionError: a block is damaged. StoreError: the disk is full.
-
-        Cost: reads and writes the table's files; appends and checkpoints wait.
-        """
+        """As `RowTier.compact`. Cost: reads and writes the table's files; mutations wait."""
         self._change(self._compact, table)
 
     def _compact(self, table: str | None) -> None:
@@ -466,50 +367,32 @@ class RocksDbStore:
         return cuts.remove_unneeded(self.path, self._manifest, live.folder)
 
     def restore(self, checkpoint: str | int | None = None) -> None:
-        """Makes a kept cut the current one; what was stored since then is dropped.
-
-        Args:
-            checkpoint: tag or id; None is the current cut (drops what no checkpoint holds).
-
-        Raises:
-            ConfigError: no such checkpoint; the message lists those kept.
-            CorruptionError: it is damaged; the store stays where it was.
-
-        Cost: a hard link a file.
-        """
+        """As `RowTier.restore`. Cost: a hard link a file; reads all but the sorted ones."""
         self._change(self._restore, checkpoint)
 
     def _restore(self, checkpoint: str | int | None) -> None:
         cut = self._manifest.current
         if checkpoint is not None:
             cut = self._manifest.find(self.path, checkpoint)
-        live = self._open_live(cut)
+        live = self._databases.write(cut)
         try:
             if cut is not None:
                 self._commit(self._manifest.with_current(cut))
         except BaseException:
-            self._discard(live)
+            live.discard()
             raise
         self._load(live)
         self._remove_unneeded()
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The kept cuts, oldest first, as `checkpoint` returns them."""
+        """As `RowTier.checkpoints`."""
         self._open_live_or_raise()
         manifest = self._manifest
         return [cut.summary(cut.id == manifest.current_id) for cut in manifest.listed]
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
-        """Gives up a kept cut. If it is the current one, its files go when another becomes current.
-
-        Returns:
-            The living readers ("process 12 (checkpoint 3)"), whose files stay until they close.
-
-        Raises:
-            ConfigError: no such checkpoint, or None.
-        """
-        if checkpoint is None:
-            raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
+        """As `RowTier.delete_checkpoint`."""
+        check_named(checkpoint)
         return self._change(self._delete, checkpoint)
 
     def _delete(self, checkpoint: str | int) -> list[str]:
@@ -518,12 +401,7 @@ class RocksDbStore:
         return self._remove_unneeded().of(cut.id)
 
     def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
-        """The blobs of a kept cut (None: of the current one), digests checked.
-
-        Raises:
-            ConfigError: no such checkpoint.
-            CorruptionError: a digest does not match.
-        """
+        """As `RowTier.extras`."""
         self._open_live_or_raise()
         return self._worker.run(self._extras, checkpoint)
 
@@ -541,8 +419,7 @@ class RocksDbStore:
     # Figures and the end.
 
     def stats(self) -> dict[str, Any]:
-        """bytes_read, bytes_written (row images; RocksDB moves more), files_bytes,
-        checkpoint_only_bytes; rows, live_bytes, index_bytes by table."""
+        """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
         kept = [self.path / cut.folder for cut in self._manifest.cuts]
         ours = cuts.unique_bytes([live.folder] if live.folder is not None else kept)
@@ -565,15 +442,12 @@ class RocksDbStore:
         }
 
     def verify(self) -> list[tuple[str, str]]:
-        """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""
+        """As `RowTier.verify`."""
         with translated(self.path):
             return cuts.verify(self.path)
 
     def close(self) -> None:
-        """Lets go of the lock and of the files; may be repeated.
-
-        What no checkpoint holds is lost.
-        """
+        """As `RowTier.close`."""
         if not self._is_closed:
             self._is_closed = True
             try:
@@ -585,7 +459,7 @@ class RocksDbStore:
         live, self._live = self._live, None
         try:
             if live is not None:
-                self._discard(live)
+                live.discard()
         finally:
             if self._pin is not None:
                 self._pin.release()

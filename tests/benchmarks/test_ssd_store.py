@@ -8,22 +8,32 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.common.keys import hashed_keys
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_store import page_cache
+from benchmarks.ssd_store import checksum_cost, page_cache
 from benchmarks.ssd_store.hps_store import HpsStore
-from benchmarks.ssd_store.record_file import GAPS, AnnouncedMap, RawReads, RecordFile
-from benchmarks.ssd_store.records import Data, ZipfBatches
+from benchmarks.ssd_store.record_file import (
+    CHECKSUM_BYTES,
+    GAPS,
+    SEGMENT_HEADER_BYTES,
+    AnnouncedMap,
+    RawReads,
+    RecordFile,
+)
+from benchmarks.ssd_store.records import Batch, Data, ZipfBatches
 from benchmarks.ssd_store.ssd_store_bench import rows_beside
 
 DATA = Data(rows=30_000, record_bytes=80)
+NUM_SEGMENTS = 4
 
 
 @pytest.fixture
 def raw(tmp_path, record_file):
     store = HpsStore(tmp_path / "hps", DATA.record_bytes)
-    for records in DATA.in_order(DATA.by_place()):
-        store.store.append("rows", records)
-        store.store.checkpoint("kept")  # a segment each, so that there are several
+    for places in np.array_split(DATA.by_place(), NUM_SEGMENTS):
+        store.store.append("rows", DATA.records(places))
+        store.store.checkpoint("kept")  # seals the segment
+    assert len(store.files()) == NUM_SEGMENTS
     reads = RawReads(record_file, store)
     yield reads
     reads.close()
@@ -51,7 +61,10 @@ def test_batches_have_distinct_keys_in_the_order_they_name():
 def test_raw_reads_bring_the_records_that_were_asked_for(raw, gap):
     raw._gap = gap
     num_pages = -(-DATA.rows * (DATA.record_bytes + 4) // page_cache.PAGE)
-    for batch, most in ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7)):
+    starts = np.arange(NUM_SEGMENTS) * (DATA.rows // NUM_SEGMENTS)
+    ends = Batch(hashed_keys(starts), starts, NUM_SEGMENTS)
+    batches = ((DATA.uniform(3000, 2), num_pages), (DATA.uniform(7, 3, False), 7), (ends, 4))
+    for batch, most in batches:
         try:
             found = raw.get(batch)
         except PermissionError as error:
@@ -66,6 +79,49 @@ def test_an_announced_map_reads_the_same(record_file):
     announced.begin()
     assert np.array_equal(announced.get(batch), DATA.records(batch.places))
     announced.end()
+
+
+def test_only_the_store_that_is_linked_without_checksums_has_none(tmp_path):
+    try:
+        libraries = checksum_cost.libraries()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    memory = np.zeros(3000 * DATA.record_bytes, np.uint8)
+    batch = DATA.uniform(3000, 5)
+    segment_of = {}
+    for name, library in libraries.items():
+        store = checksum_cost.RowStore(library, tmp_path / name, DATA.record_bytes, memory)
+        store.load(DATA)
+        assert np.array_equal(store.get(batch), DATA.records(batch.places))
+        segment_of[name] = store.files()[0]
+        flip(segment_of[name], batch.places[7])
+        if name == checksum_cost.WITH:
+            with pytest.raises(OSError, match="row_store_fetch"):
+                store.get(batch)
+        else:
+            assert np.array_equal(
+                np.flatnonzero(store.get(batch) != DATA.records(batch.places)),
+                [8 * DATA.record_bytes - 1],
+            )
+        store.close()
+    checked, _, unsummed = (segment_of[name].read_bytes() for name in libraries)
+    assert checked[-4:] != bytes(4) == unsummed[-4:], "of the footer"
+    reader = checksum_cost.RowStore(
+        libraries[checksum_cost.WITHOUT], tmp_path / checksum_cost.WITH, DATA.record_bytes, memory,
+        read_only=True,
+    )  # fmt: skip
+    reader.get(batch)
+    reader.close()
+
+
+def flip(segment, record):
+    """Changes the last byte of a record."""
+    offset = SEGMENT_HEADER_BYTES + (record + 1) * (DATA.record_bytes + CHECKSUM_BYTES)
+    with segment.open("r+b") as file:
+        file.seek(offset - CHECKSUM_BYTES - 1)
+        byte = file.read(1)[0]
+        file.seek(offset - CHECKSUM_BYTES - 1)
+        file.write(bytes([byte ^ 1]))
 
 
 def test_dropped_files_are_cold_and_warmed_ones_are_not(record_file, raw):

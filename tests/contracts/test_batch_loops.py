@@ -151,7 +151,7 @@ def test_one_missing_key_among_distinct_ones(tmp_path: Path) -> None:
 
 
 def test_a_first_column_without_repetitions_does_not_deceive_the_sample(tmp_path: Path) -> None:
-    examples, features = 4096, 26
+    examples, features = 4096, 64  # as many as there are keys to one that is sampled
     idx = np.random.default_rng(0).integers(0, 100, (examples, features))
     idx[:, 0] = 100 + np.arange(examples)
     flat = idx.reshape(-1)

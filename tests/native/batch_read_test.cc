@@ -1,7 +1,7 @@
 // Batch reads of files: by the ring, by threads, one by one, direct and through the page cache, all
 // bring the same bytes and name the same faults; a ring that answers badly changes nothing.
 //
-// Above it: ctest. Below it: file_system.h, batch_read, read_ring, crc32c.
+// Above it: ctest. Below it: file_system.h, batch_read, read_ring.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,7 +20,6 @@
 #include "common/check.h"
 #include "scratch_store.h"
 #include "ssd_store/batch_read.h"
-#include "ssd_store/crc32c.h"
 
 namespace hps {
 namespace {
@@ -394,27 +393,6 @@ void TestAskingForThePageCacheReadsNothing(const Lab& lab) {
   close(descriptor);
 }
 
-void TestChecksumsOfScatteredPieces() {
-  std::mt19937_64 random(5);
-  std::vector<char> bytes(5000);
-  for (char& byte : bytes) byte = static_cast<char>(random());
-  for (uint64_t size = 0; size < 300; size += 7) {
-    for (const uint64_t count : {0, 1, 2, 3, 4, 11}) {
-      std::vector<const char*> pieces;
-      std::vector<uint32_t> seeds;
-      for (uint64_t i = 0; i < count; ++i) {
-        pieces.push_back(bytes.data() + random() % (bytes.size() - size));
-        seeds.push_back(static_cast<uint32_t>(random()));
-      }
-      std::vector<uint32_t> checksums(count);
-      Crc32cMany(pieces.data(), size, count, seeds.data(), checksums.data());
-      for (uint64_t i = 0; i < count; ++i) {
-        HPS_CHECK(checksums[i] == crc32c::ExtendPortable(seeds[i], pieces[i], size));
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace hps
 
@@ -430,7 +408,6 @@ int main() {
   hps::TestABrokenRingIsAnErrorAfterItsLastAnswer(lab);
   hps::TestABufferThatIsFullIsUsedAgain(lab);
   hps::TestAskingForThePageCacheReadsNothing(lab);
-  hps::TestChecksumsOfScatteredPieces();
   std::printf("ok\n");
   return 0;
 }

@@ -1,0 +1,82 @@
+"""Live: the database that a store's verbs work on, made of a cut's files.
+
+Above it: rocksdb_store.py. Below it: rocksdb_database.py, rocksdb_cuts.py. A writer's stands in a
+folder of its own, of hard links to the files of a cut, and is thrown away with it; a reader's is
+the cut's own folder, into which nobody writes.
+"""
+
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from hps.ssd_store import rocksdb_cuts as cuts
+from hps.ssd_store.rocksdb_database import RocksDbDatabase
+from hps.ssd_store.rocksdb_manifest import Cut
+
+
+class Live(NamedTuple):
+    """A database, its folder if it is a writer's, and the exact number of its rows by table.
+
+    A restore puts another one in its place; who reads the old one meanwhile may finish, and it goes
+    with the last of them.
+    """
+
+    database: RocksDbDatabase
+    folder: Path | None
+    counts: dict[str, int]
+
+    def discard(self) -> None:
+        """Closes it and removes a writer's folder."""
+        self.database.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class LiveDatabases:
+    """Makes them for one store.
+
+    Args:
+        path: of the store.
+        tables: their names, in the order of their numbers.
+        file_bytes: as RocksDbDatabase takes it.
+    """
+
+    path: Path
+    tables: tuple[str, ...]
+    file_bytes: int
+
+    def write(self, cut: Cut | None) -> Live:
+        """A writer's, over the files of a cut, which are checked first.
+
+        Raises:
+            CorruptionError: a file of the cut is damaged.
+        """
+        folder = self.path / f"{cuts.LIVE_PREFIX}{secrets.token_hex(8)}"
+        try:
+            if cut is not None:
+                cuts.check_cut(self.path, cut)
+                cuts.link_database(self.path / cut.folder / cuts.DATABASE, folder)
+            database = RocksDbDatabase(folder, len(self.tables), self.file_bytes, False)
+            return Live(database, folder, self._counts(cut))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def read(self, cut: Cut | None) -> Live:
+        """A reader's, of a cut, which is checked first.
+
+        Raises:
+            CorruptionError: a file of the cut is damaged.
+        """
+        folder = None
+        if cut is not None:
+            cuts.check_cut(self.path, cut)
+            folder = self.path / cut.folder / cuts.DATABASE
+        database = RocksDbDatabase(folder, len(self.tables), self.file_bytes, True)
+        return Live(database, None, self._counts(cut))
+
+    def _counts(self, cut: Cut | None) -> dict[str, int]:
+        return {name: cut.rows.get(name, 0) if cut else 0 for name in self.tables}
