@@ -42,11 +42,9 @@ class BatchRows:
         self._pool = pool
         self._lock = lock
         self._num_occurrences = len(keys)
-        self._pinned_at: tuple[int, int, int] | None = None
-        self._pinned_keys: Any = None  # alive, so that no others can come to lie at that address
-        if is_on(keys, device):
-            self._pinned_keys = keys
-            self._pinned_at = (keys.data_ptr(), len(keys), keys._version)
+        self._pinned_at = _state_of(keys, device)
+        # Alive, so that no others can come to lie at that address.
+        self._pinned_keys = keys if self._pinned_at is not None else None
         try:
             with lock:
                 # Both before it holds anything: an interrupt, or an erase, may come at any time.
@@ -81,12 +79,7 @@ class BatchRows:
 
         On a device the very tensor that was pinned is believed, for comparing would wait for it.
         """
-        is_same = (
-            self._pinned_at is not None
-            and is_on(keys, self._device)
-            and self._pinned_at == (keys.data_ptr(), len(keys), keys._version)
-        )
-        if is_same:
+        if self._pinned_at is not None and self._pinned_at == _state_of(keys, self._device):
             return True
         with self._lock:
             return bool(self.held_plan().matches(keys))
@@ -170,6 +163,16 @@ class BatchRows:
     def __del__(self) -> None:
         if self.plan is not None:
             self.release()
+
+
+def _state_of(keys: Any, device: str) -> tuple[int, int, int] | None:
+    """What tells a tensor on `device`, as it stands, from all others while it lives.
+
+    None for anything else, and for a tensor of torch.inference_mode: it does not count its changes.
+    """
+    if not is_on(keys, device) or keys.is_inference():
+        return None
+    return keys.data_ptr(), len(keys), keys._version
 
 
 @dataclass(slots=True)

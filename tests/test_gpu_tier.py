@@ -158,6 +158,19 @@ def test_the_server_takes_and_gives_tensors_of_the_device(
         assert server.num_rows("ads") == 0
 
 
+def test_keys_of_inference_mode_are_compared_for_they_count_no_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with launched_server(tmp_path, monkeypatch) as server, torch.inference_mode():
+        keys = torch.tensor([5, -1, 5, 7])
+        assert keys.is_inference()
+        with server.pin("ads", keys) as rows:
+            assert rows.are_of(keys) and rows.are_of(keys.clone())
+            assert not rows.are_of(keys.flip(0))
+            keys[0] = 6  # the memory is the same, the keys are not
+            assert not rows.are_of(keys)
+
+
 def test_statistics_name_every_tier(tmp_path: Path) -> None:
     keys = np.arange(9000, dtype=np.uint64)
     with open_server(tmp_path, gpu=GPU, dram="400KiB") as server:

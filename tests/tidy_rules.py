@@ -41,8 +41,9 @@ NATIVE_LAYERS = {
     "optimizer": ("common", "table"),
     "table": ("common", "optimizer"),
     "reader": ("common",),
-    "dram_cache": ("common", "table", "optimizer"),
-    "gpu_cache": ("common", "table", "optimizer"),
+    "batch": ("common", "table", "optimizer"),
+    "dram_cache": ("common", "table", "optimizer", "batch"),
+    "gpu_cache": ("common", "table", "optimizer", "batch"),
     "ssd_store": ("common", "table"),
 }
 

@@ -119,8 +119,8 @@ HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus
              one_minus_beta2, beta, l1, l2);
 HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);
-HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, refused,
-             culprit, num_listed, open, num_pinned_erased);
+HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
+             refused, culprit, num_listed, open, num_pinned_erased);
 HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,

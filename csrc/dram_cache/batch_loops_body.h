@@ -1,14 +1,32 @@
 // The text of the hot loops, compiled once an instruction set: pull, find, gather, reserve, fill.
-// (Sums and updates: batch_updates_body.h.) See batch_loops.h for what each loop does.
+// (Updates: batch_updates_body.h.) See batch_loops.h for what each loop does.
 //
-// Above it: batch_updates_body.h. Below it: numbering_body.h, lookup_body.h, csrc/table.
+// Above it: batch_updates_body.h. Below it: lookup_body.h, csrc/batch, csrc/table.
 #pragma once
 
+#include "batch/numbering_body.h"
 #include "dram_cache/lookup_body.h"
-#include "dram_cache/numbering_body.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
+
+// Groups the occurrences by key, in order.
+inline void SortPositions(WorkerBatch* worker) {
+  uint32_t* starts = worker->starts;
+  const auto num_unique = static_cast<uint64_t>(worker->num_unique);
+  __builtin_memset(starts, 0, (num_unique + 1) * sizeof(uint32_t));
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) ++starts[worker->ids[i] & ~kFirstOfKey];
+  uint32_t end = 0;
+  for (uint64_t id = 0; id <= num_unique; ++id) {
+    end += starts[id];
+    starts[id] = end - starts[id];
+  }
+  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
+    worker->positions[starts[worker->ids[i] & ~kFirstOfKey]++] = worker->scan_positions[i];
+  }
+  for (uint64_t id = num_unique; id > 0; --id) starts[id] = starts[id - 1];
+  starts[0] = 0;
+}
 
 inline void Find(const CacheView& cache, WorkerBatch* worker) {
   Lookup<0, false, Taking::kSlot> lookup(cache, worker, nullptr);

@@ -2,21 +2,20 @@
 // found.
 //
 // Above it: dram_cache.cc and the bindings (a push reuses the plan of the pull before it). Below
-// it: batch_loops.h, which works on its WorkerBatches. Owns all memory of a batch and keeps it for
-// the next one. Not thread-safe; belongs to one cache at a time.
+// it: csrc/batch, which divides the keys; batch_loops.h, which works on its WorkerBatches. Owns all
+// memory of a batch and keeps it for the next one. Not thread-safe; belongs to one cache at a time.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 
+#include "batch/key_shares.h"
 #include "common/array.h"
 #include "common/float_mode.h"
 #include "common/thread_pool.h"
 #include "dram_cache/batch_loops.h"
 
 namespace hps {
-
-inline constexpr int kNumSubparts =
-    64;  // the hash's top six bits; a table's parts are groups of them
 
 class BatchPlan {
  public:
@@ -33,21 +32,23 @@ class BatchPlan {
   BatchPlan& operator=(const BatchPlan&) = delete;
 
   // Copies keys[count] and has every worker deduplicate its share by deduplicate(its batch), which
-  // returns false if it needs a larger id table. A table's part p owns the sub-parts
-  // [p * 64 / num_parts, (p + 1) * 64 / num_parts); each part goes to one worker whole. There is
-  // room for a value of `dim` floats a key.
+  // returns false if it needs a larger id table. Each of the table's parts goes to one worker
+  // whole. There is room for a value of `dim` floats a key.
   template <class Deduplicate>
   void Build(const uint64_t* keys, int64_t count, int64_t num_parts, int32_t dim, ThreadPool* pool,
              Deduplicate deduplicate) {
     Begin(count, num_parts, pool);
-    ChooseOwners(keys, num_parts);
+    shares_.ChooseOwners(keys);
     const auto work = [&](int i) {
-      CopyKeys(i, keys);
-      Prepare(&workers_[i]);
-      do {
-        GrowIdTable(&workers_[i], dim);
-      } while (!deduplicate(&workers_[i].batch));
-      Finish(&workers_[i]);
+      shares_.CopyKeys(i, keys);
+      Prepare(i);
+      WorkerBatch* batch = &workers_[i].batch;
+      shares_.Number(i, batch, [&] {
+        if (dim != 0) PrepareValues(i, std::min(batch->most_unique, num_occurrences()), dim);
+        return deduplicate(batch);
+      });
+      batch->window_begin = 0;
+      batch->window_end = batch->num_unique;
     };
     if (num_workers_ == 1) {
       const DefaultFloatMode mode;
@@ -74,13 +75,13 @@ class BatchPlan {
   int64_t PullEach(const uint64_t* keys, int64_t count, int64_t num_parts, bool only_reads,
                    ThreadPool* pool, Pull pull) {
     Begin(count, num_parts, pool);
-    BeginPullEach(keys, num_parts, only_reads);
+    BeginPullEach(keys, only_reads);
     ForWorkers(pool, pull);
     return EndPullEach();
   }
 
   // True if keys[count] are this plan's, byte for byte.
-  bool Matches(const uint64_t* keys, int64_t count) const;
+  bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
 
   // Runs task(worker) for each worker of this plan, in parallel where there are several.
   template <class Task>
@@ -120,7 +121,7 @@ class BatchPlan {
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
-  int64_t num_occurrences() const { return num_occurrences_; }
+  int64_t num_occurrences() const { return shares_.num_occurrences(); }
   int64_t num_unique() const { return num_unique_; }
   // Keys that the last pull looked up: the unique ones, or all if it did not deduplicate.
   int64_t num_looked_up() const { return was_pulled_each_ ? num_pulled_each_ : num_unique_; }
@@ -139,43 +140,27 @@ class BatchPlan {
  private:
   struct Worker {
     WorkerBatch batch = {};
-    Array<uint32_t> id_table, ids, scan_positions, counts, hot_ids, youngest, older;
     Array<uint32_t> starts, positions, missing, order;
-    Array<uint64_t> keys;
     Array<int64_t> slots;
     Array<uint8_t> second_round;
     Array<Reservation> reservations;
     Array<float> values;
-    int64_t last_unique = 0;  // of the batch before: sizes the id table of the next
-    uint64_t parts = 0;       // that it owns; see ChooseOwners
   };
 
   void Begin(int64_t count, int64_t num_parts, ThreadPool* pool);
-  int64_t Sample(const uint64_t* keys, int64_t count);
-  void ChooseOwners(const uint64_t* keys, int64_t num_parts);
-  void SpreadParts(const uint64_t* keys, int64_t num_parts);
-  void CopyKeys(int worker, const uint64_t* keys);
-  void Prepare(Worker* worker);
-  void GrowIdTable(Worker* worker, int32_t dim);
-  static void Finish(Worker* worker);
+  void Prepare(int worker);
+  void PrepareValues(int worker, int64_t count, int32_t dim);
   void Empty();
-  void BeginPullEach(const uint64_t* keys, int64_t num_parts, bool only_reads);
+  void BeginPullEach(const uint64_t* keys, bool only_reads);
   int64_t EndPullEach();
   void CountUnique();
 
+  KeyShares shares_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
-  Array<uint64_t> keys_;
-  Array<uint64_t> sample_;  // hashes of sampled keys
-  Array<uint64_t> seen_;    // bits of them
-  int64_t num_occurrences_ = 0;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;
-  int num_owners_ = 0;           // workers that the parts are spread over, or 0
-  int64_t num_parts_owned_ = 0;  // parts that are spread
-  bool is_balanced_ = false;     // of the last batch that was deduplicated: no worker had too much
-  bool has_repeats_ = false;     // and its keys repeated
   bool is_sorted_ = false;
   bool was_pulled_each_ = false;
   int64_t num_pulled_each_ = 0;

@@ -17,25 +17,19 @@ constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-const BatchLoops* ChooseLoops(const std::string& name) {
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (name == "plain") return &kPlainLoops;
-  if (name == "avx2") return has_avx2 ? &kAvx2Loops : nullptr;
-  if (name == "avx512") return has_avx512 ? &kAvx512Loops : nullptr;
-  if (name != "auto") return nullptr;
-  return has_avx512 ? &kAvx512Loops : has_avx2 ? &kAvx2Loops : &kPlainLoops;
+const BatchLoops* LoopsLike(const KeyLoops* keys) {
+  if (keys == &kAvx512KeyLoops) return &kAvx512Loops;
+  return keys == &kAvx2KeyLoops ? &kAvx2Loops : &kPlainLoops;
 }
 
 }  // namespace
 
-DramCache::DramCache(const DramCacheOptions& options, const BatchLoops* loops, ThreadPool* pool)
-    : options_(options), loops_(loops), pool_(pool) {}
+DramCache::DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool)
+    : options_(options), key_loops_(key_loops), loops_(LoopsLike(key_loops)), pool_(pool) {}
 
 Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
                        std::unique_ptr<DramCache>* cache) {
-  const BatchLoops* loops = ChooseLoops(options.instruction_set);
+  const KeyLoops* loops = ChooseKeyLoops(options.instruction_set);
   if (loops == nullptr) {
     return Status(StatusCode::kConfig, "instruction set '" + options.instruction_set +
                                            "' is unknown or this processor lacks it; use 'auto'");
@@ -96,7 +90,7 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
   Abandon(plan);
   plan->MissPulledEach(count);
   plan->Build(keys, count, shape().num_parts, 0, pool_,
-              [&](WorkerBatch* worker) { return loops_->deduplicate(worker, keys, count); });
+              [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
 }
 
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
@@ -352,7 +346,8 @@ void DramCache::Expand(BatchPlan* plan, float* out) {
 int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
-    worker->result = loops_->sum_gradients(view_, worker, gradients);
+    key_loops_->sum_gradients(worker, view_.dim, gradients);
+    worker->result = key_loops_->find_not_finite(worker->values, worker->num_unique, view_.dim);
   });
   bool is_finite = true;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_finite &= worker->result < 0; });

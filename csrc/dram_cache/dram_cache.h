@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "batch/key_loops.h"
 #include "dram_cache/batch_plan.h"
 #include "table/host_memory.h"
 
@@ -117,7 +118,7 @@ class DramCache {
   uint64_t epoch() const { return epoch_; }
 
  private:
-  DramCache(const DramCacheOptions& options, const BatchLoops* loops, ThreadPool* pool);
+  DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool);
 
   Status MapTable();
   void AdvanceClock(int64_t num_used);
@@ -131,6 +132,7 @@ class DramCache {
   void MarkUpdated(BatchPlan* plan);
 
   const DramCacheOptions options_;
+  const KeyLoops* const key_loops_;
   const BatchLoops* const loops_;
   ThreadPool* const pool_;
   HostMemory memory_;

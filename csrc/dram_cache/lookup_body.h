@@ -14,7 +14,6 @@ namespace hps {
 inline namespace HPS_BUILD {
 
 inline constexpr int kGroup = 32;
-inline constexpr int64_t kStreamedFloats = 1 << 20;  // an output this large goes past the caches
 
 // What becomes of a row that was found.
 enum class Taking {

@@ -9,8 +9,8 @@
 
 #include "common/check.h"
 #include "gpu_cache/gpu_cache.h"
+#include "gpu_cache/host_batch.h"
 #include "gpu_cache/host_prefetch.h"
-#include "gpu_cache/host_sums.h"
 
 namespace hps {
 
@@ -39,16 +39,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
 template <class Launcher>
 void GpuCacheOver<Launcher>::MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan) {
   Abandon(plan);
-  uint64_t* own_keys = plan->SetSize(count);
-  const DeduplicateArgs args = {plan->batch()};
-  HostShares* shares = plan->shares();
-  launcher_.share(keys, args.batch, own_keys, shares);
-  launcher_.by_key(
-      *shares, count, [args](auto group, int64_t i) { PlaceKeyOne(group, args, i); },
-      [args](int64_t i) { AskForEntry(args, i); });
-  launcher_.by_key(*shares, count, [args](auto group, int64_t i) { FlagFirstOne(group, args, i); });
-  SumUp(args.batch.first_ranks, count);
-  launcher_.one(count, [args](auto group, int64_t i) { NumberKeyOne(group, args, i); });
+  NumberKeys(launcher_, keys, count, plan);
 }
 
 template <class Launcher>
@@ -182,8 +173,8 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
   HPS_CHECK(IsCurrent(plan));
   const GatherArgs args = {args_, plan.batch(), out};
-  launcher_.rows(
-      args_.dim, plan.num_occurrences(),
+  launcher_.rows_out(
+      args_.dim, plan.num_occurrences(), out,
       [args](auto group, int64_t i) { GatherOne(group, args, i); },
       [args](int64_t i) { AskForGathered(args, i); }, [args](int64_t i) { AskForSlot(args, i); });
 }
@@ -199,17 +190,8 @@ void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, flo
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients) {
-  const int64_t num_unique = plan->num_unique();
-  if (num_unique == 0) return -1;
-  const SumArgs args = plan->PrepareSums(args_, gradients);
-  const int64_t num_hot_runs = SumRuns(launcher_, plan, args);
-  if (num_hot_runs > 0) {
-    launcher_.any(num_hot_runs, [args](auto group, int64_t i) { SumBlockOne(group, args, i); });
-    launcher_.rows(args_.dim, num_unique,
-                   [args](auto group, int64_t i) { CombineRunsOne(group, args, i); });
-  }
-  const uint32_t culprit = plan->numbers().culprit;
-  return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
+  if (plan->num_unique() == 0) return -1;
+  return SumByKey(launcher_, args_, gradients, plan);
 }
 
 template <class Launcher>
@@ -217,9 +199,10 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
-    launcher_.rows(
-        args_.dim, args.bound, [args](auto group, int64_t i) { ApplyOne<kKind>(group, args, i); },
-        [args](int64_t i) { AskForUpdated(args, i); });
+    launcher_.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
+      AskForUpdated(args, i + kUpdatesAhead);
+      ApplyOne<kKind>(group, args, i);
+    });
   };
   switch (args_.kind) {
     case OptimizerKind::kSgd:

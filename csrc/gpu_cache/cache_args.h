@@ -68,6 +68,7 @@ struct BatchNumbers {
   int64_t window_size;
   int64_t num_missing;
   int64_t num_victims;
+  uint32_t is_full;  // not 0: no slot was free when the window was looked up
   uint32_t refused;  // not 0: the last reserve took nothing
   uint32_t culprit;  // smallest id whose summed gradient is not finite, or kNoCulprit
   uint32_t num_listed[kNumGroupings];
@@ -92,6 +93,7 @@ struct BatchArgs {
   const uint64_t* keys;
   int64_t num_occurrences;  // L, below 2^31
   BatchNumbers* numbers;
+  // The next four are for kernels that deduplicate; the host build has them not.
   uint32_t* id_table;         // [id_mask + 1] positions; all ones (kNoPosition) before a batch
   uint64_t id_mask;           // a power of two less one; room for twice L at least
   uint32_t* places;           // [L] entry of the id table that stands for an occurrence's key

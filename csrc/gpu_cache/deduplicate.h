@@ -1,7 +1,8 @@
 // Deduplicating a batch: its distinct keys in order of first occurrence, and the id of each
 // occurrence, the same whatever order the threads come in.
 //
-// Above it: kernels.h. Below it: cache_args.h. Every occurrence looks for its key in a table of
+// Above it: kernels.h. Below it: cache_args.h. The host build has loops of its own for it:
+// host_batch.h says why. Every occurrence looks for its key in a table of
 // positions; the smallest position of a key stays, and is its first occurrence.
 #pragma once
 

@@ -60,12 +60,11 @@ HPS_HD void ListMissingOne(Group, const FindArgs& args, int64_t i) {
   batch.missing_keys[rank - 1] = batch.unique_keys[id];
 }
 
-// `num_used` keys were looked up. The clock ticks with use, not with batches, so that its 256
-// values span several times the table's content whatever the batch size.
-HPS_HD void AdvanceClock(const CacheArgs& cache, int64_t num_used) {
+// `num_used` keys were looked up in a table of `num_rows`. The clock ticks with use, not with
+// batches, so that its 256 values span several times the table's content whatever the batch size.
+HPS_HD void AdvanceClock(const CacheArgs& cache, int64_t num_rows, int64_t num_used) {
   CacheClock* clock = cache.clock;
   const TableShape& shape = cache.table.shape;
-  const int64_t num_rows = CountOf(cache, kCountRows) + CountOf(cache, kCountFresh);
   clock->keeps_stamps = 8 * num_rows > 7 * shape.num_slots();
   if (clock->num_swept != 0) {
     clock->sweep_bucket = (clock->sweep_bucket + clock->num_swept) % shape.num_buckets();
@@ -78,13 +77,17 @@ HPS_HD void AdvanceClock(const CacheArgs& cache, int64_t num_used) {
   clock->num_swept = (shape.num_buckets() + kTicksPerTurn - 1) / kTicksPerTurn;
 }
 
-// i: 0. What follows a look-up of the window: counters and the clock.
+// i: 0. What follows a look-up of the window: counters, the clock, whether a reserve will find free
+// slots.
 template <class Group>
 HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {
-  const BatchNumbers& numbers = *args.batch.numbers;
+  BatchNumbers& numbers = *args.batch.numbers;
   Count(args.cache, kCountHits, 0, numbers.window_size - numbers.num_missing);
   Count(args.cache, kCountMisses, 0, numbers.num_missing);
-  AdvanceClock(args.cache, numbers.window_size);
+  const int64_t num_rows = CountOf(args.cache, kCountRows) + CountOf(args.cache, kCountFresh);
+  AdvanceClock(args.cache, num_rows, numbers.window_size);
+  const int64_t num_taken = num_rows + CountOf(args.cache, kCountPending);
+  numbers.is_full = num_taken == args.cache.table.shape.num_slots();
 }
 
 // i: below ceil(num_buckets / kTicksPerTurn). One bucket of the rolling sweep, if it is due.

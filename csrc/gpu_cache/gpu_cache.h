@@ -1,5 +1,5 @@
 // GpuCache: the rows of one table that a device holds, as the host can run it: the device's own
-// algorithms, looped over on host memory.
+// algorithms, looped over on host memory, but for those that host_batch.h names.
 //
 // Above it: ParameterServer, through the bindings; tests, which launch the same verbs on emulated
 // lanes. Below it: kernels.h, the bodies that the CUDA cache launches. It keeps the same contract

@@ -1,12 +1,14 @@
 // GpuPlan: one batch of keys on the host build of gpu_cache: its arrays and how far it has come.
 //
-// Above it: gpu_cache.cc, the bindings. Below it: cache_args.h, whose BatchArgs it fills in. Owns
-// all memory of a batch and keeps it for the next one. Not thread-safe; belongs to one cache at a
-// time.
+// Above it: gpu_cache.cc, the bindings. Below it: cache_args.h, whose BatchArgs it fills in;
+// csrc/batch, which divides the keys over the threads. Owns all memory of a batch and keeps it for
+// the next one. Not thread-safe; belongs to one cache at a time.
 #pragma once
 
-#include "common/array.h"
-#include "gpu_cache/host_shares.h"
+#include <vector>
+
+#include "batch/key_loops.h"
+#include "batch/key_shares.h"
 #include "gpu_cache/kernels.h"
 
 namespace hps {
@@ -25,15 +27,19 @@ class GpuPlan {
   GpuPlan(const GpuPlan&) = delete;
   GpuPlan& operator=(const GpuPlan&) = delete;
 
-  // Makes room for a batch of `count` keys; returns where they go. The id table is not empty yet.
-  uint64_t* SetSize(int64_t count);
-  // Makes room to look up `count` keys; to reserve for those missing; for sums.
+  // Takes a batch of `count` keys, whose copies and ids are not made yet, for so many threads.
+  void Begin(int64_t count, int num_threads);
+  // The shares of the batch, with room for their keys to be numbered together.
+  JointIds PrepareJoin();
+  // There are so many distinct keys.
+  void SetNumUnique(int64_t num_unique);
+  // Makes room to look up `count` keys; to reserve for those missing; for sums of `dim` floats.
   void PrepareFind(int64_t count);
   void PrepareReserve();
-  SumArgs PrepareSums(const CacheArgs& cache, const float* gradients);
+  float* ReserveSums(int64_t dim) { return sums_.Reserve(num_unique() * dim); }
 
   // True if keys[count] are this plan's, byte for byte.
-  bool Matches(const uint64_t* keys, int64_t count) const;
+  bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
 
   const BatchArgs& batch() const { return batch_; }
   int64_t num_occurrences() const { return batch_.num_occurrences; }
@@ -47,12 +53,11 @@ class GpuPlan {
   const uint8_t* victims() const { return victims_.data(); }
   uint8_t* ReserveVictims(int64_t bytes) { return victims_.Reserve(bytes); }
   uint32_t* ReserveLast() { return last_.Reserve(num_unique()); }
-  HostShares* shares() { return &shares_; }
-  // Numbers of occurrences, an id and owner.
-  uint32_t* ReserveCounts(int64_t count) { return counts_.Reserve(count); }
-  float** ReserveFirstRuns() { return first_runs_.Reserve(num_unique()); }
+  KeyShares* shares() { return &shares_; }
+  KeyShare* share(int owner) { return &owned_[static_cast<size_t>(owner)]; }
   const float* sums() const { return sums_.data(); }
 
+  void SetCulprit(uint32_t culprit) { numbers_.culprit = culprit; }
   // A key was refused or a window let go: no victims are waiting.
   void ForgetVictims() { numbers_.num_victims = 0; }
   void ForgetMissing() { numbers_.num_missing = 0; }
@@ -69,16 +74,16 @@ class GpuPlan {
 
   BatchNumbers numbers_ = {};
   BatchArgs batch_ = {};
-  Array<uint64_t> keys_, unique_keys_, missing_keys_;
-  Array<uint32_t> id_table_, places_, inverse_, missing_, run_ids_, last_, counts_;
-  Array<int32_t> first_ranks_, missing_ranks_, victim_ranks_, hot_ranks_;
-  Array<int64_t> slots_, starts_;
+  KeyShares shares_;
+  std::vector<KeyShare> owned_;  // one a thread
+  Array<uint64_t> firsts_, unique_keys_, missing_keys_;
+  Array<uint32_t> ranks_, inverse_, missing_, last_;
+  Array<int32_t> missing_ranks_, victim_ranks_;
+  Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;
   Array<Reservation> reservations_;
-  Array<float> sums_, run_sums_;
+  Array<float> sums_;
   Lists first_lists_, other_lists_;
-  Array<float*> first_runs_;
-  HostShares shares_;
 };
 
 }  // namespace hps

@@ -5,19 +5,17 @@
 //     one(count, body)         body(group, i) for i below count, with a group of one lane
 //     any(count, body)         the same with a group of any size
 //     rows(dim, count, body)   the same with a group for row arithmetic
-//     share(keys, ...)              copies a batch's keys, empties its id table
-//     by_key(shares, count, body)   as one(), of the occurrences of a batch that was shared
-// all but share() with two functions, if wanted, that ask the memory of the host for what an item
-// will need: near(i), and before it far(i) for what near(i) itself reads.
+//     rows_out(dim, count, out, body)   the same for rows that are written to out [count, dim]
+// each with two functions, if wanted, that ask the memory of the host for what an item will need:
+// near(i), and before it far(i) for what near(i) itself reads.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
+#include "batch/key_loops.h"
 #include "common/float_mode.h"
 #include "common/thread_pool.h"
 #include "gpu_cache/host_row_group.h"
-#include "gpu_cache/host_shares.h"
 
 namespace hps {
 
@@ -27,7 +25,7 @@ struct Nothing {
 
 class HostLauncher {
  public:
-  explicit HostLauncher(ThreadPool* pool) : pool_(pool) {}
+  explicit HostLauncher(ThreadPool* pool) : pool_(pool), key_loops_(ChooseKeyLoops("auto")) {}
 
   template <class Body, class Near = Nothing, class Far = Nothing>
   void one(int64_t count, Body body, Near near = {}, Far far = {}) const {
@@ -46,30 +44,18 @@ class HostLauncher {
     });
   }
 
-  // Divides a batch's keys among the threads; copies them, and empties the id table.
-  void share(const uint64_t* keys, const BatchArgs& batch, uint64_t* own_keys,
-             HostShares* shares) const {
-    const int64_t count = batch.num_occurrences;
-    const auto entries = static_cast<int64_t>(batch.id_mask) + 1;
-    const int num_owners = static_cast<int>(num_useful(count));
-    shares->Reserve(count, num_owners, batch.id_mask);
-    on_threads(num_owners, [=](int owner) {
-      const int64_t first = entries * owner / num_owners;
-      const int64_t end = entries * (owner + 1) / num_owners;
-      std::fill(batch.id_table + first, batch.id_table + end, kNoPosition);
-      shares->CopyPiece(keys, owner, own_keys, batch.places);
-    });
-  }
-
-  // Owners begin at different pieces, so as to write to different lines of what has an element an
-  // occurrence.
   template <class Body, class Near = Nothing, class Far = Nothing>
-  void by_key(const HostShares& shares, int64_t, Body body, Near near = {}, Far far = {}) const {
-    const int num_owners = shares.num_owners();
-    on_threads(num_owners, [&](int owner) {
-      for (int k = 0; k < num_owners; ++k) {
-        LoopOver(HostGroup{}, shares.list((owner + k) % num_owners, owner), body, near, far);
+  void rows_out(int dim, int64_t count, const float* out, Body body, Near near = {},
+                Far far = {}) const {
+    const bool is_large = count * dim >= kStreamedFloats;
+    WithDim(dim, [&](auto lanes) {
+      constexpr int kWidth = decltype(lanes)::kWidth;
+      if constexpr (kWidth > 0 && kWidth % 16 == 0) {
+        if (is_large && CanStream<kWidth>(out)) {
+          return Run(HostStreamGroup<kWidth>{}, count, body, near, far);
+        }
       }
+      Run(HostRowGroup<kWidth>{}, count, body, near, far);
     });
   }
 
@@ -85,31 +71,26 @@ class HostLauncher {
     });
   }
 
-  // How many threads so many items are worth.
-  int64_t num_useful(int64_t count) const {
-    return std::clamp<int64_t>(count / kItemsPerThread, 1, pool_->num_threads());
-  }
+  int num_threads() const { return pool_->num_threads(); }
+  const KeyLoops& key_loops() const { return *key_loops_; }
 
  private:
   static constexpr int64_t kItemsPerThread = 2048;  // fewer are not worth waking a thread
 
   static constexpr int64_t kItemsAtOnce = 32;
 
+  // How many threads so many items are worth.
+  int64_t num_useful(int64_t count) const {
+    return std::clamp<int64_t>(count / kItemsPerThread, 1, pool_->num_threads());
+  }
+
   template <class Group, class Body, class Near, class Far>
   void Run(Group group, int64_t count, Body body, Near near, Far far) const {
     const int64_t useful = num_useful(count);
     on_threads(useful, [&](int worker) {
       Loop(group, count * worker / useful, count * (worker + 1) / useful, body, near, far);
+      EndItems(group);
     });
-  }
-
-  template <class Group, class Body, class Near = Nothing, class Far = Nothing>
-  static void LoopOver(Group group, HostShares::List list, Body body, Near near = {},
-                       Far far = {}) {
-    const uint32_t* const items = list.positions;
-    Loop(
-        group, 0, list.length, [=](auto same, int64_t j) { body(same, int64_t{items[j]}); },
-        [=](int64_t j) { near(int64_t{items[j]}); }, [=](int64_t j) { far(int64_t{items[j]}); });
   }
 
   // Asking goes in short loops of its own: a prefetch retires only once its page is known, and how
@@ -132,6 +113,7 @@ class HostLauncher {
   }
 
   ThreadPool* const pool_;
+  const KeyLoops* const key_loops_;
 };
 
 }  // namespace hps

@@ -18,10 +18,6 @@ inline void AskForRow(const CacheArgs& cache, int64_t slot, int64_t bytes) {
   AskForLine<kWrites>(row + bytes - 1);
 }
 
-inline void AskForEntry(const DeduplicateArgs& args, int64_t i) {
-  AskForLine<true>(args.batch.id_table + args.batch.places[i]);
-}
-
 inline void AskForBucket(const FindArgs& args, int64_t i) {
   const TableView& table = args.cache.table;
   const uint64_t key = args.batch.unique_keys[WindowId(args.batch, i)];
@@ -54,7 +50,12 @@ inline void AskForGathered(const GatherArgs& args, int64_t i) {
   }
 }
 
+// Rows that will be written are asked for one at a time, not many together: a processor has room
+// for fewer lines that it is to own.
+inline constexpr int64_t kUpdatesAhead = 24;
+
 inline void AskForUpdated(const ApplyArgs& args, int64_t i) {
+  if (i >= args.bound) return;
   const BatchArgs& batch = args.batch;
   const int64_t slot = batch.slots[WindowId(batch, i)];
   AskForRow<true>(args.cache, slot, args.cache.table.shape.row_bytes);

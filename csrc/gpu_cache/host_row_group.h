@@ -1,10 +1,14 @@
-// HostRowGroup: the lane group of size one with the width of rows known when compiled.
+// HostRowGroup: the lane group of size one with the width of rows known when compiled;
+// HostStreamGroup: the same for rows that go to an output past the caches.
 //
-// Above it: gpu_cache's host build. Below it: table/host_group.h, optimizer/lanes.h.
+// Above it: gpu_cache's host build. Below it: table/host_group.h, table/row_copy.h,
+// optimizer/lanes.h.
 #pragma once
 
 #include "optimizer/lanes.h"
 #include "table/host_group.h"
+#include "table/row_copy.h"
+#include "table/row_pieces.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
@@ -18,6 +22,27 @@ inline HostLanes<kDim> LanesOf(HostRowGroup<kDim>, int dim) {
 }
 
 inline HostLanes<0> LanesOf(HostGroup, int dim) { return {dim}; }
+
+template <int kDim>
+struct HostStreamGroup : HostRowGroup<kDim> {};
+
+template <int kDim>
+inline void CopyFloats(HostRowGroup<kDim>, float* dst, const float* src, int64_t count) {
+  CopyColumns<kDim>(src, static_cast<int>(count), dst);
+}
+
+template <int kDim>
+inline void CopyFloats(HostStreamGroup<kDim>, float* dst, const float* src, int64_t) {
+  StreamColumns<kDim>(src, dst);
+}
+
+// What a thread does behind its last item.
+inline void EndItems(HostGroup) {}
+
+template <int kDim>
+inline void EndItems(HostStreamGroup<kDim>) {
+  EndStream();
+}
 
 }  // namespace HPS_BUILD
 }  // namespace hps

@@ -2,10 +2,12 @@
 // build and the device.
 //
 // Above it: gpu_cache.cc, which loops over i; the CUDA launcher, whose wrappers stride over i.
-// Below it: the headers it includes. Bodies with a group of 1 must be run by one lane. "any" may be
-// any size of DeviceGroup; 4 is kRowLanes, which row arithmetic wants. N, M, L as in cache_args.h;
-// "bound" is an upper bound of a number that only the device knows, and what lies above it returns.
-// The body of Pin is PinOne(group, const ReserveArgs& args, i), and so on:
+// Below it: the headers it includes. Two things the host build does in another order, with the same
+// result (host_batch.h): PlaceKey to NumberKey, and FindStart to CombineRuns. Bodies with a group
+// of 1 must be run by one lane. "any" may be any size of DeviceGroup; 4 is kRowLanes, which row
+// arithmetic wants. N, M, L as in cache_args.h; "bound" is an upper bound of a number that only the
+// device knows, and what lies above it returns. The body of Pin is PinOne(group, const ReserveArgs&
+// args, i), and so on:
 //
 // clang-format off
 // kernel          Args            what it does                                items       group

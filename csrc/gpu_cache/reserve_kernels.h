@@ -12,9 +12,10 @@
 //     group by kSecondAgain; Place round 6
 //     SettleReserve, UndoReserve, NoteVictim, [sum up victim_ranks], CommitEntry
 // where "group" is CountInBucket, StartList, PutIntoList. Rounds 3 to 6 are the free slots of the
-// first and the second bucket, then their victims. A full table goes from Begin to round 5.
-// A bucket's list is longer than the slots it can give only in a flood, and then costs each slot
-// taken one look over the list.
+// first and the second bucket, then their victims. In a full table round 5 is the first, for which
+// keys are grouped by kFirst; that it is full, the look-up has told, and since then nobody
+// reserved. A bucket's list is longer than the slots it can give only in a flood, and then costs
+// each slot taken one look over the list.
 #pragma once
 
 #include "gpu_cache/cache_args.h"
@@ -40,13 +41,10 @@ template <class Group>
 HPS_HD void BeginReserveOne(Group, const ReserveArgs& args, int64_t) {
   BatchNumbers* numbers = args.batch.numbers;
   const int64_t num_slots = args.cache.table.shape.num_slots();
-  const int64_t num_taken = CountOf(args.cache, kCountRows) + CountOf(args.cache, kCountFresh) +
-                            CountOf(args.cache, kCountPending);
   numbers->refused = numbers->window_size > num_slots;
   for (int i = 0; i < kNumGroupings; ++i) numbers->num_listed[i] = 0;
   for (int round = 0; round <= kNumRounds; ++round) numbers->open[round] = 0;
-  const bool is_full = num_taken == num_slots;
-  numbers->open[is_full ? 4 : 0] = numbers->num_missing > 0;
+  numbers->open[numbers->is_full ? 4 : 0] = numbers->num_missing > 0;
   numbers->num_victims = 0;
 }
 

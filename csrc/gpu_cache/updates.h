@@ -1,7 +1,8 @@
 // Changing rows: gradient sums a key, the check that all are finite, the optimizer once a key;
 // assign and create.
 //
-// Above it: kernels.h. Below it: csrc/optimizer. The order of a sum is that of architecture's
+// Above it: kernels.h. Below it: csrc/optimizer. (The host build sums in another order of places,
+// host_batch.h says why, with the same additions.) The order of a sum is that of architecture's
 // section on equal bits: occurrences in order within runs of 32, run sums as a binary counter
 // combines them. A key of one run is summed by one work item; of a hot key each run is one, then
 // each whole block of 64 runs, then the key. Sums are complete, and known to be finite, before the

@@ -1,8 +1,9 @@
 // BinaryCounter: sums of runs combined as a binary counter does, in registers.
 //
-// Above it: gpu_cache's pooling and gradient sums; dram_cache, whose hot keys keep the same order
-// in memory (batch_updates_body.h), takes the length of a run. Below it: nothing. Neighbours of
-// equal size are added; what is left over at the end is added youngest to oldest.
+// Above it: gpu_cache's pooling and gradient sums; the host's gradient sums, whose hot keys keep
+// the same order in memory (csrc/batch/gradient_sums_body.h), take the length of a run. Below it:
+// nothing. Neighbours of equal size are added; what is left over at the end is added youngest to
+// oldest.
 #pragma once
 
 #include "common/portable.h"

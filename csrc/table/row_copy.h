@@ -1,6 +1,7 @@
 // Moving embeddings: copy a row's weights to its occurrences, sum the gradients of its occurrences.
 //
-// Above it: lookup_body.h of dram_cache, the host build of gpu_cache. Below it: nothing. `kDim` is
+// Above it: lookup_body.h of dram_cache, gradient_sums_body.h, the host build of gpu_cache. Below
+// it: nothing. `kDim` is
 // the width if known when compiled, else 0. Sixteen floats are one register, two or four, as the
 // instruction set has it; sums add in the order of architecture's section on equal bits, so every
 // form gives the same result.
@@ -41,6 +42,8 @@ inline void CopyColumns(const float* src, int dim, float* dst) {
   ForColumns<kDim>(
       dim, [=](int d) { Sixteen(dst + d) = Sixteen(src + d); }, [=](int d) { dst[d] = src[d]; });
 }
+
+inline constexpr int64_t kStreamedFloats = 1 << 20;  // an output this large goes past the caches
 
 // True if rows of kDim floats from `out` on can be written past the caches.
 template <int kDim>

@@ -33,6 +33,7 @@ _ROUNDS = (
     (5, _BY_FIRST, False),
     (6, _BY_SECOND_AGAIN, True),
 )
+_ROUNDS_OF_FULL_TABLE = ((5, _BY_FIRST, True), (6, _BY_SECOND_AGAIN, True))  # for victims
 _APPLY = {
     1: "ApplySgd",
     2: "ApplyAdagrad",
@@ -154,7 +155,7 @@ class DeviceCache(DeviceRows):
         launch("BeginReserve", args, 1)
         launch("Pin", args, bound)
         if num_missing:
-            for number, grouping, is_made in _ROUNDS:
+            for number, grouping, is_made in _ROUNDS_OF_FULL_TABLE if plan.found_full else _ROUNDS:
                 args = plan.args("PlaceBucket", round=number, grouping=grouping)
                 if is_made:
                     launch("CountInBucket", args, num_missing)

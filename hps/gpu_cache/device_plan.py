@@ -97,6 +97,11 @@ class DevicePlan:
         return int(self.numbers["num_missing"][0]) if self.num_occurrences else 0
 
     @property
+    def found_full(self) -> bool:
+        """True if no slot was free when the window was looked up. Waits, once a look-up."""
+        return bool(self.numbers["is_full"][0])
+
+    @property
     def unique_keys(self) -> Keys:
         """uint64 [N], a copy. Waits for the device."""
         return self._by_id("unique_keys").view(np.uint64)

@@ -171,6 +171,26 @@ def test_launches_of_a_step_that_finds_all_rows_stay_few() -> None:
     assert "PlaceBucket" not in names and len(names) <= 24, names
 
 
+def test_a_reserve_goes_straight_for_victims_where_no_slot_is_free() -> None:
+    device = HostDevice()
+    optimizer = hps.SGD()
+    options = cache_options(optimizer, 4, capacity_of(optimizer, 4, 2))
+    cache = DeviceCache(device, Failures(device), options)
+    seen = set()
+    for start in range(0, 40 * cache.capacity_rows, 64):
+        is_full = cache.num_rows == cache.capacity_rows
+        plan = cache.make_plan(np.arange(start, start + 64, dtype=np.uint64), None)
+        cache.find(plan, 0, -1)
+        device.launches.clear()
+        assert cache.reserve(plan)
+        num_places = [name for name, _ in device.launches].count("PlaceBucket")
+        seen.add((is_full, num_places, len(device.launches)))
+        rows = np.zeros((64, cache.row_bytes), np.uint8)
+        cache.fill(plan, rows, np.zeros(64, np.uint8), 0.1, True)
+        cache.release(plan)
+    assert seen == {(False, 6, 24), (True, 2, 14)}, seen
+
+
 def test_a_plan_may_grow_while_work_on_its_old_memory_is_queued() -> None:
     device = HostDevice()
     caught = Caught(device, Failures(device))

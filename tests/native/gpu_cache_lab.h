@@ -46,14 +46,9 @@ class SimtLauncher {
     Run(rows_.get(), count, [&](int64_t i) { body(DeviceGroup<kRowLanes>{}, i); });
   }
 
-  void share(const uint64_t* keys, const BatchArgs& batch, uint64_t* own_keys, HostShares*) const {
-    std::copy(keys, keys + batch.num_occurrences, own_keys);
-    std::fill(batch.id_table, batch.id_table + batch.id_mask + 1, kNoPosition);
-  }
-
   template <class Body, class... Ahead>
-  void by_key(const HostShares&, int64_t count, Body body, Ahead...) const {
-    one(count, body);
+  void rows_out(int, int64_t count, const float*, Body body, Ahead...) const {
+    any(count, body);
   }
 
   int64_t num_meetings() const { return any_->num_meetings() + rows_->num_meetings(); }
@@ -73,27 +68,69 @@ class SimtLauncher {
   std::shared_ptr<simt::Warp> rows_;
 };
 
-// As a device sums runs: over occurrences sorted by id.
+// As a device numbers keys: occurrence by occurrence, in a table of positions.
 template <int kSize>
-int64_t SumRuns(const SimtLauncher<kSize>& launcher, GpuPlan* plan, SumArgs args) {
+void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64_t count,
+                GpuPlan* plan) {
+  plan->Begin(count, 1);
+  plan->shares()->CopyKeys(0, keys);
+  plan->SetNumUnique(count);
+  size_t entries = 64;
+  while (entries < 2 * static_cast<size_t>(count)) entries *= 2;
+  std::vector<uint32_t> id_table(entries, kNoPosition), places(static_cast<size_t>(count));
+  std::vector<int32_t> first_ranks(static_cast<size_t>(count));
+  DeduplicateArgs args = {plan->batch()};
+  args.batch.id_table = id_table.data();
+  args.batch.id_mask = entries - 1;
+  args.batch.places = places.data();
+  args.batch.first_ranks = first_ranks.data();
+  args.batch.numbers->num_unique = 0;
+  launcher.one(count, [&](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
+  launcher.one(count, [&](auto group, int64_t i) { FlagFirstOne(group, args, i); });
+  SumUp(first_ranks.data(), count);
+  launcher.one(count, [&](auto group, int64_t i) { NumberKeyOne(group, args, i); });
+}
+
+// As a device sums gradients: run by run, over occurrences sorted by id.
+template <int kSize>
+int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
+                 const float* gradients, GpuPlan* plan) {
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
+  const auto most_hot_runs = static_cast<size_t>(num_occurrences / (kRunLength / 2) + 1);
   std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
   std::iota(positions.begin(), positions.end(), 0);
-  const uint32_t* inverse = args.batch.inverse;
+  const uint32_t* inverse = plan->batch().inverse;
   std::stable_sort(positions.begin(), positions.end(),
                    [=](int64_t left, int64_t right) { return inverse[left] < inverse[right]; });
-  std::vector<uint32_t> ids;
+  std::vector<uint32_t> ids, run_ids(most_hot_runs);
   for (const int64_t position : positions) ids.push_back(inverse[position]);
-  args.positions = positions.data();
-  args.sorted_ids = ids.data();
+  std::vector<int64_t> starts(static_cast<size_t>(num_unique) + 1);
+  std::vector<int32_t> hot_ranks(static_cast<size_t>(num_unique));
+  std::vector<float> run_sums(most_hot_runs * static_cast<size_t>(cache.dim));
+  const SumArgs args = {cache,
+                        plan->batch(),
+                        gradients,
+                        positions.data(),
+                        ids.data(),
+                        starts.data(),
+                        hot_ranks.data(),
+                        run_sums.data(),
+                        run_ids.data(),
+                        plan->ReserveSums(cache.dim),
+                        num_unique,
+                        static_cast<int64_t>(most_hot_runs)};
   launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, args, i); });
   launcher.one(num_unique, [&](auto group, int64_t i) { CountRunsOne(group, args, i); });
   SumUp(args.hot_ranks, num_unique);
   const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
-  launcher.rows(args.cache.dim, num_unique + num_hot_runs,
+  launcher.rows(cache.dim, num_unique + num_hot_runs,
                 [&](auto group, int64_t i) { SumRunOne(group, args, i); });
-  return num_hot_runs;
+  launcher.any(num_hot_runs, [&](auto group, int64_t i) { SumBlockOne(group, args, i); });
+  launcher.rows(cache.dim, num_unique,
+                [&](auto group, int64_t i) { CombineRunsOne(group, args, i); });
+  const uint32_t culprit = plan->numbers().culprit;
+  return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
 }
 
 struct LabOptions {

@@ -106,13 +106,7 @@ void TestSlotsPast32BitsAreFoundFilledAndUpdated() {
   for (uint64_t i = 0; i < 40; ++i) keys.push_back(FarTable::KeyOf(i % 30));
   HPS_CHECK(PlaceOfKey(far.cache, keys[0]).first == FarTable::kBucket);
   GpuPlan plan;
-  uint64_t* own_keys = plan.SetSize(40);
-  const DeduplicateArgs unique = {plan.batch()};
-  lanes.share(keys.data(), unique.batch, own_keys, plan.shares());
-  lanes.one(40, [=](auto group, int64_t i) { PlaceKeyOne(group, unique, i); });
-  lanes.one(40, [=](auto group, int64_t i) { FlagFirstOne(group, unique, i); });
-  SumUp(unique.batch.first_ranks, 40);
-  lanes.one(40, [=](auto group, int64_t i) { NumberKeyOne(group, unique, i); });
+  NumberKeys(lanes, keys.data(), 40, &plan);
   HPS_CHECK(plan.num_unique() == 30);
   plan.PrepareFind(30);
   const FindArgs find = {far.cache, plan.batch(), 0, -1, 30};

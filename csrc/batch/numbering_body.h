@@ -1,12 +1,14 @@
-// Deduplication, compiled once an instruction set: which of a batch's keys are a worker's, and the
+// Deduplication, compiled once an instruction set: which of a batch's keys are a thread's, and the
 // number of each.
 //
-// Above it: batch_loops_body.h. Below it: batch_loops.h. Every worker reads the whole batch and
-// keeps the keys of its own parts, so nothing is partitioned and nobody waits. Keys are numbered in
-// order of first occurrence, a chunk at a time, so that a look-up can follow close behind.
+// Above it: key_loops.h; dram_cache's loops, which look keys up meanwhile. Below it: key_share.h.
+// Every thread reads the whole batch and keeps the keys of its own parts, so nothing is partitioned
+// and nobody waits. Keys are numbered in order of first occurrence, a chunk at a time, so that a
+// look-up can follow close behind.
 #pragma once
 
-#include "dram_cache/batch_loops.h"
+#include "batch/key_share.h"
+#include "common/key_hash.h"
 
 #if defined(__AVX512DQ__)
 #include <immintrin.h>
@@ -57,14 +59,14 @@ inline int CompressOwned(const uint64_t* keys, int count, uint32_t base, uint64_
   return kept;
 }
 
-// Numbers a worker's share of a batch. What was added last waits for what comes next, so that the
+// Numbers a thread's share of a batch. What was added last waits for what comes next, so that the
 // tables it needs can be asked for ahead.
 class Numbering {
  public:
-  explicit Numbering(WorkerBatch* worker) : worker_(worker) {
-    __builtin_memset(worker->id_table, 0, (worker->id_mask + 1) * sizeof(uint32_t));
-    worker->num_unique = 0;
-    worker->num_occurrences = 0;
+  explicit Numbering(KeyShare* share) : share_(share) {
+    __builtin_memset(share->id_table, 0, (share->id_mask + 1) * sizeof(uint32_t));
+    share->num_unique = 0;
+    share->num_occurrences = 0;
   }
 
   // Takes keys[length], at most a chunk, which stand in the batch from `first` on. False if the id
@@ -76,11 +78,10 @@ class Numbering {
       hashes_[i] = hashes_[next_ + i];
     }
     next_ = 0;
-    num_kept_ =
-        waiting + CompressOwned(keys, length, first, worker_->owned_parts, keys_ + waiting,
-                                hashes_ + waiting,
-                                worker_->scan_positions + worker_->num_occurrences + waiting);
-    return worker_->num_unique + num_kept_ <= worker_->most_unique;
+    num_kept_ = waiting + CompressOwned(keys, length, first, share_->owned_parts, keys_ + waiting,
+                                        hashes_ + waiting,
+                                        share_->scan_positions + share_->num_occurrences + waiting);
+    return share_->num_unique + num_kept_ <= share_->most_unique;
   }
 
   // Numbers some keys; false if there are none, but for those that wait for what comes next.
@@ -124,9 +125,9 @@ class Numbering {
   // a new key is written down whether or not it is one, and counted only if it is; the branch left
   // is for keys whose entry another key took.
   void Number(int count) {
-    IdTable table = {worker_->id_table, worker_->id_mask, worker_->keys,
-                     static_cast<uint32_t>(worker_->num_unique)};
-    uint32_t* ids = worker_->ids + worker_->num_occurrences;
+    IdTable table = {share_->id_table, share_->id_mask, share_->keys,
+                     static_cast<uint32_t>(share_->num_unique)};
+    uint32_t* ids = share_->ids + share_->num_occurrences;
     const uint64_t* keys = keys_ + next_;
     const uint64_t* hashes = hashes_ + next_;
     for (int i = 0; i < count; ++i) {
@@ -146,12 +147,12 @@ class Numbering {
         id = FindOrAddDisplaced(&table, key, entry);
       ids[i] = id | (id == next_id ? kFirstOfKey : 0);
     }
-    worker_->num_unique = table.num_unique;
-    worker_->num_occurrences += count;
+    share_->num_unique = table.num_unique;
+    share_->num_occurrences += count;
     next_ += count;
   }
 
-  WorkerBatch* const worker_;
+  KeyShare* const share_;
   int num_kept_ = 0;
   int next_ = 0;
   // What stands behind the last one is only prefetched.
@@ -159,11 +160,11 @@ class Numbering {
   uint64_t hashes_[kChunk + 2 * kAhead] = {};
 };
 
-// Numbers the worker's share of keys[count], calling after() whenever some more have their number;
+// Numbers the thread's share of keys[count], calling after() whenever some more have their number;
 // false if the id table is too small.
 template <class After>
-inline bool DeduplicateWith(WorkerBatch* worker, const uint64_t* keys, int64_t count, After after) {
-  Numbering numbering(worker);
+inline bool DeduplicateWith(KeyShare* share, const uint64_t* keys, int64_t count, After after) {
+  Numbering numbering(share);
   for (int64_t first = 0; first < count; first += kChunk) {
     const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
     if (!numbering.Add(keys + first, length, static_cast<uint32_t>(first))) return false;
@@ -171,32 +172,14 @@ inline bool DeduplicateWith(WorkerBatch* worker, const uint64_t* keys, int64_t c
   }
   numbering.Finish();
   for (int64_t i = 0; i < kOccurrencePadding; ++i) {
-    worker->ids[worker->num_occurrences + i] = 0;
-    worker->scan_positions[worker->num_occurrences + i] = 0;
+    share->ids[share->num_occurrences + i] = 0;
+    share->scan_positions[share->num_occurrences + i] = 0;
   }
   return true;
 }
 
-inline bool Deduplicate(WorkerBatch* worker, const uint64_t* keys, int64_t count) {
-  return DeduplicateWith(worker, keys, count, [] {});
-}
-
-// Groups the occurrences by key, in order.
-inline void SortPositions(WorkerBatch* worker) {
-  uint32_t* starts = worker->starts;
-  const auto num_unique = static_cast<uint64_t>(worker->num_unique);
-  __builtin_memset(starts, 0, (num_unique + 1) * sizeof(uint32_t));
-  for (int64_t i = 0; i < worker->num_occurrences; ++i) ++starts[worker->ids[i] & ~kFirstOfKey];
-  uint32_t end = 0;
-  for (uint64_t id = 0; id <= num_unique; ++id) {
-    end += starts[id];
-    starts[id] = end - starts[id];
-  }
-  for (int64_t i = 0; i < worker->num_occurrences; ++i) {
-    worker->positions[starts[worker->ids[i] & ~kFirstOfKey]++] = worker->scan_positions[i];
-  }
-  for (uint64_t id = num_unique; id > 0; --id) starts[id] = starts[id - 1];
-  starts[0] = 0;
+inline bool Deduplicate(KeyShare* share, const uint64_t* keys, int64_t count) {
+  return DeduplicateWith(share, keys, count, [] {});
 }
 
 }  // namespace HPS_BUILD

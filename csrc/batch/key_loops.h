@@ -1,0 +1,51 @@
+// The loops over a batch's keys and gradients, one function table an instruction set, chosen at run
+// time.
+//
+// Above it: dram_cache, the host build of gpu_cache, which call each loop once a thread. Below it:
+// the texts that key_loops_{plain,avx2,avx512}.cc compile: numbering_body.h, joint_ids_body.h,
+// gradient_sums_body.h. Only plain data crosses this border, so that no inline function compiled
+// for AVX-512 can be linked into code that must run anywhere.
+#pragma once
+
+#include <string>
+
+#include "batch/key_share.h"
+
+namespace hps {
+
+// How the keys of several shares come to be numbered together, in order of first occurrence.
+struct JointIds {
+  uint64_t* firsts;      // [num_shares][num_words] bit i: a key of the share occurs first at i
+  uint64_t* all_firsts;  // [num_words] of all shares
+  uint32_t* ranks;       // [num_words] distinct keys before each word
+  int64_t num_words;     // of 64 positions
+  int num_shares;
+  uint32_t* inverse;      // [occurrences of the batch] id of each
+  uint64_t* unique_keys;  // [distinct keys of the batch]
+};
+
+struct KeyLoops {
+  const char* name;
+  // Deduplicates the thread's share of keys[count]; false if its id table is too small.
+  bool (*deduplicate)(KeyShare* share, const uint64_t* keys, int64_t count);
+  // Marks the first occurrences of the share's keys, the joint.firsts of its number.
+  void (*mark_firsts)(KeyShare* share, const JointIds& joint, int number);
+  // Ranks what all shares have marked; returns how many distinct keys there are.
+  int64_t (*rank_firsts)(const JointIds& joint);
+  // Gives the share's keys their ids in the whole batch: in ids, inverse and unique_keys.
+  void (*join)(KeyShare* share, const JointIds& joint);
+  // Sums the gradients of each key into values.
+  void (*sum_gradients)(KeyShare* share, int32_t dim, const float* gradients);
+  // The first of values[count][dim] that is not finite, or -1.
+  int64_t (*find_not_finite)(const float* values, int64_t count, int32_t dim);
+};
+
+// The loops for 'plain', 'avx2' or 'avx512', or 'auto' for the best that the processor has; null if
+// it lacks that instruction set or there is none of that name.
+const KeyLoops* ChooseKeyLoops(const std::string& name);
+
+extern const KeyLoops kPlainKeyLoops;
+extern const KeyLoops kAvx2KeyLoops;
+extern const KeyLoops kAvx512KeyLoops;
+
+}  // namespace hps

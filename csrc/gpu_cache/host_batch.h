@@ -1,0 +1,78 @@
+// What the host does to a batch as a whole: numbering its keys and summing its gradients, front to
+// back, by the loops that dram_cache has, too.
+//
+// Above it: batch_verbs_body.h. Below it: csrc/batch, host_launcher.h. A device numbers keys
+// occurrence by occurrence in a table that all lanes share (deduplicate.h), and sums run by run
+// (updates.h), at random places of memory; a thread of the host would wait for each of them, and
+// for branches that cannot be foreseen. What comes out is the same: keys in order of first
+// occurrence, and the same additions in the same order. Tests hold the device's text, on emulated
+// lanes and under the CUDA cache's launcher, to these results.
+#pragma once
+
+#include "gpu_cache/gpu_plan.h"
+#include "gpu_cache/host_launcher.h"
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+// What a device's library does between two kernels: inclusive prefix sum, in place.
+inline void SumUp(int32_t* ranks, int64_t count) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) ranks[i] = sum += ranks[i];
+}
+
+// The distinct keys of keys[count], in order of first occurrence, and the id of each occurrence.
+inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64_t count,
+                       GpuPlan* plan) {
+  const KeyLoops& loops = launcher.key_loops();
+  plan->Begin(count, launcher.num_threads());
+  KeyShares* shares = plan->shares();
+  shares->ChooseOwners(keys);
+  JointIds joint = plan->PrepareJoin();
+  launcher.on_threads(joint.num_shares, [&](int owner) {
+    KeyShare* share = plan->share(owner);
+    shares->CopyKeys(owner, keys);
+    shares->Prepare(owner, share);
+    shares->Number(owner, share, [&] { return loops.deduplicate(share, keys, count); });
+    shares->PrepareJoin(owner, share);
+    loops.mark_firsts(share, joint, owner);
+  });
+  plan->SetNumUnique(loops.rank_firsts(joint));
+  joint.unique_keys = plan->batch().unique_keys;
+  launcher.on_threads(joint.num_shares, [&](int owner) { loops.join(plan->share(owner), joint); });
+  int64_t most = 0;
+  for (int owner = 0; owner < joint.num_shares; ++owner) {
+    KeyShare* share = plan->share(owner);
+    share->num_ids = plan->num_unique();
+    most = std::max(most, share->num_occurrences);
+  }
+  shares->NoteNumbered(plan->num_unique(), most);
+}
+
+// Sums the gradients of every key. The first key with a sum that is not finite, or -1.
+inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
+                        const float* gradients, GpuPlan* plan) {
+  const KeyLoops& loops = launcher.key_loops();
+  const int64_t num_unique = plan->num_unique();
+  const int32_t dim = cache.dim;
+  float* const sums = plan->ReserveSums(dim);
+  const int num_owners = plan->shares()->num_owners();
+  launcher.on_threads(num_owners, [&](int owner) {
+    KeyShare* share = plan->share(owner);
+    plan->shares()->PrepareSums(owner, dim, share);
+    share->values = sums;
+    loops.sum_gradients(share, dim, gradients);
+  });
+  uint32_t culprit = kNoCulprit;
+  launcher.on_threads(num_owners, [&](int piece) {
+    const int64_t first = num_unique * piece / num_owners;
+    const int64_t end = num_unique * (piece + 1) / num_owners;
+    const int64_t found = loops.find_not_finite(sums + first * dim, end - first, dim);
+    if (found >= 0) AtomicMin(&culprit, static_cast<uint32_t>(first + found));
+  });
+  plan->SetCulprit(culprit);
+  return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps
