@@ -124,6 +124,35 @@ def test_warm_rows_wait_below_pinned_until_they_are_released(lab: Lab) -> None:
         assert server.pins == 0 and server.erase("ads", away).all()
 
 
+def test_each_row_asked_for_is_counted_once_warmed_or_not(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        away = KEYS[top.contains(KEYS) == 0]
+        in_dram, in_store = (away[(dram.cache.contains(away) != 0) == here] for here in (1, 0))
+        assert len(in_dram) >= 9 and len(in_store) >= 3
+
+        def counted(call: Call) -> tuple[int, int]:
+            before = dram.counters.hits, dram.counters.misses
+            call()
+            return dram.counters.hits - before[0], dram.counters.misses - before[1]
+
+        warmed, others, last = in_dram[:4], in_dram[4:6], in_dram[6:9]
+        warm = []
+        keys = np.concatenate([warmed, in_store[:2]])
+        assert counted(lambda: warm.append(server.warm("ads", keys))) == (4, 2)
+        assert dram.cache.pins == 6
+        assert counted(lambda: server.pin("ads", warmed[:3]).release()) == (0, 0)
+        # Rows that wait for another batch do not hide what this one asks for.
+        mixed = np.concatenate([others, warmed[3:], in_store[:1]])
+        assert counted(lambda: server.pin("ads", mixed).release()) == (2, 0)
+        assert top.contains(np.concatenate([mixed, warmed[:3]])).all()
+        warm[0].release()
+        assert (dram.cache.contains(last) != 0).all() and not top.contains(last).any()
+        assert counted(lambda: server.pin("ads", last).release()) == (3, 0)
+        assert counted(lambda: server.pin("ads", in_store[2:3]).release()) == (0, 1)
+
+
 def test_without_a_second_cache_warm_does_nothing(tmp_path: Path) -> None:
     with Lab("native", tmp_path).server(table()) as server:
         warm = server.warm("ads", KEYS)

@@ -195,8 +195,15 @@ class CachePair:
         self.compare()  # waits for all that is queued
         self.same(outs[0], out.cpu().numpy(), "pool")
 
+    def want(self) -> None:
+        """A batch to come is marked."""
+        keys = self.keys(int(self.random.integers(1, self.caches[0].capacity_rows)))
+        plans = [cache.make_plan(keys, None) for cache in self.caches]
+        self.both("want", plans=plans)
+
     def rest(self) -> None:
         """Verbs outside of batches."""
+        self.want()
         keys = self.keys(60)
         self.both("contains", keys)
         if self.random.random() < 0.5:
@@ -248,6 +255,7 @@ def run_random(pair: CachePair, steps: int) -> None:
             pair.rest()
         pair.compare()
     stats = pair.caches[0].stats()
-    assert stats["evictions"] and stats["write_backs"] and stats["second_bucket"], stats
+    counted = ("evictions", "write_backs", "second_bucket", "spared")
+    assert all(stats[name] for name in counted), stats
     assert pair.refusals, "no batch was refused"
     pair.finish()
