@@ -331,8 +331,8 @@ class ParameterServer(CutVerbs):
         return dram.warm(unique)
 
     def want(self, table: str, keys: Any) -> None:
-        """Says that a batch to come uses these keys: rows of theirs that a cache holds leave it only
-        where no others can, until they are used. Changes no result. From any thread.
+        """Says that a batch to come uses these keys: a cache that holds rows of theirs lets go of
+        others first, until they are used. Changes no result. From any thread.
 
         Cost: for each cache one deduplication and look-up of the keys.
         """

@@ -123,10 +123,11 @@ std::vector<double> CallAll(const nb::list& calls) {
 // An __exit__ for classes written in Python, whose own could be struck before its first step. Calls
 // _close(False) of the object; if that raises, once more, for what is left, with True if the block
 // itself was left by an interrupt: that was then the second one. What came first is raised.
-void CloseAndExit(const nb::object& object, const nb::object& kind, const nb::args&) {
+void CloseAndExit(const nb::object& object, const nb::args& error) {
   try {
     object.attr("_close")(false);
   } catch (nb::python_error&) {
+    const nb::object kind = error[0];
     const bool hurries =
         !kind.is_none() && PyErr_GivenExceptionMatches(kind.ptr(), PyExc_KeyboardInterrupt) != 0;
     try {

@@ -60,6 +60,7 @@ class CachePair:
         print(f"seed {seed}")
         options = cache_options(optimizer, dim, capacity_of(optimizer, dim, num_buckets))
         self.random = np.random.default_rng(seed)
+        self.wishes = np.random.default_rng(seed + 1)  # of batches to come
         self.dim = dim
         self.caches = [_C.GpuCache(pool=_C.ThreadPool(1), **options), make(options)]
         assert self.caches[0].capacity_rows == self.caches[1].capacity_rows
@@ -197,7 +198,8 @@ class CachePair:
 
     def want(self) -> None:
         """A batch to come is marked."""
-        keys = self.keys(int(self.random.integers(1, self.caches[0].capacity_rows)))
+        count = int(self.wishes.integers(1, self.caches[0].capacity_rows))
+        keys = random_keys(self.wishes, count, self.num_distinct)
         plans = [cache.make_plan(keys, None) for cache in self.caches]
         self.both("want", plans=plans)
 
