@@ -62,6 +62,17 @@ def _examples_of(batches: int) -> int:
     return 2000 * epochs + 64 * rest
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A log, and the figures of a run over it that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    torch.set_num_threads(1)
+    log = write_criteo(folder / "log.txt", 2000, num_keys=3000)
+    figures = train(options(log, folder / "store", depth=0))
+    assert figures["tiers"]["dram_cache"]["evictions"] > 0
+    return log, figures
+
+
 GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
 
 
@@ -70,12 +81,14 @@ GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
     [(0, [20], {}), (2, [13, 45], {}), (8, [13, 45], {}), (4, [20], GPU)],
 )
 def test_killed_run_resumes_to_the_same_bits(
-    tmp_path: Path, depth: int, kills: list[int], tiers: dict[str, Any]
+    tmp_path: Path,
+    whole: tuple[Path, dict[str, Any]],
+    depth: int,
+    kills: list[int],
+    tiers: dict[str, Any],
 ) -> None:
     """The last one goes on with a tier more than it was killed with."""
-    torch.set_num_threads(1)
-    log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
-    whole = train(options(log, tmp_path / "whole", depth=0))
+    log, expected = whole
     store = tmp_path / "store"
     for batches in kills:
         train_until_killed(log, store, batches, depth)
@@ -83,8 +96,7 @@ def test_killed_run_resumes_to_the_same_bits(
     assert resumed["resumed_from"] is not None
     last_checkpoint = kills[-1] // 8 * 8
     assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all
-    assert resumed["examples"] == whole["examples"] - _examples_of(last_checkpoint)
-    assert whole["tiers"]["dram_cache"]["evictions"] > 0
+    assert resumed["examples"] == expected["examples"] - _examples_of(last_checkpoint)
     assert resumed["tiers"]["dram_cache"]["evictions"] > 0
     for figure in ("digests", "loss_digest", "train_logloss", "rows", "total_examples"):
-        assert resumed[figure] == whole[figure], figure
+        assert resumed[figure] == expected[figure], figure
