@@ -37,6 +37,7 @@ from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier, WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.row_cache import ABSENT
+from hps.row_server import PinnedRows
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
 from hps.table_scan import digest, items
@@ -294,6 +295,11 @@ class ParameterServer(CutVerbs):
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
+    @property
+    def has_gpu_cache(self) -> bool:
+        """True if working rows lie in a gpu_cache: then `warm` goes before `pin`."""
+        return self.config.gpu is not None
+
     def pin(self, table: str, keys: Any) -> BatchRows:
         """Fetches the rows of a batch and holds them in their slots until they are released.
 
@@ -341,9 +347,9 @@ class ParameterServer(CutVerbs):
             stack = self._stack(table)
             (self._tiers[table].dram or stack).want(array)
 
-    def holds(self, rows: BatchRows) -> bool:
+    def holds(self, rows: PinnedRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
-        return rows.belongs_to(self._stacks)
+        return isinstance(rows, BatchRows) and rows.belongs_to(self._stacks)
 
     def apply(
         self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
@@ -398,8 +404,8 @@ class ParameterServer(CutVerbs):
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
-            is_usable = not rows.is_released and rows.table == table and self.holds(rows)
-            if not is_usable or not rows.are_of(keys[0]):
+            is_other = not isinstance(rows, BatchRows) or not self.holds(rows)
+            if is_other or rows.is_released or rows.table != table or not rows.are_of(keys[0]):
                 raise ConfigError(
                     f"apply: the rows given for table {table!r} were released, or are those of "
                     f"other keys or of another server; pass rows=None to have them looked up"
