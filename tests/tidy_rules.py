@@ -44,6 +44,7 @@ NATIVE_LAYERS = {
     "dram_cache": ("common", "table", "optimizer"),
     "gpu_cache": ("common", "table", "optimizer"),
     "ssd_store": ("common", "table"),
+    "sharding": ("common", "optimizer", "dram_cache"),
 }
 
 
