@@ -1,6 +1,6 @@
 """Who may do what: bearer tokens from a file, each with its rights, a name and an end.
 
-Above it: the handlers, by way of gate.py. Below it: the file of `--tokens`, JSON:
+Above it: the handlers, by way of admission.py. Below it: the file of `--tokens`, JSON:
 
     {"tokens": [{"name": "trainer",              what logs and limits call its bearer
                  "token": "...",                 the secret, 16 characters or more; or

@@ -1,7 +1,7 @@
 """Every call's way in and out: who calls, admission, deadline, the handler, the status, the counts.
 
-Above it: server.py hands gRPC the handlers that are made here. Below it: gate.py, watchdog.py, the
-handlers of row_handlers.py and store_handlers.py.
+Above it: server.py hands gRPC the handlers that are made here. Below it: admission.py, watchdog.py,
+the handlers of row_handlers.py and store_handlers.py.
 
 gRPC is told that all requests are streams: then a handler runs before the request is read, and a
 stranger's 32 MiB are refused unread. On the wire there is no difference.
@@ -16,7 +16,7 @@ import grpc
 
 from hps.service.auth import Caller
 from hps.service.call_counts import CallCounts
-from hps.service.gate import Admission, Gate, check_expiry
+from hps.service.admission import Admission, Admissions, check_expiry
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
 from hps.service.status import DETAIL_KEY, Code, Refusal, draining, late, refusal_of
@@ -74,7 +74,7 @@ ServerStream = Callable[[Call, bytes], Iterator[bytes]]
 class Service:
     """What all calls of a server share."""
 
-    gate: Gate
+    admissions: Admissions
     watchdog: Watchdog
     counts: CallCounts
     log: LogLines
@@ -113,11 +113,11 @@ class Service:
 
         def behave(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             with _Passage(self, name, context) as passage:
-                self.gate.open_stream()
+                self.admissions.open_stream()
                 try:
                     yield from self._answer_each(passage.call, requests, run)
                 finally:
-                    self.gate.close_stream()
+                    self.admissions.close_stream()
 
         return grpc.stream_stream_rpc_method_handler(behave)
 
@@ -128,7 +128,7 @@ class Service:
         while True:
             call.watch.due = time.monotonic() + seconds
             call.watch.is_idle = True  # from here on a drain may cancel the call
-            if self.gate.is_draining():
+            if self.admissions.is_draining():
                 raise draining()
             data = next(requests, None)
             call.watch.is_idle = False
@@ -173,9 +173,9 @@ class _Passage:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 header = value if isinstance(value, str) else None
-        caller = service.gate.identify(header, self._who)
+        caller = service.admissions.identify(header, self._who)
         self._who = caller.name
-        admission = service.gate.enter(caller.name)
+        admission = service.admissions.enter(caller.name)
         limit = service.limits.deadline_seconds
         watch = service.watchdog.watch(context.cancel, self._started + limit)
         call = Call(context, caller, admission, watch)

@@ -120,17 +120,12 @@ class Frame(Generic[M]):
         return Incoming(self._parse_head(data, pieces), data, places)
 
     def _parse_head(self, data: bytes, pieces: list[tuple[int, int]]) -> M:
-        num_bytes = sum(end - start for start, end in pieces)
+        num_bytes = sum(end - start for start, end in pieces)  # asked before they are copied
         if num_bytes > MAX_HEAD_BYTES:
             raise FramingError(
                 f"{self._name} has {num_bytes} bytes beside its arrays; {MAX_HEAD_BYTES} at most"
             )
-        head = self._kind()
-        try:
-            head.ParseFromString(b"".join([data[start:end] for start, end in pieces]))
-        except DecodeError as error:
-            raise FramingError(f"the small fields of {self._name} cannot be read") from error
-        return head
+        return read_small(self._kind, b"".join([data[start:end] for start, end in pieces]))
 
     def join(self, head: M, arrays: Sequence[Buffer]) -> bytes:
         """The message of a head and its arrays, which are copied once.
@@ -151,6 +146,22 @@ class Frame(Generic[M]):
     @property
     def _name(self) -> str:
         return str(self._kind.DESCRIPTOR.name)
+
+
+def read_small(kind: type[M], data: bytes, most: int = MAX_HEAD_BYTES) -> M:
+    """A message without arrays.
+
+    Raises:
+        FramingError: more than `most` bytes, or no such message.
+    """
+    if len(data) > most:
+        raise FramingError(f"{kind.DESCRIPTOR.name} has {len(data)} bytes; {most} at most")
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise FramingError(f"these bytes are no {kind.DESCRIPTOR.name}") from error
+    return message
 
 
 class Outgoing:

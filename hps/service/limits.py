@@ -1,6 +1,6 @@
 """What a server takes at most: sizes of one call, and of all calls in flight.
 
-Above it: `hps serve`, the handlers. Below it: gate.py keeps the limits of what is in flight.
+Above it: `hps serve`, the handlers. Below it: admission.py keeps the limits of what is in flight.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who may come in, and how much at a time: tokens, requests and bytes in flight, the drain.
+"""Who is let in, and how much at a time: tokens, requests and bytes in flight, the drain.
 
 Above it: calls.py. Below it: auth.py, limits.py.
 """
@@ -17,8 +17,8 @@ class Admission:
     handler, and the call itself, whose reply may still lie unread. Thread-safe.
     """
 
-    def __init__(self, gate: "Gate", client: str) -> None:
-        self._gate = gate
+    def __init__(self, admissions: "Admissions", client: str) -> None:
+        self._admissions = admissions
         self._client = client
         self._num_bytes = 0
         self._num_holders = 2
@@ -29,20 +29,20 @@ class Admission:
         Raises:
             Refusal: beyond the limit of the client or of the server.
         """
-        self._gate.take(self._client, num_bytes)
+        self._admissions.take(self._client, num_bytes)
         self._num_bytes += num_bytes
 
     def let_go(self) -> None:
         """One of the two holders has let go."""
-        self._gate.let_go(self)
+        self._admissions.let_go(self)
 
     def leave(self) -> tuple[str, int] | None:
-        """(client, bytes) when the last holder leaves, else None; with the gate's lock held."""
+        """(client, bytes) when the last holder leaves, else None; with the lock of those held."""
         self._num_holders -= 1
         return (self._client, self._num_bytes) if self._num_holders == 0 else None
 
 
-class Gate:
+class Admissions:
     """Checks and counts every call; thread-safe.
 
     Args:
