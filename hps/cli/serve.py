@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hps.config import DramCacheConfig, GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.service.log_lines import LogLines
     from hps.service.memory import keep_message_memory
     from hps.service.server import Server
-    from hps.service.shard import Shard
+    from hps.service.shard import Shard, ShardOptions
 
     keep_message_memory()
     options = _server_options(arguments)
@@ -43,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     index, count = _shard(arguments.shard)
     shard = Shard(
         _location(arguments),
-        index=index,
-        count=count,
-        log_bytes=_size("--log-bytes", arguments.log_bytes),
-        max_sessions=arguments.max_sessions,
-        max_tables=options.limits.tables,
+        ShardOptions(
+            index=index,
+            count=count,
+            log_bytes=parse_bytes(arguments.log_bytes, "--log-bytes"),
+            max_sessions=arguments.max_sessions,
+            max_tables=options.limits.tables,
+        ),
     )
     try:
         for text in arguments.table:
@@ -59,7 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     except BaseException:
         shard.close(checkpoint=False)
         raise
-    log.info("listening", address=server.address, store=str(arguments.store), shard=arguments.shard)
+    log.info(
+        "listening",
+        address=server.address,
+        store=str(arguments.store),
+        shard=f"{shard.index}/{shard.count}",
+    )
     print(f"listening on {server.address}", flush=True)
     while signals.get() == signal.SIGHUP:
         server.reload()
@@ -116,21 +124,17 @@ def _number(text: str, value: str) -> float:
         raise ConfigError(f"--table {text!r}: {value!r} is no number") from error
 
 
-def _shard(text: str) -> tuple[int, int]:
+def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
+    """(index, count); what is stored if nothing is said."""
+    if text is None:
+        return None, None
     index, _, count = text.partition("/")
     if not index.isdecimal() or not count.isdecimal() or not int(index) < int(count):
         raise ConfigError(f"--shard {text!r}: write I/N, such as 0/2 and 1/2 for two servers")
     return int(index), int(count)
 
 
-def _size(flag: str, text: str) -> int:
-    from hps.config import parse_bytes
-
-    return parse_bytes(text, flag)
-
-
 def _location(arguments: argparse.Namespace) -> Any:
-    from hps.config import DramCacheConfig, GpuCacheConfig
     from hps.service.location import StoreLocation
 
     gpu = None
@@ -185,7 +189,9 @@ def _server_options(arguments: argparse.Namespace) -> Any:
 def _add_store_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("store")
     group.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
-    group.add_argument("--shard", default="0/1", metavar="I/N", help="which of how many servers")
+    group.add_argument(
+        "--shard", default=None, metavar="I/N", help="which of how many servers; once is enough"
+    )
     group.add_argument("--dram", default="1GiB", help="budget of the host tier")
     group.add_argument("--gpu", default=None, help="budget of the GPU tier")
     group.add_argument("--device", default="cuda:0", help="of the GPU tier")

@@ -1,5 +1,4 @@
-"""The gRPC service of one shard: messages, the server's rules, and the clients of it.
+"""The service: one process over one store, whose clients' mutations are applied exactly once each.
 
-Above it: `hps serve`, `hps.RemoteParameterServer`. Below it: `hps.service.shard`, which applies.
-Importing this package imports neither grpc nor protobuf.
+Above it: `hps serve`, RemoteParameterServer. Below it: parameter_server.py, update_log/.
 """

@@ -51,7 +51,7 @@ class ServerCollector(Collector):
         except HpsError:
             figures = {}  # a store that has failed still tells of its calls
         yield from _tiers(figures)
-        yield from _log(figures.get("update_log", {}))
+        yield from _log(figures.get("service", {}))
 
 
 def serve_metrics(
@@ -122,7 +122,17 @@ def _filled(family: Any, owners: dict[str, Any], name: str) -> Any:
 
 
 def _log(figures: dict[str, Any]) -> Iterator[Metric]:
-    marks = GaugeMetricFamily(
-        "hps_log_record", "Number of the newest record that is so far", labels=("state",)
-    )
-    yield _filled(marks, {name: figures for name in ()}, "")
+    """The update log and the sessions whose marks it moves."""
+    for name, text in (
+        ("records", "Number of the newest record: of every session's marks together"),
+        ("records_since_checkpoint", "Records that a start would apply again"),
+        ("log_bytes", "Bytes of the update log after the newest checkpoint"),
+        ("sessions", "Clients whose marks are kept"),
+        ("waiting", "Changes that wait for their turn"),
+        ("checkpoint_failures", "Checkpoints taken by the server itself that failed"),
+    ):
+        if name in figures:
+            yield GaugeMetricFamily(f"hps_{name}", text, figures[name])
+    if figures:
+        text = "1 while no change is taken because the log or the store has failed"
+        yield GaugeMetricFamily("hps_failed", text, float(bool(figures.get("failure"))))

@@ -18,10 +18,9 @@ from hps.service.calls import Call
 from hps.service.framing import Frame, Incoming, Outgoing, read_small
 from hps.service.limits import ServerLimits
 from hps.service.rights import require_client, require_right
-from hps.service.shard import Ack, Applied, Shard
+from hps.service.shard import Ack, Applied, Identity, Shard, Terms
 from hps.service.status import mismatch, not_found, too_large
 from hps.service.wire import Wire, decode, encode
-from hps.update_log.records import Identity
 from hps.v1 import parameter_server_pb2 as pb
 
 _PULL = Frame(pb.PullRequest, (15,))
@@ -76,8 +75,8 @@ class RowHandlers:
         table = self._table(call, incoming.head.table, READ, incoming.head.lineage)
         keys = self._keys(incoming, 15)
         call.remaining()
-        stored = np.ascontiguousarray(self._shard.contains(table.name, keys), np.uint8)
-        return pb.ContainsReply(stored=stored.tobytes()).SerializeToString()
+        stored = _flags(self._shard.contains(table.name, keys))
+        return pb.ContainsReply(stored=stored).SerializeToString()
 
     def items(self, call: Call, data: bytes) -> Iterator[bytes]:
         request = read_small(pb.ItemsRequest, data)
@@ -108,9 +107,8 @@ class RowHandlers:
             table.name,
             keys,
             decode(grads, len(keys), table.dim, _wire(head.wire)),
-            head.lr if head.HasField("lr") else None,
-            _ack(head.ack),
-            call.remaining(),
+            lr=head.lr if head.HasField("lr") else None,
+            terms=_terms(call, head.ack),
         )
         return pb.PushReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, sequence=identity.sequence
@@ -132,8 +130,7 @@ class RowHandlers:
             keys,
             _floats(incoming, 14, len(keys), table.dim, "rows"),
             state,
-            _ack(head.ack),
-            call.remaining(),
+            _terms(call, head.ack),
         )
         return pb.AssignReply(
             marks=_marks(applied), is_repeat=applied.is_repeat
@@ -145,13 +142,10 @@ class RowHandlers:
         table = self._table(call, head.table, WRITE, head.lineage)
         identity = _identity(call, head.id)
         keys = self._keys(incoming, 15)
-        applied, erased = self._shard.erase(
-            identity, table.name, keys, _ack(head.ack), call.remaining()
-        )
+        applied = self._shard.erase(identity, table.name, keys, _terms(call, head.ack))
+        erased = b"" if applied.answer is None else _flags(applied.answer)
         return pb.EraseReply(
-            marks=_marks(applied),
-            is_repeat=applied.is_repeat,
-            erased=b"" if erased is None else np.ascontiguousarray(erased, np.uint8).tobytes(),
+            marks=_marks(applied), is_repeat=applied.is_repeat, erased=erased
         ).SerializeToString()
 
     def create(self, call: Call, data: bytes) -> bytes:
@@ -164,32 +158,30 @@ class RowHandlers:
         wire = _wire(head.wire)
         # The room is taken before the change: what is refused must not have been applied.
         self._take_reply(call, wire.num_bytes(len(keys), table.dim))
-        applied, rows = self._shard.create(
-            identity, table.name, keys, _ack(head.ack), call.remaining()
-        )
+        applied = self._shard.create(identity, table.name, keys, _terms(call, head.ack))
         message = pb.CreateReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, dim=table.dim, wire=head.wire
         )
         reply = Outgoing(message, _ROWS, wire.num_bytes(len(keys), table.dim))
-        encode(rows, wire, reply.rows)
+        encode(applied.answer, wire, reply.rows)
         return reply.message
 
     # Arguments.
 
     def _table(self, call: Call, name: str, right: int, lineage: str) -> TableConfig:
         require_right(call.caller, name, right)
-        table: TableConfig | None = self._shard.tables.get(name)
-        if table is None:
+        tables = {known.name: known for known in self._shard.tables}
+        if name not in tables:
             raise not_found(
                 f"there is no table {name[:80]!r} here; the shard has "
-                f"{[known for known in self._shard.tables if call.caller.right(known)]}"
+                f"{[known for known in tables if call.caller.right(known)]}"
             )
         if lineage and lineage != self._shard.lineage:
             raise mismatch(
                 f"the shard's history is {self._shard.lineage!r}, not {lineage[:80]!r}: it was "
                 f"restored meanwhile, or belongs to another cut; restore all shards to one cut"
             )
-        return table
+        return tables[name]
 
     def _keys(self, incoming: Incoming[Any], number: int) -> Keys:
         keys: Keys = incoming.array(number, np.uint64, "keys")
@@ -251,8 +243,14 @@ def _marks(applied: Applied) -> pb.Marks:
     return pb.Marks(applied=marks.applied, logged=marks.logged, durable=marks.durable)
 
 
-def _ack(number: int) -> Ack:
+def _terms(call: Call, ack: int) -> Terms:
+    """What the shard is to wait for: asked right before it starts, so that nothing late begins."""
     try:
-        return Ack(number)
+        return Terms(Ack(ack), call.remaining())
     except ValueError as error:
-        raise ConfigError(f"ack={number}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
+        raise ConfigError(f"ack={ack}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
+
+
+def _flags(values: Any) -> bytes:
+    """One byte a key, 1 or 0."""
+    return np.ascontiguousarray(values, np.uint8).tobytes()

@@ -13,11 +13,10 @@ from hps.service.framing import read_small
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
 from hps.service.rights import require_client, require_right, require_some_right
-from hps.service.shard import Shard
+from hps.service.shard import Ack, Identity, Shard, Terms
 from hps.service.status import mismatch, not_found, too_large
 from hps.service.table_messages import from_message, to_message
 from hps.sharding import HASH, NUM_VIRTUAL
-from hps.update_log.records import Identity
 from hps.v1 import parameter_server_pb2 as pb
 
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
@@ -70,9 +69,10 @@ class StoreHandlers:
                 f"the shard's history is {self._shard.lineage!r}, not {request.lineage[:80]!r}; "
                 f"restore all shards to one cut"
             )
-        call.remaining()
         session = self._shard.open_session(
-            request.client_id, request.incarnation if request.HasField("incarnation") else None
+            request.client_id,
+            request.incarnation if request.HasField("incarnation") else None,
+            call.remaining(),
         )
         self._log.info(
             "session",
@@ -92,8 +92,7 @@ class StoreHandlers:
         require_some_right(call.caller, WRITE)
         require_client(call.caller, message.client_id)
         identity = Identity(message.client_id, message.incarnation, message.sequence)
-        call.remaining()
-        applied = self._shard.skip(identity)
+        applied = self._shard.skip(identity, Terms(Ack.MEMORY, call.remaining()))
         marks = applied.marks
         return pb.SkipReply(
             marks=pb.Marks(applied=marks.applied, logged=marks.logged, durable=marks.durable),
@@ -105,7 +104,7 @@ class StoreHandlers:
         require_some_right(call.caller, WRITE)
         if request.ack not in (pb.LOGGED, pb.DURABLE):
             raise ConfigError(f"Flush: ack={request.ack}; 1 is LOGGED, 2 DURABLE")
-        self._shard.flush(request.ack == pb.DURABLE, call.remaining())
+        self._shard.flush(Ack(request.ack), call.remaining())
         return pb.FlushReply().SerializeToString()
 
     def num_rows(self, call: Call, data: bytes) -> bytes:
@@ -114,8 +113,7 @@ class StoreHandlers:
 
     def digest(self, call: Call, data: bytes) -> bytes:
         name = self._readable(call, read_small(pb.DigestRequest, data).table)
-        call.remaining()
-        low, high = self._shard.digest(name)
+        low, high = self._shard.digest(name, call.remaining())
         return pb.DigestReply(low=low, high=high).SerializeToString()
 
     # Tables.
@@ -123,14 +121,13 @@ class StoreHandlers:
     def create_table(self, call: Call, data: bytes) -> bytes:
         message = read_small(pb.CreateTableRequest, data, _MAX_TABLE_BYTES).table
         require_right(call.caller, message.name, ADMIN)
-        known = self._shard.tables
+        known = [table.name for table in self._shard.tables]
         if message.dim > self._limits.dim:
             raise too_large(f"dim {message.dim} of a new table; {self._limits.dim} at most here")
         if message.name not in known and len(known) >= self._limits.tables:
             raise too_large(f"there are {len(known)} tables, the most that this server takes")
         table = from_message(message)
-        call.remaining()
-        is_new = self._shard.create_table(table)
+        is_new = self._shard.create_table(table, call.remaining())
         if is_new:
             self._log.info("table", name=table.name, dim=table.dim, client=call.caller.name)
         return pb.CreateTableReply(is_new=is_new).SerializeToString()
@@ -146,12 +143,12 @@ class StoreHandlers:
         require_right(call.caller, EVERY_TABLE, ADMIN)
         if len(request.group.encode()) > 2**16:
             raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
-        call.remaining()
         info = self._shard.checkpoint(
             request.tag or None,
             request.model if request.HasField("model") else None,
             request.reader if request.HasField("reader") else None,
-            request.group or None,
+            request.group,
+            call.remaining(),
         )
         self._log.info("checkpoint", tag=request.tag, seconds=info["seconds"])
         return pb.CheckpointReply(
@@ -159,7 +156,7 @@ class StoreHandlers:
             rows_written=info["rows_written"],
             bytes_written=info["bytes"],
             seconds=info["seconds"],
-            lineage=self._shard.lineage,
+            lineage=info["lineage"],
             sessions={
                 client: pb.SessionMark(incarnation=incarnation, sequence=mark)
                 for client, (incarnation, mark) in info["sessions"].items()
@@ -169,11 +166,11 @@ class StoreHandlers:
     def restore(self, call: Call, data: bytes) -> bytes:
         request = read_small(pb.RestoreRequest, data)
         require_right(call.caller, EVERY_TABLE, ADMIN)
-        call.remaining()
         tag = _tag(request.tag)
-        self._shard.prepare_restore(tag, request.group or None)
+        call.remaining()
+        self._shard.prepare_restore(tag, request.group)
         if not request.prepare:
-            self._shard.restore(tag, request.lineage or None)
+            self._shard.restore(tag, request.lineage or None, call.remaining())
             self._log.info("restore", tag=request.tag, lineage=self._shard.lineage)
         return pb.RestoreReply(lineage=self._shard.lineage).SerializeToString()
 
@@ -187,7 +184,7 @@ class StoreHandlers:
                     rows=info["rows"],
                     bytes=info["bytes"],
                     created=info["created"],
-                    group=info.get("group") or "",
+                    group=info["group"],
                 )
                 for info in self._shard.checkpoints()
             ]
@@ -225,13 +222,13 @@ class StoreHandlers:
 
     def _readable(self, call: Call, name: str) -> str:
         require_right(call.caller, name, READ)
-        if name not in self._shard.tables:
+        if name not in [table.name for table in self._shard.tables]:
             raise not_found(f"there is no table {name[:80]!r} here")
         return name
 
     def _tables(self, call: Call) -> list[pb.Table]:
         tables = self._shard.tables
-        return [to_message(table) for table in tables.values() if call.caller.right(table.name)]
+        return [to_message(table) for table in tables if call.caller.right(table.name)]
 
     def _shard_map(self) -> pb.ShardMap:
         return pb.ShardMap(
