@@ -211,7 +211,9 @@ class RemoteParameterServer(RemoteCuts):
         shares = self._shares(array, 8)
         drafts = []
         for session, places in shares:
-            head = pb.EraseRequest(table=table, lineage=session.lineage, ack=_number(ack_number(ack)))
+            head = pb.EraseRequest(
+                table=table, lineage=session.lineage, ack=_number(ack_number(ack))
+            )
             what = f"erase of {len(places)} keys of table {table!r}"
             drafts.append((session, Draft("Erase", head, [array[places]], ack_number(ack), what)))
         changes = self._change(drafts, f"erase of table {table!r}")
@@ -375,9 +377,7 @@ class RemoteParameterServer(RemoteCuts):
         pieces = self._pieces(plan, 8 + wire.num_bytes(1, dim))
         requests = []
         for session, keys, _ in pieces:
-            head = pb.PullRequest(
-                table=table, wire=_number(wire), dim=dim, lineage=session.lineage
-            )
+            head = pb.PullRequest(table=table, wire=_number(wire), dim=dim, lineage=session.lineage)
             message = METHODS["Pull"].request.join(head, [keys])
             requests.append(Request(session, "Pull", message))
         replies = ask(requests, self._until(), f"pull of table {table!r}")

@@ -88,6 +88,16 @@ class Shards:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
+    def flush_all(self, durable: bool = False) -> None:
+        """Waits until all changes, whoever made them, are in the shards' logs, or on their disks.
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline.
+        """
+        self.flush(durable)
+        level = pb.DURABLE if durable else pb.LOGGED
+        self._ask_all("Flush", pb.FlushRequest(ack=level), pb.FlushReply)
+
     def flush(self, durable: bool = False) -> None:
         """Waits until this client's changes are in the shards' logs, or on their disks.
 

@@ -241,9 +241,9 @@ class RemoteCuts(Shards):
 
     def _delete_one(self, session: Session, request: pb.DeleteCheckpointRequest) -> list[str]:
         try:
-            reply = self._ask_all(
-                "DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session]
-            )[0]
+            reply = self._ask_all("DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session])[
+                0
+            ]
         except ConfigError:  # the reply to an attempt that deleted it was lost
             return []
         return list(reply.readers)

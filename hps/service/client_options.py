@@ -44,7 +44,9 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ConfigError("TlsConfig: cert and key are the two files of one identity; give both")
+            raise ConfigError(
+                "TlsConfig: cert and key are the two files of one identity; give both"
+            )
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(ca, key, cert) as grpc takes them.

@@ -21,7 +21,6 @@ from hps.v1 import parameter_server_pb2 as pb
 MEMORY, LOGGED, DURABLE = 0, 1, 2
 
 
-
 class Method:
     """How the messages of a method with arrays are put together and taken apart."""
 
@@ -65,7 +64,9 @@ class Draft:
 
     def num_bytes(self) -> int:
         """About as many as its message will have."""
-        return 256 + sum(array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays)
+        return 256 + sum(
+            array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,7 @@
-"""One shard of the simplest kind behind a transport without a network, and a network with faults.
+"""One shard of the simplest kind behind a transport without a network; a network with faults.
 
-Above it: the tests of the client. Below it: nothing; `hps.service.shard` is the real one. Rows start
-at 0 and a push adds its gradients to them, so that what was applied how often can be read off.
+Above it: the tests of the client. Below it: nothing; `hps.service.shard` is the real one. Rows
+start at 0 and a push adds its gradients, so that what was applied how often can be read off.
 """
 
 import random
@@ -137,9 +137,7 @@ class FakeService:
             raise refusal(Code.OUT_OF_RANGE, pb.ErrorDetail.GAP, "gap", mark=mark)
         if self.refuse is not None:
             self.refuse(method, head)
-        change = Applied(
-            identity.client_id, identity.incarnation, identity.sequence, keys, grads
-        )
+        change = Applied(identity.client_id, identity.incarnation, identity.sequence, keys, grads)
         self.memory.append(change)
         self._add(change)
         return False
