@@ -7,11 +7,10 @@ whether the server is serving and what its messages look like, nothing of what i
 import threading
 from collections.abc import Iterator
 
-import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from hps.service.calls import Call, Service
+from hps.service.calls import Call, Handler, Service
 from hps.service.framing import read_small
 from hps.service.status import not_found
 
@@ -63,7 +62,8 @@ class Health:
             kind = status.SERVICE_UNKNOWN
         else:
             kind = status.SERVING if is_serving else status.NOT_SERVING
-        return status(status=kind).SerializeToString()
+        reply: bytes = status(status=kind).SerializeToString()
+        return reply
 
 
 class Reflection:
@@ -80,9 +80,7 @@ class Reflection:
         return answer
 
 
-def open_handlers(
-    service: Service, health: Health, names: tuple[str, ...]
-) -> dict[str, grpc.RpcMethodHandler]:
+def open_handlers(service: Service, health: Health, names: tuple[str, ...]) -> dict[str, Handler]:
     """The handlers of both services, by their full names; they need no token."""
     about = Reflection((*names, HEALTH_NAME))
     return {
