@@ -102,7 +102,7 @@ class Server:
         self._warn_of_openness(host)
 
     def reload(self) -> None:
-        """Reads tokens and certificates again; what cannot be read stays as it was, and is logged."""
+        """Reads tokens and certificates again; those that cannot be read stay as they were."""
         things: tuple[tuple[str, Callable[[], object] | None], ...] = (
             ("tokens", self._tokens.reread if self._tokens else None),
             ("certificate", self._tls.reload if self._tls else None),
@@ -182,7 +182,7 @@ class _Methods(grpc.GenericRpcHandler):
     def __init__(self, handlers: dict[str, Handler]) -> None:
         self._handlers = handlers
 
-    def service(self, details: grpc.HandlerCallDetails) -> Handler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> "Handler | None":
         return self._handlers.get(details.method)
 
 

@@ -183,8 +183,15 @@ def test_an_unknown_method_is_unimplemented(local: Local) -> None:
 def test_a_push_whose_deadline_passed_while_it_queued_takes_no_effect(
     local: Local, shard: FakeShard
 ) -> None:
-    late = local.channel.start("Push", push(1, [1]), timeout=0.000001)
+    local.channel.call("Pull", pull([1]))
+    go_on = threading.Event()
+    threads = local.server._threads
+    for _ in range(threads._max_workers):
+        threads.submit(go_on.wait, 20)
+    late = local.channel.start("Push", push(1, [1]), timeout=0.2)
     assert late.code().name == "DEADLINE_EXCEEDED"
+    go_on.set()
+    assert local.channel.call("Pull", pull([1])).dim == DIM  # it came after the push, and is done
     wait_for(lambda: is_empty(local))
     assert not shard.pushed
 
