@@ -273,6 +273,9 @@ def test_addresses_are_split_and_looked_at() -> None:
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
-    with serving(FakeShard()) as local, pytest.raises(hps.ConfigError, match="cannot listen"):
-        with serving(FakeShard(), listen=local.server.address):
-            pass
+    with (
+        serving(FakeShard()) as local,
+        pytest.raises(hps.ConfigError, match="cannot listen"),
+        serving(FakeShard(), listen=local.server.address),
+    ):
+        pass
