@@ -16,6 +16,7 @@ from hps.cut_verbs import CutVerbs
 from hps.dram_tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.row_cache import ABSENT
+from hps.row_server import PinnedRows
 from hps.tier_stats import TableTiers
 
 
@@ -26,6 +27,11 @@ class BatchVerbs(CutVerbs):
     device: str
     _pool: OutputPool
     _tiers: dict[str, TableTiers]
+
+    @property
+    def has_gpu_cache(self) -> bool:
+        """True if working rows lie in a gpu_cache: then `warm` goes before `pin`."""
+        return self.config.gpu is not None
 
     def pin(self, table: str, keys: Any) -> BatchRows:
         """Fetches the rows of a batch and holds them in their slots until they are released.
@@ -74,9 +80,9 @@ class BatchVerbs(CutVerbs):
             stack = self._stack(table)
             (self._tiers[table].dram or stack).want(array)
 
-    def holds(self, rows: BatchRows) -> bool:
+    def holds(self, rows: PinnedRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
-        return rows.belongs_to(self._stacks)
+        return isinstance(rows, BatchRows) and rows.belongs_to(self._stacks)
 
     def apply(
         self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
@@ -131,13 +137,13 @@ class BatchVerbs(CutVerbs):
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
-            is_usable = not rows.is_released and rows.table == table and self.holds(rows)
-            if not is_usable or not rows.are_of(keys[0]):
-                raise ConfigError(
-                    f"apply: the rows given for table {table!r} were released, or are those of "
-                    f"other keys or of another server; pass rows=None to have them looked up"
-                )
-            return rows, grads[0]
+            is_own = self.holds(rows) and not rows.is_released and rows.table == table
+            if isinstance(rows, BatchRows) and is_own and rows.are_of(keys[0]):
+                return rows, grads[0]
+            raise ConfigError(
+                f"apply: the rows given for table {table!r} were released, or are those of "
+                f"other keys or of another server; pass rows=None to have them looked up"
+            )
         held.append(self._pin_now(table, joined(keys)))
         return held[-1], joined(grads)
 
