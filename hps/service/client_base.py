@@ -211,11 +211,12 @@ class Shards:
         reply: type[Any],
         sessions: Sequence[Session] | None = None,
     ) -> list[Any]:
+        chosen = self._sessions if sessions is None else sessions
         is_slow = method not in _QUICK
         until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
         calls = [
             Request(session, method, request.SerializeToString(), is_slow)
-            for session, request in zip(sessions or self._sessions, requests, strict=True)
+            for session, request in zip(chosen, requests, strict=True)
         ]
         replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]
         return replies

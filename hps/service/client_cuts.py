@@ -1,4 +1,4 @@
-"""RemoteCuts: the verbs of RemoteParameterServer that take, list and go back to cuts over all shards.
+"""RemoteCuts: the verbs of RemoteParameterServer for cuts over all shards: take, list, go back.
 
 Above it: client.py, which is one. Below it: client_base.py, hps.checkpoint (the dense side).
 

@@ -1,6 +1,6 @@
 """What a client of the service is told: where the shards are, who it is, how much it may hold.
 
-Above it: client.py, the command line. Below it: hps.config. Frozen, keyword-only, checked when made.
+Above it: client.py, the command line. Below it: hps.config. Frozen, keyword-only, checked.
 """
 
 import os

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.errors import HpsError
-from hps.service.framing import Buffer, Frame, Incoming
+from hps.service.framing import Array, Frame, Incoming
 from hps.v1 import parameter_server_pb2 as pb
 
 MEMORY, LOGGED, DURABLE = 0, 1, 2
@@ -58,7 +58,7 @@ class Draft:
 
     method: str
     head: Message
-    arrays: Sequence[Buffer]
+    arrays: Sequence[Array]
     ack: int
     what: str
 
@@ -197,7 +197,7 @@ class Window:
         self.changes.clear()
 
     def _message(
-        self, method: str, head: Message, arrays: Sequence[Buffer], sequence: int
+        self, method: str, head: Message, arrays: Sequence[Array], sequence: int
     ) -> bytes:
         identity: pb.Identity = head.id  # type: ignore[attr-defined]
         identity.client_id = self._client_id
