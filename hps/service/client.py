@@ -402,7 +402,8 @@ class RemoteParameterServer(RemoteCuts):
         super().close()
 
     def __enter__(self) -> "RemoteParameterServer":
-        self._check_usable("with")
+        if not self._is_open:
+            raise RemoteError("this client is closed; make a new RemoteParameterServer")
         return self
 
     def __exit__(

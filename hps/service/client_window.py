@@ -196,9 +196,7 @@ class Window:
         self.base = self.last
         self.changes.clear()
 
-    def _message(
-        self, method: str, head: Message, arrays: Sequence[Array], sequence: int
-    ) -> bytes:
+    def _message(self, method: str, head: Message, arrays: Sequence[Array], sequence: int) -> bytes:
         identity: pb.Identity = head.id  # type: ignore[attr-defined]
         identity.client_id = self._client_id
         identity.incarnation = self.incarnation
