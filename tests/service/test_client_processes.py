@@ -55,6 +55,9 @@ class Shards:
     def addresses(self) -> list[str]:
         return [server.address for server in self.processes]
 
+    def client(self, **options: Any) -> RemoteParameterServer:
+        return RemoteParameterServer(self.addresses, "trainer-0", **options)
+
     def kill(self, i: int) -> None:
         assert self.processes[i].stop(signal.SIGKILL) == -signal.SIGKILL
 
@@ -83,42 +86,40 @@ def local_digest(folder: Path, pushed: list[tuple[Any, Any]]) -> str:
 @pytest.mark.parametrize("ack", ["memory", "logged"])
 def test_kills_and_restarts_while_pushing_neither_lose_nor_repeat(tmp_path: Path, ack: str) -> None:
     pushed = batches(60)
-    with Shards(tmp_path, 2, TABLE) as shards:
-        with RemoteParameterServer(shards.addresses, "trainer-0", deadline=30) as client:
-            done = threading.Event()
+    with Shards(tmp_path, 2, TABLE) as shards, shards.client(deadline=30) as client:
+        done = threading.Event()
 
-            def kill_now_and_then() -> None:
-                for i in (0, 1, 0):
-                    time.sleep(0.3)
-                    shards.kill(i)
-                    shards.restart(i)
-                done.set()
+        def kill_now_and_then() -> None:
+            for i in (0, 1, 0):
+                time.sleep(0.3)
+                shards.kill(i)
+                shards.restart(i)
+            done.set()
 
-            killer = threading.Thread(target=kill_now_and_then)
-            killer.start()
-            count = 0
-            while not done.is_set() or count < 20:
-                client.push("ads", *pushed[count % len(pushed)], ack=ack)
-                count += 1
-            killer.join()
-            client.flush()
-            digest = client.digest("ads")
-            assert client._sessions[0].window.incarnation == 1  # nothing was lost
+        killer = threading.Thread(target=kill_now_and_then)
+        killer.start()
+        count = 0
+        while not done.is_set() or count < 20:
+            client.push("ads", *pushed[count % len(pushed)], ack=ack)
+            count += 1
+        killer.join()
+        client.flush()
+        digest = client.digest("ads")
+        assert client._sessions[0].window.incarnation == 1  # nothing was lost
     sequence = [pushed[i % len(pushed)] for i in range(count)]
     assert digest == local_digest(tmp_path / "local", sequence)
 
 
 def test_push_longer_than_its_deadline_is_kept_until_the_shard_is_back(tmp_path: Path) -> None:
     pushed = batches(3)
-    with Shards(tmp_path, 2, TABLE) as shards:
-        with RemoteParameterServer(shards.addresses, "trainer-0", deadline=2) as client:
-            client.push("ads", *pushed[0])
-            shards.kill(1)
-            with pytest.raises(RemoteError, match="done: 0 .*open: 1 "):
-                client.push("ads", *pushed[1])
-            shards.restart(1)
-            client.push("ads", *pushed[2])
-            digest = client.digest("ads")
+    with Shards(tmp_path, 2, TABLE) as shards, shards.client(deadline=2) as client:
+        client.push("ads", *pushed[0])
+        shards.kill(1)
+        with pytest.raises(RemoteError, match=r"done: 0 .*open: 1 "):
+            client.push("ads", *pushed[1])
+        shards.restart(1)
+        client.push("ads", *pushed[2])
+        digest = client.digest("ads")
     assert digest == local_digest(tmp_path / "local", pushed)
 
 

@@ -143,7 +143,7 @@ def test_step_to_a_shard_that_is_down_is_kept_and_not_pending(tmp_path: Path) ->
         embedding(keys, offsets).sum().backward()
         session = client._sessions[1]
         real, session.transport = session.transport, Dead(session.transport.address)
-        with pytest.raises(RemoteError, match="done: 0 .*open: 1 "):
+        with pytest.raises(RemoteError, match=r"done: 0 .*open: 1 "):
             optimizer.step()
         optimizer.step()  # nothing is pending: does nothing
         session.transport = real

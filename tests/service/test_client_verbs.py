@@ -196,7 +196,7 @@ def test_restore_that_reaches_one_shard_only_is_seen_and_can_be_repeated(tmp_pat
         with pytest.raises(RemoteError, match="restored meanwhile"):
             grow(client, 200)
         with servers.client("other") as other:
-            with pytest.raises(RemoteError, match="at different cuts.*restore"):
+            with pytest.raises(RemoteError, match=r"at different cuts.*restore"):
                 other.pull("ads", EDGES)
             other.restore("day-1")
             assert other.digest("ads") == digest
