@@ -45,6 +45,7 @@ NATIVE_LAYERS = {
     "dram_cache": ("common", "table", "optimizer"),
     "gpu_cache": ("common", "table", "optimizer"),
     "ssd_store": ("common", "table"),
+    "update_log": ("common", "ssd_store"),  # its file layer, encoders and checksums
 }
 
 
