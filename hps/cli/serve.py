@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hps.config import DramCacheConfig, GpuCacheConfig, parse_bytes
+from hps.config import DramCacheConfig, GpuCacheConfig, num_cores, parse_bytes
 from hps.errors import ConfigError
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
@@ -204,7 +204,12 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         "init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=",
     )
     group.add_argument("--seed", type=int, default=None, help="of a new store's initial values")
-    group.add_argument("--threads", type=int, default=0, help="of the native core; 0: all cores")
+    group.add_argument(
+        "--threads",
+        type=int,
+        default=max(1, num_cores() // 4),
+        help="of the native core for one call (several calls run at once); 0: all cores",
+    )
     group.add_argument(
         "--log-bytes", default="1GiB", help="a checkpoint is taken when the log has grown to this"
     )

@@ -248,18 +248,16 @@ class Shard(ShardCuts):
         """Waits shortly for the mutation that this one follows, which may be under way.
 
         Raises:
-            GapError: it did not come.
+            GapError: it did not come. FencedError: the session has ended.
         """
 
-        def is_here() -> bool:
-            session = self._history.sessions.get(identity.client_id)
-            return session is None or identity.sequence <= session.mark + 1
+        session = self._history.sessions.find(identity.client_id, identity.incarnation)
 
-        if is_here():
-            return
+        def is_here() -> bool:
+            return identity.sequence <= session.mark + 1
+
         shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
-        session = self._history.sessions.get(identity.client_id)
-        if session is not None and not self._moves.wait_until(is_here, shortly):
+        if not is_here() and not self._moves.wait_until(is_here, shortly):
             raise _gap(identity, session.mark)
 
     def _await(self, history: History, log: UpdateLog, number: int, terms: Terms) -> None:

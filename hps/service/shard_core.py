@@ -157,9 +157,7 @@ class ShardCore:
 
     def _open_log(self) -> None:
         try:
-            log = self._history.open_log(self._tiers.open_log)
-            if log.read(1):
-                raise StoreError("the log holds records that the rows do not")
+            self._history.open_log_again(self._tiers.open_log)
         except BaseException as error:
             self._fail(f"the log could not be opened again: {error}")
             raise
