@@ -201,6 +201,7 @@ class ShardCore:
     @property
     def _log(self) -> UpdateLog:
         if self._history.log is None:
+            self._check_able()
             raise StoreError("the update log is closed")
         return self._history.log
 

@@ -18,6 +18,7 @@ from hypothesis.strategies import SearchStrategy
 
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.serving import REPLIES, SERVICE_NAME, Channel, Process, Refused, process
+from tests.torture.scratch import scratch_folder
 
 DIM = 4
 MAX_MESSAGE = 4 * 2**20
@@ -46,6 +47,7 @@ class Target:
         self.server = server
         self.channel = Channel(server.address)
         self.at_start = server.resident_bytes()
+        self.most = self.at_start
         self.answers: Counter[str] = Counter()
 
     def attack(self, method: str, request: bytes, **how: Any) -> str:
@@ -54,8 +56,8 @@ class Target:
         try:
             if method in STREAMS:
                 requests = iter([request]) if method == "PushStream" else request
-                stub = self.channel.channel
-                kind = stub.stream_stream if method == "PushStream" else stub.unary_stream
+                channel = self.channel.channel
+                kind = channel.stream_stream if method == "PushStream" else channel.unary_stream
                 list(kind(f"/{SERVICE_NAME}/{method}")(requests, timeout=20, **how))
             else:
                 self.channel.call(method, request, **how)
@@ -66,17 +68,21 @@ class Target:
         assert code in TYPED, f"{method} {request[:200]!r}: {code}"
         self.answers[code] += 1
         assert self.server.popen.poll() is None
-        assert self.server.resident_bytes() < self.at_start + ALLOWED_BYTES
+        self.most = max(self.most, self.server.resident_bytes())
+        assert self.most < self.at_start + ALLOWED_BYTES
         return code
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target() -> Iterator[Target]:
     flags = ["--max-message", "4MiB", "--max-requests", str(MAX_REQUESTS), "--max-keys", "100000"]
     flags += ["--max-client-requests", str(MAX_REQUESTS), "--max-tables", "3", "--max-dim", "64"]
     flags += ["--max-flight", "32MiB", "--max-client-flight", "32MiB", "--log-bytes", "64MiB"]
     table = f"name=ads,dim={DIM},optimizer=sgd,lr=1,init=constant:0"
-    with process(tmp_path_factory.mktemp("hostile") / "store", "--table", table, *flags) as server:
+    with (
+        scratch_folder() as folder,
+        process(folder / "store", "--table", table, *flags) as server,
+    ):
         target = Target(server)
         target.channel.call("OpenSession", pb.OpenSessionRequest(client_id="a"))
         yield target
@@ -94,6 +100,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         assert moved.tolist() == [1.0] * DIM
         assert server.stop() == 0
         assert "internal" not in {line["event"] for line in server.log()}
+        print(f"at start {target.at_start >> 20} MiB, most {target.most >> 20} MiB")
+        print(target.answers)
 
 
 TEXTS = st.sampled_from(["ads", "", "gone", "a/../b", "ads\0", "x" * 70, "\u2603"])

@@ -17,6 +17,7 @@ import hps
 from hps.cli.serve import parse_table
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.serving import ROOT, Channel, process
+from tests.torture.scratch import scratch_folder
 
 DIM = 4
 TABLE = f"name=ads,dim={DIM},optimizer=sgd,lr=1,init=constant:0"
@@ -24,8 +25,9 @@ KEYS = np.arange(100, dtype=np.uint64)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
+def store() -> Iterator[Path]:
+    with scratch_folder() as folder:
+        yield folder / "store"
 
 
 class Trainer:
@@ -233,7 +235,7 @@ def test_flags_that_cannot_work_are_refused(
     from hps.cli.main import main
 
     assert main(["serve", "--store", str(store), *flags]) == 1
-    assert words in capsys.readouterr().err
+    assert words in capsys.readouterr().err and not store.exists()
 
 
 def test_a_table_is_described_in_one_flag() -> None:
