@@ -11,6 +11,7 @@ namespace nb = nanobind;
 namespace hps {
 void BindReader(nb::module_& module);
 void BindSsdStore(nb::module_& module);
+void BindUpdateLog(nb::module_& module);
 }  // namespace hps
 
 NB_MODULE(_C, module) {
@@ -26,6 +27,8 @@ NB_MODULE(_C, module) {
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindReader(module);
+  hps::BindShardPlan(module);
   hps::BindSsdStore(module);
   hps::BindTurn(module);
+  hps::BindUpdateLog(module);
 }

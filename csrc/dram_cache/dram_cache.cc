@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "dram_cache/choose_loops.h"
 #include "table/host_group.h"
 #include "table/probe.h"
 #include "table/table_shape.h"
@@ -16,11 +17,6 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots were used
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-const BatchLoops* LoopsLike(const KeyLoops* keys) {
-  if (keys == &kAvx512KeyLoops) return &kAvx512Loops;
-  return keys == &kAvx2KeyLoops ? &kAvx2Loops : &kPlainLoops;
-}
 
 }  // namespace
 

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import numpy as np
 
+from hps.durable_file import SyncError
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import rocksdb_cuts as cuts
 from hps.ssd_store.arguments import (
@@ -31,7 +32,7 @@ from hps.ssd_store.arguments import (
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
 from hps.ssd_store.rocksdb_database import as_rows, import_rocksdict, pieces, translated
 from hps.ssd_store.rocksdb_live import Live, LiveDatabases
-from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest, SyncError
+from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
 from hps.tier import Flags, Keys, Rows
