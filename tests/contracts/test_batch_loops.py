@@ -74,11 +74,18 @@ def test_sums_run_in_the_promised_order_on_any_number_of_threads(tmp_path: Path,
                 np.testing.assert_array_equal(rows, np.stack(expected))
 
 
-def test_a_negative_zero_sums_to_a_positive_one(tmp_path: Path) -> None:
-    with server_at(tmp_path, 16) as server:
+@pytest.mark.parametrize("instruction_set", ["auto", "avx2", "plain"])
+@pytest.mark.parametrize("dim", [3, 16, 17])
+def test_a_negative_zero_sums_to_a_positive_one(
+    tmp_path: Path, dim: int, instruction_set: str
+) -> None:
+    """Taken from a row of -0, +0 leaves -0 where -0 would leave +0."""
+    with server_at(tmp_path, dim, instruction_set=instruction_set) as server:
         keys = np.array([1], np.uint64)
-        server.push("ads", keys, np.full((1, 16), -0.0, np.float32))
-        assert not np.signbit(server.pull("ads", keys)).any()
+        zeros = np.full((1, dim), -0.0, np.float32)
+        server.assign("ads", keys, zeros)
+        server.push("ads", keys, zeros)
+        assert np.signbit(server.pull("ads", keys)).all()
 
 
 def known_rows(
