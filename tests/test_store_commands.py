@@ -24,7 +24,8 @@ KEYS = np.array([0, 2**63, 2**64 - 1, *range(1, 500)], np.uint64)
 def store(tmp_path: Path) -> Path:
     """A store with one table, in two checkpoints."""
     path = tmp_path / "store"
-    config = hps.Config(path=path, tables=[TABLE], seed=7)
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    config = hps.Config(path=path, tables=[TABLE], dram=dram, seed=7)
     with hps.ParameterServer(config) as server:
         server.push("ads", KEYS, np.ones((len(KEYS), 3), np.float32))
         server.checkpoint("day-1")

@@ -150,7 +150,8 @@ def test_three_tiers_train_and_evaluate_as_two(
     for name, flags in (("two", []), ("three", ["--gpu", "300KiB", "--device", "cpu"])):
         store, out = tmp_path / name, tmp_path / f"{name}.json"
         words = ["train", str(log), "--store", str(store), "--batch-size", "100", "--threads", "1"]
-        words += ["--dim", "4", "--dropout", "0.2", "--progress-seconds", "0.001"]
+        words += ["--dim", "4", "--hidden", "16,8", "--dropout", "0.2"]
+        words += ["--progress-seconds", "0.001"]
         arguments = parse(*words, "--json", str(out), *flags)
         assert arguments.run(arguments) == 0
         words = ["evaluate", str(log), "--store", str(store), "--json", str(tmp_path / "eval.json")]
@@ -297,7 +298,8 @@ def test_json_in_a_missing_folder_is_refused_before_the_run(tmp_path: Path) -> N
 
 def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> None:
     log, store = str(options(tmp_path).data[0]), str(tmp_path / "store")
-    arguments = parse("train", log, "--store", store, "--json", "-", "--progress-seconds", "0")
+    words = ["train", log, "--store", store, "--dim", "4", "--hidden", "8"]
+    arguments = parse(*words, "--json", "-", "--progress-seconds", "0")
     assert arguments.run(arguments) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["examples"] == 2000 and "examples per second" in captured.err
@@ -310,7 +312,8 @@ def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> N
 def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path, capsys: Any) -> None:
     log = str(options(tmp_path).data[0])
     for store, examples in (("store", "2,000"), ("store", "nothing left")):
-        arguments = parse("train", log, "--store", str(tmp_path / store), "--resume")
+        words = ["train", log, "--store", str(tmp_path / store), "--dim", "4", "--hidden", "8"]
+        arguments = parse(*words, "--resume")
         assert arguments.run(arguments) == 0
         captured = capsys.readouterr()
         assert examples in captured.out
@@ -345,7 +348,8 @@ def test_wrong_options_are_refused(tmp_path: Path, changes: dict[str, Any], reas
 
 def test_live_line_shows_loss_and_hit_rates(tmp_path: Path, capsys: Any) -> None:
     words = ["train", str(options(tmp_path).data[0]), "--store", str(tmp_path / "store")]
-    arguments = parse(*words, "--progress-seconds", "0.000001", "--batch-size", "500")
+    words += ["--dim", "4", "--hidden", "8", "--batch-size", "500"]
+    arguments = parse(*words, "--progress-seconds", "0.000001")
     assert arguments.run(arguments) == 0
     captured = capsys.readouterr()
     assert "examples" in captured.err and "auc" in captured.err and "dram_cache" in captured.err

@@ -1,25 +1,25 @@
 """Examples a second of `hps train` with DeepFM on a generated log, beside dense tables; spilling.
 
-Every run is a process of its own over the same file: `hps train` with all rows in DRAM, with a
-budget of a quarter of them, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's
-table on the CPU. Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
+Every run, but in a smoke test, is a process of its own over the same file: `hps train` with all
+rows in DRAM, with a budget of a quarter of them, and the same model over
+torch.nn.EmbeddingBag(sparse) and FBGEMM's table on the CPU. Above it: benchmarks/run.py. Below it:
+the command line of hps, peer_train.py.
 """
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hps
+from benchmarks.common.modules import run_module
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import row_bytes
 from benchmarks.common.timing import Samples
 
-ROOT = Path(__file__).parents[2]
 UNIT = "examples/s"
 LEARNING_RATE = 0.05
 IN_DRAM = "hps train, all in DRAM"
@@ -42,21 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", default=None, help="where log and stores lie while it runs")
 
 
-def python(*arguments: object) -> str:
-    """Runs a module of this checkout in a new process; returns what it printed."""
-    command = [sys.executable, "-m", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-    return done.stdout
-
-
 class Runs:
-    """Starts runs over one log and keeps their figures by contender."""
+    """Starts runs over one log and keeps their figures by contender.
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    Args:
+        is_here: in this process, for a smoke test.
+    """
+
+    def __init__(self, folder: Path, options: dict[str, Any], is_here: bool) -> None:
         self._folder = folder
         self._options = options
+        self._run = partial(run_module, is_here=is_here)
         self._log = folder / "log.tsv"
         self.figures: dict[str, list[Figures]] = {}
         # One column more than dim holds the first-order weights.
@@ -64,7 +60,7 @@ class Runs:
         self._row_bytes = row_bytes(table)
         self._ample_bytes = int(1.3 * options["keys"] * self._row_bytes) + (1 << 20)
         examples, keys = int(options["examples"]), int(options["keys"])
-        python("hps", "generate", self._log, "--examples", examples, "--keys", keys)
+        self._run("hps", "generate", self._log, "--examples", examples, "--keys", keys)
 
     def hps_train(self, name: str, dram_bytes: int) -> Figures:
         """`hps train` into a fresh store with that budget."""
@@ -75,7 +71,7 @@ class Runs:
             sizes = ["--batch-size", self._options["batch_size"], "--dram", dram_bytes]
             sizes += ["--torch-threads", self._options["torch_threads"]]
             where = ["--format", "criteo", "--store", store, "--json", out]
-            python("hps", "train", self._log, *where, *model, *sizes)
+            self._run("hps", "train", self._log, *where, *model, *sizes)
         figures: Figures = json.loads(out.read_text())
         self.figures.setdefault(name, []).append(figures)
         return figures
@@ -91,7 +87,7 @@ class Runs:
 
     def peer(self, peer: str) -> None:
         """peer_train.py with a table as large as the log has keys."""
-        printed = python(
+        printed = self._run(
             "benchmarks.end_to_end.peer_train",
             *("--peer", peer),
             *("--table-rows", int(self._options["keys"])),
@@ -102,7 +98,7 @@ class Runs:
     def stages(self) -> Figures:
         """hps_stages.py: a run with everything in DRAM that is not timed against anyone."""
         name = "benchmarks.end_to_end.hps_stages"
-        printed = python(name, "--dram-bytes", self._ample_bytes, *self._loop_options())
+        printed = self._run(name, "--dram-bytes", self._ample_bytes, *self._loop_options())
         return dict(json.loads(printed))
 
     def _loop_options(self) -> list[object]:
@@ -152,7 +148,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     absent = absent_peers("fbgemm_gpu")
     peers = [peer for peer in PEERS if peer != "fbgemm" or not absent]
     with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-        runs = Runs(Path(folder), options)
+        runs = Runs(Path(folder), options, is_here=smoke)
         for _ in range(options["repetitions"]):
             runs.in_dram()
             for peer in peers:

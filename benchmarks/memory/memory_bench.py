@@ -5,17 +5,14 @@ Every figure comes from a process of its own. Above it: benchmarks/run.py. Below
 
 import argparse
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.common.modules import run_module
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 
-ROOT = Path(__file__).parents[2]
 BUCKET_SLOTS = 64
 INDEX_BYTES = 16
 CONSTANT_BYTES = 64 << 20
@@ -32,13 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def work(**options: Any) -> dict[str, Any]:
     """Runs worker.py with these options; True stands for a bare switch."""
-    command = [sys.executable, "-m", "benchmarks.memory.worker"]
+    words: list[object] = []
     for name, value in options.items():
-        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return dict(json.loads(done.stdout))
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+    return dict(json.loads(run_module("benchmarks.memory.worker", *words)))
 
 
 def one_bucket_load(slots: int, seed: int) -> float:

@@ -88,10 +88,10 @@ def overhead_row(options: dict[str, Any]) -> Row:
     )
 
 
-def real_rows(folder: Path, options: dict[str, Any]) -> tuple[list[Row], str]:
+def real_rows(folder: Path, options: dict[str, Any], smoke: bool) -> tuple[list[Row], str]:
     """The real run: beside the bound of its stages and cores, and beside depth 0."""
     sizes = {name: options[name] for name in ("examples", "keys", "dim", "batch_size")}
-    real = RealRun(folder, sizes)
+    real = RealRun(folder, sizes, is_here=smoke)
     real.make()
     threads = options["torch_threads"]
     in_turn: list[Timed] = []
@@ -139,6 +139,6 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         rows = waiting_rows(Path(folder) / "waiting", options)
         rows.append(overhead_row(options))
         rows += lookahead_rows(options)
-        real, table = real_rows(Path(folder), options)
+        real, table = real_rows(Path(folder), options, smoke)
     axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size", "torch_threads")}
     return {"axes": {**axes, "depth": DEPTH}, "rows": [*rows, *real], "tables": [table]}

@@ -7,24 +7,24 @@ holds a tenth of them. Nothing of a timed run is saved, so every run starts from
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import hps
+from benchmarks.common.modules import run_module
 from benchmarks.common.server import row_bytes
 from hps.config import let_idle_threads_sleep, num_cores
 from hps.models import DeepFM
 from hps.pipeline import Trace
 from hps.reader import Reader, ReaderConfig, open_reader
 
-ROOT = Path(__file__).parents[2]
 _WARM_UP = 8
 
 
@@ -53,21 +53,25 @@ class Timed:
 
 
 class RealRun:
-    """A log, and a store that has been trained on it once, in a folder."""
+    """A log, and a store that has been trained on it once, in a folder.
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    Args:
+        options: sizes of the log and the run.
+        is_here: all in this process, for a smoke test.
+    """
+
+    def __init__(self, folder: Path, options: dict[str, Any], is_here: bool = False) -> None:
         self._folder = folder
         self._options = options
+        self._run_module = partial(run_module, is_here=is_here)
         self._table = hps.TableConfig(
             name="rows", dim=options["dim"] + 1, optimizer=hps.Adagrad(lr=0.02)
         )
 
     def make(self) -> None:
         """Writes the log and stores every row of it."""
-        command = [sys.executable, "-m", "hps", "generate", self._folder / "log.tsv"]
-        command += ["--examples", int(self._options["examples"])]
-        command += ["--keys", int(self._options["keys"])]
-        subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
+        sizes = ["--examples", int(self._options["examples"]), "--keys", int(self._options["keys"])]
+        self._run_module("hps", "generate", self._folder / "log.tsv", *sizes)
         ample = int(1.3 * self._options["keys"] * row_bytes(self._table)) + (1 << 20)
         with self._server(ample) as server:
             for batch in self._reader():
@@ -75,16 +79,12 @@ class RealRun:
                 server.pull(self._table.name, keys, create=True)
 
     def run_apart(self, depth: int, torch_threads: int, trace: Path | None = None) -> Timed:
-        """`run` in a process of its own."""
+        """`run` in a process of its own, unless `is_here`."""
         let_idle_threads_sleep()  # as hps train does; the process inherits it
         words = ["benchmarks.pipeline.real_run", self._folder, json.dumps(self._options)]
         words += ["--depth", depth, "--torch-threads", torch_threads]
         words += [] if trace is None else ["--trace", trace]
-        command = [sys.executable, "-m", *map(str, words)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-        return Timed(**json.loads(done.stdout))
+        return Timed(**json.loads(self._run_module(*words)))
 
     def run(self, depth: int, trace_path: Path | None) -> Timed:
         """Trains on the log once; the first batches are not timed."""

@@ -6,6 +6,7 @@ Above it: pytest. Below it: benchmarks/.
 import json
 
 import pytest
+import torch
 
 from benchmarks import run
 from benchmarks.common.report import check_result
@@ -28,7 +29,9 @@ def smoke(tmp_path_factory):
     def result_of(name):
         if name not in results:
             out = tmp_path_factory.mktemp(name) / "out.json"
+            num_threads = torch.get_num_threads()
             assert run.main([name, "--smoke", "--json", str(out)]) == 0
+            torch.set_num_threads(num_threads)  # runs in this process choose their own
             results[name] = json.loads(out.read_text())
         return results[name]
 

@@ -5,7 +5,10 @@ Above it: pytest. Below it: compilers.py (NVRTC of the development environment, 
 
 import dataclasses
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +24,22 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def builds() -> dict[str, Any]:
+    """The kernels compiled for each architecture, side by side."""
+    source = KernelArgs().source()
+    with ThreadPoolExecutor() as threads:
+        compiled = threads.map(partial(COMPILERS[0].compile, source), ARCHITECTURES)
+        return dict(zip(ARCHITECTURES, compiled, strict=True))
+
+
 @needs_compiler
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile_exactly_without_local_memory_in_the_registers_recorded(
-    architecture: str,
+    architecture: str, builds: dict[str, Any]
 ) -> None:
     args = KernelArgs()
-    compiled = COMPILERS[0].compile(args.source(), architecture)
+    compiled = builds[architecture]
     assert compiled.cubin[:4] == b"\x7fELF"
     assert compiled.resources.keys() == args.lanes.keys()
     assert differences(read_record()[architecture], compiled.resources) == []

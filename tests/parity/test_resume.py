@@ -1,8 +1,10 @@
 """A run killed after a checkpoint and resumed ends with the bits of one never interrupted."""
 
+import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parents[2]
+# Imports all once, then forks a run for each line that it reads; writes the signal that ended it.
 SCRIPT = """
-import os, signal, sys
+import json, os, signal, sys
 import torch
 from hps.train import train
 from hps.train.progress import Progress
@@ -22,11 +25,18 @@ from tests.parity.test_resume import options
 
 class KillAt(Progress):
     def update(self, totals, logits, labels, server):
-        if totals.batches == int(sys.argv[3]):
+        if totals.batches == batches:
             os.kill(os.getpid(), signal.SIGKILL)
 
 torch.set_num_threads(1)
-train(options(sys.argv[1], sys.argv[2], resume=True, depth=int(sys.argv[4])), KillAt(1))
+for line in sys.stdin:
+    log, store, batches, depth = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        train(options(log, store, resume=True, depth=depth), KillAt(1))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(os.WTERMSIG(status), flush=True)
 """
 
 
@@ -50,16 +60,46 @@ def options(log: str | Path, store: str | Path, **changes: Any) -> TrainOptions:
     return TrainOptions(**{**values, **changes})
 
 
-def train_until_killed(log: Path, store: Path, batches: int, depth: int) -> None:
-    words = [sys.executable, "-c", SCRIPT, str(log), str(store), str(batches), str(depth)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+TrainUntilKilled = Callable[[Path, Path, int, int], None]
+
+
+@pytest.fixture(scope="module")
+def train_until_killed() -> Iterator[TrainUntilKilled]:
+    """Trains on a log into a store, at a depth, until so many batches are done."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def run(log: Path, store: Path, batches: int, depth: int) -> None:
+            print(
+                json.dumps([str(log), str(store), batches, depth]), file=process.stdin, flush=True
+            )
+            assert process.stdout.readline() == f"{signal.SIGKILL.value}\n"
+
+        yield run
+        process.stdin.close()
 
 
 def _examples_of(batches: int) -> int:
     """Examples in the first batches: an epoch of 2,000 is 31 batches of 64 and one of 16."""
     epochs, rest = divmod(batches, 32)
     return 2000 * epochs + 64 * rest
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A log, and the figures of a run over it that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    torch.set_num_threads(1)
+    log = write_criteo(folder / "log.txt", 2000, num_keys=3000)
+    figures = train(options(log, folder / "store", depth=0))
+    assert figures["tiers"]["dram_cache"]["evictions"] > 0
+    return log, figures
 
 
 GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
@@ -70,12 +110,15 @@ GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
     [(0, [20], {}), (2, [13, 45], {}), (8, [13, 45], {}), (4, [20], GPU)],
 )
 def test_killed_run_resumes_to_the_same_bits(
-    tmp_path: Path, depth: int, kills: list[int], tiers: dict[str, Any]
+    tmp_path: Path,
+    whole: tuple[Path, dict[str, Any]],
+    train_until_killed: TrainUntilKilled,
+    depth: int,
+    kills: list[int],
+    tiers: dict[str, Any],
 ) -> None:
     """The last one goes on with a tier more than it was killed with."""
-    torch.set_num_threads(1)
-    log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
-    whole = train(options(log, tmp_path / "whole", depth=0))
+    log, expected = whole
     store = tmp_path / "store"
     for batches in kills:
         train_until_killed(log, store, batches, depth)
@@ -83,8 +126,7 @@ def test_killed_run_resumes_to_the_same_bits(
     assert resumed["resumed_from"] is not None
     last_checkpoint = kills[-1] // 8 * 8
     assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all
-    assert resumed["examples"] == whole["examples"] - _examples_of(last_checkpoint)
-    assert whole["tiers"]["dram_cache"]["evictions"] > 0
+    assert resumed["examples"] == expected["examples"] - _examples_of(last_checkpoint)
     assert resumed["tiers"]["dram_cache"]["evictions"] > 0
     for figure in ("digests", "loss_digest", "train_logloss", "rows", "total_examples"):
-        assert resumed[figure] == whole[figure], figure
+        assert resumed[figure] == expected[figure], figure

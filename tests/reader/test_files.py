@@ -135,7 +135,7 @@ def test_training_over_shuffled_files_resumes_to_the_same_bits(tmp_path: Path) -
     def options(store: str, **changes: Any) -> TrainOptions:
         values: dict[str, Any] = {"data": [tmp_path / "part-*.tsv"], "store": tmp_path / store}
         values |= {"shuffle_files": True, "seed": 3, "epochs": 2, "batch_size": 32, "depth": 2}
-        values |= {"dim": 4, "hidden": (8,), "torch_threads": 1}
+        values |= {"dim": 4, "hidden": (8,), "torch_threads": 1, "dram": "4MiB"}
         return TrainOptions(**(values | changes))
 
     whole = train(options("whole"))
