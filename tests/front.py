@@ -1,11 +1,24 @@
 """Small servers and batches for the tests of the torch side."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import hps
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Waits for what another thread is about to do; fails after ten seconds."""
+    pause = threading.Event()
+    for _ in range(5000):
+        if is_so():
+            return
+        pause.wait(0.002)
+    pytest.fail("what the test waits for has not come")
 
 
 def open_server(

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 
 import hps
 from hps.pipeline import Trace, bound_of
+from hps.pipeline.clock import INPUT, OUTPUT
 from hps.train import TrainOptions, train
 from hps.train import depth as depth_module
 from hps.train.depth import DepthChooser
-from tests.front import one_feature_batch, open_server
+from tests.front import one_feature_batch, open_server, wait_until
 from tests.logs import write_criteo
 
 pytestmark = pytest.mark.timeout(60)
@@ -30,47 +32,86 @@ def slow_log(num_batches: int, seconds: float) -> Iterator[hps.Batch]:
         yield one_feature_batch([number], number + 1)
 
 
+class _Watched(hps.Pipeline):
+    """Knows which of its stages wait for which side at the moment."""
+
+    def __enter__(self) -> "_Watched":
+        self.waiting: set[tuple[str, str]] = set()
+        self.plain = self._clock.waiting
+        self._clock.waiting = self._watched  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    @contextmanager
+    def _watched(self, stage: str, side: str) -> Iterator[None]:
+        with self.plain(stage, side):
+            self.waiting.add((stage, side))
+            yield
+            self.waiting.remove((stage, side))
+
+
 def test_each_stage_says_what_it_waited_for(tmp_path: Path) -> None:
+    pause = 0.02
+    starved = {("fetch", INPUT), ("compute", INPUT)}
+    stuck = {("network", OUTPUT), ("fetch", OUTPUT)}
+
+    def slow() -> Iterator[hps.Batch]:
+        for batch in slow_log(10, 0.0):
+            wait_until(lambda: pipeline.waiting == starved)
+            time.sleep(pause)
+            yield batch
+
     with open_server(tmp_path) as server:
-        with hps.Pipeline(slow_log(10, 0.02), server, 2) as batches:
-            for _ in batches:
-                pass
-        reader_bound = batches.seconds()
-        with hps.Pipeline(slow_log(10, 0.0), server, 2) as batches:
-            for _ in batches:
-                time.sleep(0.02)
-        loop_bound = batches.seconds()
-    assert reader_bound["network"]["busy_seconds"] >= 0.2
-    assert reader_bound["compute"]["wait_input_seconds"] > 0.15
-    assert reader_bound["fetch"]["wait_input_seconds"] > 0.15
-    assert reader_bound["network"]["wait_output_seconds"] < 0.1
-    assert loop_bound["compute"]["busy_seconds"] >= 0.2
-    assert loop_bound["fetch"]["wait_output_seconds"] > 0.1
-    assert loop_bound["network"]["wait_output_seconds"] > 0.05
+        pipeline = _Watched(slow(), server, 2)
+        with pipeline:
+            assert len(list(pipeline)) == 10
+        reader_bound = pipeline.seconds()
+        pipeline = _Watched(slow_log(10, 0.0), server, 2)
+        with pipeline:
+            for number, _ in enumerate(pipeline):
+                if number < 4:  # then the log is at its end
+                    wait_until(lambda: pipeline.waiting == stuck)
+                    time.sleep(pause)
+        loop_bound = pipeline.seconds()
+    least = 0.99 * pause
+    assert reader_bound["network"]["busy_seconds"] >= 10 * least
+    assert reader_bound["compute"]["wait_input_seconds"] >= 10 * least
+    assert reader_bound["fetch"]["wait_input_seconds"] >= 10 * least
+    assert reader_bound["network"]["wait_seconds"] == 0
+    assert loop_bound["compute"]["busy_seconds"] >= 4 * least
+    assert loop_bound["fetch"]["wait_output_seconds"] >= 4 * least
+    assert loop_bound["network"]["wait_output_seconds"] >= 4 * least
     for times in (*reader_bound.values(), *loop_bound.values()):
         parts = times["wait_input_seconds"] + times["wait_output_seconds"]
         assert times["wait_seconds"] == pytest.approx(parts)
 
 
-def test_stages_overlap_and_the_slowest_sets_the_pace(tmp_path: Path) -> None:
-    """Stages that only wait: three of 10 ms each take little more than 10 ms a batch."""
-    with open_server(tmp_path) as server:
-        pin = server.pin
+@pytest.mark.parametrize("depth", [1, 2])
+def test_three_stages_work_on_three_batches_at_once(tmp_path: Path, depth: int) -> None:
+    """None of them goes on before all three have come to their next batch."""
+    num_batches = 12
+    meeting = threading.Barrier(3, timeout=20)
 
-        def slow_pin(table: str, keys: Any) -> Any:
-            time.sleep(0.01)
+    def met_log() -> Iterator[hps.Batch]:
+        for number, batch in enumerate(slow_log(num_batches, 0.0)):
+            if number >= 2:
+                meeting.wait()
+            yield batch
+
+    with open_server(tmp_path) as server:
+        pin, numbers = server.pin, iter(range(num_batches))
+
+        def met_pin(table: str, keys: Any) -> Any:
+            if 1 <= next(numbers) < num_batches - 1:
+                meeting.wait()
             return pin(table, keys)
 
-        server.pin = slow_pin  # type: ignore[method-assign]
-        seconds = {}
-        for depth in (0, 2):
-            start = time.perf_counter()
-            with hps.Pipeline(slow_log(30, 0.01), server, depth) as batches:
-                for _ in batches:
-                    time.sleep(0.01)
-            seconds[depth] = time.perf_counter() - start
-    assert seconds[0] >= 0.9
-    assert seconds[2] < 0.65 * seconds[0]
+        server.pin = met_pin  # type: ignore[method-assign]
+        with hps.Pipeline(met_log(), server, depth) as batches:
+            for number, _ in enumerate(batches):
+                if number < num_batches - 2:
+                    meeting.wait()
+        assert number == num_batches - 1
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ Above it: pytest. Below it: hps.Pipeline.give_back_ahead, hps/pipeline/{stages,f
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 import hps
-from tests.front import one_feature_batch, open_server
+from tests.front import one_feature_batch, open_server, wait_until
 from tests.lab import Lab, table
 from tests.pipeline.scenario import Scenario, run
 
@@ -25,15 +24,6 @@ pytestmark = pytest.mark.timeout(20)
 def log_of(num_batches: int) -> list[hps.Batch]:
     """Batches of two keys each that no other has."""
     return [one_feature_batch([2 * n, 2 * n + 1], n + 1) for n in range(num_batches)]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """The premise of a test that other threads bring about."""
-    for _ in range(5000):
-        if is_so():
-            return
-        time.sleep(0.001)
-    pytest.fail("what the test waits for has not come")
 
 
 @pytest.mark.parametrize("kind", ["native", "gpu"])
