@@ -106,6 +106,8 @@ class CutVerbs:
         Raises:
             ConfigError: no such checkpoint; a pipeline is open; read-only server.
             CorruptionError: the checkpoint is damaged.
+            KeyboardInterrupt: all or nothing of it is done; if a second one comes before that is
+                so, the server closes itself.
         """
         with self._updates, self._still(), self._lock:
             self._check_writable("restore")
@@ -133,8 +135,16 @@ class CutVerbs:
                 self._store.restore(tag)
                 follow()
             except BaseException:
-                if self._store.num_loads != num_loads:  # an interrupt came after it
-                    follow()
+                try:
+                    if self._store.num_loads != num_loads:  # an interrupt came after it
+                        follow()
+                except BaseException as error:
+                    # Before anything that an interrupt may strike: what lies above the store may be
+                    # of two cuts, so nobody is to see it.
+                    self._is_open = False
+                    self._store.close()
+                    error.add_note("the restore was interrupted twice: the server has been closed")
+                    raise
                 raise
             return model, reader
 

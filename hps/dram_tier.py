@@ -95,8 +95,8 @@ class DramTier(CachedTier):
                 here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
                 if len(here):
                     self._read(keys[here], rows, here)
-                # Rows that were warmed have been counted then.
-                self.counters.hits += 0 if self._warm else len(here)
+                    # Who pins rows here has warmed them, and they were counted then.
+                    self.counters.hits += len(here) - self.cache.num_pinned(self._plan)
                 self.counters.misses += len(away)
             found[:] = is_here
             if len(away):

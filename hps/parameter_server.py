@@ -331,15 +331,16 @@ class ParameterServer(CutVerbs):
         return dram.warm(unique)
 
     def want(self, table: str, keys: Any) -> None:
-        """Says that a batch to come uses these keys: those of their rows that are in DRAM leave it
-        only where no others can, until they are used. Changes no result. From any thread.
+        """Says that a batch to come uses these keys: a cache that holds rows of theirs lets go of
+        others first, until they are used. Changes no result. From any thread.
 
-        Cost: one deduplication and look-up of the keys.
+        Cost: for each cache one deduplication and look-up of the keys.
         """
         array = on_host(as_keys(keys, self.device))
         with self._lock:
-            stack = self._stack(table)
-            (self._tiers[table].dram or stack).want(array)
+            self._stack(table)
+            for tier in self._tiers[table].caches.values():
+                tier.want(array)
 
     def holds(self, rows: BatchRows) -> bool:
         """True if this server pinned these rows; another one may have a table of that name."""
@@ -441,11 +442,10 @@ class ParameterServer(CutVerbs):
 
     def _close(self) -> None:
         with self._updates, self._still(), self._lock:
-            if self._is_open:
-                self._is_open = False
-                for stack in self._stacks.values():
-                    stack.version += 1  # ends iterations
-                self._store.close()
+            self._is_open = False
+            for stack in self._stacks.values():
+                stack.version += 1  # ends iterations
+            self._store.close()  # nothing to do the second time
 
     def __enter__(self) -> "ParameterServer":
         self._check_open()

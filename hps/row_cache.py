@@ -116,7 +116,10 @@ class RowCache(Protocol):
 
     def want(self, plan: Any) -> None:
         """Marks those of the plan's keys that are here as wanted, whatever the window: they are
-        victims only where no other can be, until their next use. A dram_cache has it."""
+        victims only where no other can be, until their next use."""
+
+    def num_pinned(self, plan: Any) -> int:
+        """Rows of the window that someone has pinned. A dram_cache has it."""
 
     def reserve(self, plan: Any) -> bool:
         """Pins the window and takes slots for what is missing; False: refused, nothing taken."""

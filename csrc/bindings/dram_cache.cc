@@ -132,7 +132,7 @@ void BindDramCache(nb::module_& module) {
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
           "initializer_numbers"_a, "stream"_a, nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
-  cls.def("want", &DramCache::Want, "plan"_a, Unlocked())
+  cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def("stats", &Stats)
       .def_prop_ro("has_pool", [](const DramCache&) { return false; })
       .def_prop_ro("instruction_set", &DramCache::instruction_set)

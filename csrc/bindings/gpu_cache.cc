@@ -54,6 +54,7 @@ nb::dict Stats(const GpuCache& cache) {
   stats["write_backs"] = cache.count(kCountWriteBacks);
   stats["refusals"] = cache.count(kCountRefusals);
   stats["second_bucket"] = cache.count(kCountSecondBucket);
+  stats["spared"] = cache.count(kCountSpared);
   stats["rows"] = cache.count(kCountRows);
   stats["fresh"] = cache.count(kCountFresh);
   stats["dirty"] = cache.count(kCountDirty);

@@ -117,10 +117,10 @@ HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows);
 HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
 HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
              one_minus_beta2, beta, l1, l2);
-HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps);
+HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps, has_wants);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, refused,
-             culprit, num_listed, open, num_pinned_erased);
+             culprit, num_listed, open, num_pinned_erased, num_spared);
 HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,

@@ -88,6 +88,7 @@ class RowCacheBinding {
               cache.Find(&plan, first, count);
             },
             "plan"_a, "first"_a, "count"_a, Unlocked())
+        .def("want", &Cache::Want, "plan"_a, Unlocked())
         .def("reserve", &Cache::Reserve, "plan"_a, Unlocked())
         .def("cancel", &Cache::Cancel, "plan"_a, Unlocked())
         .def("abandon", &Cache::Abandon, "plan"_a, Unlocked())

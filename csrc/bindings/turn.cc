@@ -1,5 +1,5 @@
-// hps._C.Turn, Turns, call_all: what Python code cannot do because an interrupt (Ctrl-C) may come
-// between any two of its steps.
+// hps._C.Turn, Turns, call_all, close_and_exit: what Python code cannot do because an interrupt
+// (Ctrl-C) may come between any two of its steps.
 //
 // Python asks for signals between bytecodes, never inside a native call. So a `with` block over a
 // native object has what it took from its first step on, and gives it back whatever is raised;
@@ -120,6 +120,24 @@ std::vector<double> CallAll(const nb::list& calls) {
   return seconds;
 }
 
+// An __exit__ for classes written in Python, whose own could be struck before its first step. Calls
+// _close(False) of the object; if that raises, once more, for what is left, with True if the block
+// itself was left by an interrupt: that was then the second one. What came first is raised.
+void CloseAndExit(const nb::object& object, const nb::args& error) {
+  try {
+    object.attr("_close")(false);
+  } catch (nb::python_error&) {
+    const nb::object kind = error[0];
+    const bool hurries =
+        !kind.is_none() && PyErr_GivenExceptionMatches(kind.ptr(), PyExc_KeyboardInterrupt) != 0;
+    try {
+      object.attr("_close")(hurries);
+    } catch (nb::python_error&) {  // the second time; the first error says why
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 void BindTurn(nb::module_& module) {
@@ -130,6 +148,7 @@ void BindTurn(nb::module_& module) {
   turns.def(nb::init<std::vector<Turn*>>(), "turns"_a, nb::keep_alive<1, 2>());
   BindWith(&turns);
   module.def("call_all", &CallAll, "calls"_a);
+  module.def("close_and_exit", &CloseAndExit, nb::is_method());
 }
 
 }  // namespace hps

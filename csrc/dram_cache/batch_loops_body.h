@@ -121,7 +121,9 @@ struct ReserveRounds {
     const auto victim_in = [&](int64_t bucket) {
       const int64_t slot = ChooseVictim(group, table, bucket, cache.now);
       if (cache.has_wants && slot != kNoSlot) {
-        worker->num_spared += HasSparedOne(group, table, slot, cache.now);
+        const int place = static_cast<int>(slot - bucket * kBucketSlots);
+        const uint64_t candidates = VictimCandidates(group, table, bucket);
+        worker->num_spared += SparesOne(group, table, bucket, candidates, place, cache.now);
       }
       return slot;
     };

@@ -152,6 +152,17 @@ void DramCache::Want(BatchPlan* plan) {
   });
 }
 
+int64_t DramCache::NumPinned(BatchPlan* plan) const {
+  const uint8_t* pins = view_.table.pins;
+  int64_t num_pinned = 0;
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
+      num_pinned += worker->slots[id] != kNoSlot && pins[worker->slots[id]] != 0;
+    }
+  });
+  return num_pinned;
+}
+
 bool DramCache::IsCurrent(const BatchPlan& plan) const {
   if (plan.state == BatchPlan::State::kPinned) return true;
   return plan.state == BatchPlan::State::kResolved && plan.epoch == epoch_;

@@ -63,6 +63,8 @@ class DramCache {
   // Marks those of the plan's keys that are here as wanted: they give way only where all do. A mark
   // ends with the row's next use.
   void Want(BatchPlan* plan);
+  // Rows of the plan's window that someone has pinned.
+  int64_t NumPinned(BatchPlan* plan) const;
   // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
   // changed.
   bool Reserve(BatchPlan* plan);

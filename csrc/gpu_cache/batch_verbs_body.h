@@ -83,6 +83,12 @@ void GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
 }
 
 template <class Launcher>
+void GpuCacheOver<Launcher>::Want(GpuPlan* plan) {
+  const FindArgs args = {args_, plan->batch(), 0, -1, plan->num_unique()};
+  launcher_.any(args.bound, [args](auto group, int64_t i) { WantOne(group, args, i); });
+}
+
+template <class Launcher>
 bool GpuCacheOver<Launcher>::IsCurrent(const GpuPlan& plan) const {
   if (plan.state == GpuPlan::State::kPinned) return true;
   return plan.state == GpuPlan::State::kResolved && plan.epoch == epoch_;

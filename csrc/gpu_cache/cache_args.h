@@ -28,6 +28,7 @@ enum CacheCounter : int32_t {
   kCountRefusals,      // batches that could not be pinned
   kCountSecondBucket,  // rows taken into their second bucket
   kCountCreated,       // fresh rows that have become stored; never falls
+  kCountSpared,        // wanted rows that would have given way by their age
 };
 inline constexpr int64_t kCountersAStripe = 16;
 inline constexpr int64_t kCounterStripes = 64;
@@ -43,6 +44,7 @@ struct CacheClock {
   int64_t num_swept;      // buckets that the last use has to sweep; 0 if it did not tick
   uint32_t now;           // only its lowest byte counts
   uint32_t keeps_stamps;  // 0 while an eighth of the slots is free: no row has to give way
+  uint32_t has_wants;     // rows have been marked as wanted
 };
 inline constexpr int64_t kTicksPerTurn = 64;
 
@@ -74,6 +76,7 @@ struct BatchNumbers {
   uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done,
                                   // and the next one may help; at 0: before round 1
   uint32_t num_pinned_erased;     // keys that an erase found pinned
+  uint32_t num_spared;            // wanted rows in whose place others gave way in the last reserve
 };
 
 // The missing keys of a batch grouped by bucket.

@@ -78,6 +78,20 @@ HPS_HD void AdvanceClock(const CacheArgs& cache, int64_t num_used) {
   clock->num_swept = (shape.num_buckets() + kTicksPerTurn - 1) / kTicksPerTurn;
 }
 
+// i: below bound. Marks one of the batch's keys, whatever the window, as wanted if it is here: it
+// gives way only where all do. A mark ends with the row's next use. While the table has room
+// nothing gives way, and a use would not take the mark off.
+template <class Group>
+HPS_HD void WantOne(Group group, const FindArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  if (i >= args.batch.numbers->num_unique || !cache.clock->keeps_stamps) return;
+  const int64_t slot = FindKey(group, cache, args.batch.unique_keys[i]);
+  group.elect([&] {
+    if (i == 0) cache.clock->has_wants = 1;
+    if (slot != kNoSlot) cache.table.marks[slot].flags |= kWanted;
+  });
+}
+
 // i: 0. What follows a look-up of the window: counters and the clock.
 template <class Group>
 HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {

@@ -50,6 +50,9 @@ class GpuCacheOver {
   // Looks up unique keys [first, first + count), the plan's window from now on; a negative count is
   // all from `first` on.
   void Find(GpuPlan* plan, int64_t first, int64_t count);
+  // Marks those of the plan's keys that are here as wanted, whatever the window: they give way only
+  // where all do. A mark ends with the row's next use.
+  void Want(GpuPlan* plan);
   // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
   // changed.
   bool Reserve(GpuPlan* plan);

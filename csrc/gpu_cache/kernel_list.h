@@ -21,6 +21,7 @@
   X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
   X(Tick, TickOne, FindArgs, 1)                                                  \
   X(Sweep, SweepOne, FindArgs, 16)                                               \
+  X(Want, WantOne, FindArgs, 4)                                                  \
   X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
   X(Pin, PinOne, ReserveArgs, 1)                                                 \
   X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \

@@ -18,6 +18,7 @@
 // ListMissing     Find            missing, missing_keys, num_missing          bound       1
 // Tick            Find            hits, misses, the clock                     1           1
 // Sweep           Find            holds back old stamps of one bucket         buckets/64  any
+// Want            Find            marks a batch's keys as wanted              bound       any
 // BeginReserve    Reserve         which rounds can help; zeroes               1           1
 // Pin             Reserve         pins rows found, readies entries            bound       1
 // CountInBucket   Reserve         groups keys by bucket: lengths              bound       any

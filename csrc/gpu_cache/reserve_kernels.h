@@ -48,6 +48,7 @@ HPS_HD void BeginReserveOne(Group, const ReserveArgs& args, int64_t) {
   const bool is_full = num_taken == num_slots;
   numbers->open[is_full ? 4 : 0] = numbers->num_missing > 0;
   numbers->num_victims = 0;
+  numbers->num_spared = 0;
 }
 
 // i: below bound. Pins a row that was found, and readies the entry of a key that was not.
@@ -155,6 +156,7 @@ HPS_HD bool PlaceList(Group group, const ReserveArgs& args, int64_t bucket, cons
   uint64_t slots = SlotsOfRound(group, args, bucket);
   int room = args.round == 1 ? FirstRoundRoom(slots) : kBucketSlots;
   uint32_t after = 0;  // entries below are done with
+  const bool counts_spared = args.round >= 5 && args.cache.clock->has_wants;
   for (;;) {
     const uint32_t entry = group.smallest(length, [&](uint32_t i) {
       const uint32_t other = entries[i];
@@ -164,12 +166,14 @@ HPS_HD bool PlaceList(Group group, const ReserveArgs& args, int64_t bucket, cons
     if (slots == 0 || room <= 0) return true;
     const int place =
         args.round >= 5 ? FirstVictim(group, table, bucket, slots, now) : LowestBit(slots);
+    const bool spares = counts_spared && SparesOne(group, table, bucket, slots, place, now);
     slots &= ~(uint64_t{1} << place);
     --room;
     after = entry + 1;
     group.elect([&] {
       const KeyPlace key = PlaceOfKey(args.cache, batch.missing_keys[entry]);
       const int64_t slot = bucket * kBucketSlots + place;
+      if (spares) AtomicAdd(&batch.numbers->num_spared, uint32_t{1});
       TakeSlot(table, slot, key.digest, now, batch.reservations + entry);
       batch.slots[batch.missing[entry]] = slot;
     });
@@ -204,6 +208,7 @@ HPS_HD void SettleReserveOne(Group, const ReserveArgs& args, int64_t) {
   }
   Count(args.cache, kCountPins, 0, numbers->window_size);
   Count(args.cache, kCountPending, 0, numbers->num_missing);
+  Count(args.cache, kCountSpared, 0, numbers->num_spared);
 }
 
 // Drops the pin that the reserve under way put on the window's i-th key, if it did.

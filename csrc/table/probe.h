@@ -96,15 +96,14 @@ HPS_HD int64_t ChooseVictim(Group group, const TableView& table, int64_t bucket,
   return bucket * kBucketSlots + FirstVictim(group, table, bucket, candidates, now);
 }
 
-// True if, by age alone, another slot of the bucket would have given way than `victim` did: a
-// wanted row was spared.
+// True if, by age alone, another of the candidates would have given way than the one at `victim` of
+// the bucket does: a wanted row is spared.
 template <class Group>
-HPS_HD bool HasSparedOne(Group group, const TableView& table, int64_t victim, uint8_t now) {
-  const int64_t bucket = victim / kBucketSlots;
+HPS_HD bool SparesOne(Group group, const TableView& table, int64_t bucket, uint64_t candidates,
+                      int victim, uint8_t now) {
   const SlotMark* marks = table.marks + bucket * kBucketSlots;
-  const int oldest = group.largest(VictimCandidates(group, table, bucket),
-                                   [=](int i) { return AgeScore(marks[i], now); });
-  return (marks[oldest].flags & kWanted) != 0 && bucket * kBucketSlots + oldest != victim;
+  const int oldest = group.largest(candidates, [=](int i) { return AgeScore(marks[i], now); });
+  return oldest != victim && (marks[oldest].flags & kWanted) != 0;
 }
 
 // One tick of the rolling sweep over a bucket: old stamps are held back so that they never wrap,

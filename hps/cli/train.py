@@ -130,7 +130,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--depth", type=_depth, default="auto", help="batches prepared ahead, 0 to 8, or auto"
     )
     group.add_argument(
-        "--lookahead", type=int, default=0, help="batches read before fetching, for DRAM to keep"
+        "--lookahead", type=int, default=0, help="batches read before fetching, for caches to keep"
     )
     group.add_argument(
         "--trace", type=Path, default=None, metavar="FILE", help="what each stage did when, as JSON"

@@ -112,6 +112,12 @@ class DeviceCache(DeviceRows):
         plan.state = State.FOUND
         plan.epoch = self.epoch
 
+    def want(self, plan: DevicePlan) -> None:
+        """See RowCache."""
+        bound = plan.bound_of_unique
+        with self._verb(plan):
+            self._device.launch("Want", plan.args("Want", bound=bound), bound)
+
     def is_current(self, plan: DevicePlan) -> bool:
         """See RowCache. May wait for the look-up."""
         if plan.state is State.PINNED:

@@ -20,7 +20,7 @@ _BUCKET_SLOTS = 64  # csrc/table/table_view.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order
 _COUNTERS = (
     "rows", "fresh", "pending", "dirty", "pins", "hits", "misses", "evictions", "write_backs",
-    "refusals", "second_bucket", "created",
+    "refusals", "second_bucket", "created", "spared",
 )  # fmt: skip
 _SLOTS_AT_ONCE = 1 << 16  # of a scan
 _NONE_PINNED = 2**32 - 1

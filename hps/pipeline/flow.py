@@ -26,7 +26,9 @@ class Attempt:
 
     Args:
         changes: as Flow counts them.
-        is_last: if it is refused, no release can come: the training loop waits for this very batch.
+        is_last: if it is refused, no release of this pipeline's can come: the training loop waits
+            for this very batch. Pins of others are not waited for, as they are not at depth 0: who
+            holds them may wait for this loop.
         num_held: batches whose gradients wait for the same step.
     """
 

@@ -46,7 +46,7 @@ def pin_or_wait(flow: "Flow", pin: Callable[[], None]) -> None:
     """Pins, again after each release if it is refused.
 
     Raises:
-        CapacityError: refused, and no other batch's release can come.
+        CapacityError: refused, and no other batch of the pipeline is to be released before it.
         FlowStopped: the pipeline closes.
     """
     while True:

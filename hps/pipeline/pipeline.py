@@ -6,9 +6,9 @@ batches, in threads or (depth 0) in turn; `hps.gradients`, which tells when a st
 
 import threading
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hps import _C
 from hps.errors import ConfigError, PendingGradientError
 from hps.field_checks import require_whole
 from hps.gradients import pending_of
@@ -56,7 +56,7 @@ class Pipeline:
         depth: batches prepared ahead, 0 to 8; 0 has no threads.
         accumulate: how many batches' gradients one step may gather.
         lookahead: batches, 0 to 64, that are read and deduplicated before they are fetched; rows in
-            DRAM that they will use give way only where no others can. Needs a depth above 0.
+            a cache that they will use give way only where no others can. Needs a depth above 0.
         trace: where to write what each stage does when.
 
     Raises:
@@ -124,28 +124,24 @@ class Pipeline:
             self._loop_thread = threading.get_ident()
             self._position = _position_of(self._batches)
             self._yielded = (0, self._position)
-            self._stages = self._start_stages()
+            self._stages = self._make_stages()  # before a thread of theirs runs
+            self._stages.start()
         except BaseException:
-            self._close()
+            self.__exit__(None, None, None)
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
+    # Native: one written in Python could be struck by an interrupt before its first step.
+    __exit__ = _C.close_and_exit
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
         self._clock.stop_compute()
+        if self._is_closed:
+            raise StopIteration
         if self._stages is None:
-            if self._is_closed:
-                raise StopIteration
             raise ConfigError("Pipeline: iterate inside its `with` block, which releases the rows")
         self._loop_thread = threading.get_ident()
         self._settle()
@@ -217,18 +213,12 @@ class Pipeline:
             return False
         return self._stages.give_back_ahead()
 
-    def _start_stages(self) -> PreparedBatches:
+    def _make_stages(self) -> PreparedBatches:
         if self.depth == 0:
             return StagesInTurn(self._work)
         stages = ("fetch", "copy", "compute") if self._work.has_gpu_cache else ("fetch", "compute")
         flow = self._flow_type(stages, self.depth, max(self.depth, self.lookahead), self._clock)
-        threads = self._threads_type(self._work, flow)
-        try:
-            threads.start()
-        except BaseException:
-            threads.close()
-            raise
-        return threads
+        return self._threads_type(self._work, flow)
 
     def _hand_out(self, prepared: Prepared) -> Batch:
         number = prepared.number
@@ -283,26 +273,35 @@ class Pipeline:
         prepared.release()
         if prepared.batch.rows is prepared.rows:
             prepared.batch.rows = None
-        if self._stages is not None:
+        if self._stages is not None and not self._is_closed:
             self._stages.released(prepared)
 
-    def _close(self) -> None:
-        """Ends the stages, releases every pin, puts the reader back to where the loop stands."""
+    def _close(self, hurries: bool) -> None:
+        """Ends the stages, releases every pin, puts the reader back to where the loop stands.
+
+        Where an interrupt has ended it, the next call does what is left.
+
+        Args:
+            hurries: this is the second interrupt: wait for no reader. One that a thread is still in
+                is not put back.
+        """
         self._clock.stop_compute()
-        stages, self._stages = self._stages, None
         self._is_closed = True
         if self in self._pending.listeners:
             self._pending.listeners.remove(self)
         try:
             self._release_held()
         finally:
-            if stages is not None:
-                stages.close()
-        if self._work.num_asked > self._yielded[0] and not self.is_exhausted:
+            if self._stages is not None:
+                self._stages.close(hurries)
+        is_reader_free = self._stages is None or self._stages.is_reader_free
+        self._stages = None
+        if is_reader_free and self._work.num_asked > self._yielded[0] and not self.is_exhausted:
             _put_back(self._batches, self._yielded[1])
-        if self._trace is not None:
-            self._trace.first_number += self._yielded[0]
-            self._trace.flush(0)
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.first_number += self._yielded[0]
+            trace.flush(0)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:

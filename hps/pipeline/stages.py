@@ -1,8 +1,8 @@
 """The stages before compute, one after the other or each in a thread of its own.
 
 Above it: `hps.Pipeline`, whose caller is the fourth stage. Below it: work.py (what a stage does),
-flow.py (what passes between them). A source of prepared batches offers next, released,
-stop_reading and close; there are two: StagesInTurn (depth 0) and StageThreads.
+flow.py (what passes between them). There are two sources of prepared batches: StagesInTurn (depth
+0) and StageThreads.
 """
 
 import threading
@@ -16,9 +16,14 @@ from hps.pipeline.pins import explained, pin_or_wait
 from hps.pipeline.prepared import Ended, Failed, Item, Prepared
 from hps.pipeline.work import StageWork
 
+_MOMENT_SECONDS = 0.5
+
 
 class PreparedBatches(Protocol):
     """Where the training loop gets its batches from."""
+
+    def start(self) -> None:
+        """To be called once; `close` is due from then on, also if it was interrupted."""
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end; waits for it.
@@ -37,8 +42,16 @@ class PreparedBatches(Protocol):
     def stop_reading(self) -> None:
         """The batches read so far, and what their step lacks, are the last."""
 
-    def close(self) -> None:
-        """Ends everything under way and releases what was not handed out."""
+    def close(self, hurries: bool = False) -> None:
+        """Ends everything under way and releases what was not handed out; may be repeated.
+
+        Args:
+            hurries: wait no longer than a moment for who is in the reader.
+        """
+
+    @property
+    def is_reader_free(self) -> bool:
+        """True if nothing of this is in the reader any more, nor will be, once closed."""
 
 
 class StagesInTurn:
@@ -48,6 +61,9 @@ class StagesInTurn:
         self._work = work
         self._is_reading = True
         self._current: Prepared | None = None  # what close() must give back if it got stuck
+
+    def start(self) -> None:
+        """Nothing runs by itself."""
 
     def next(self, num_held: int) -> Item:
         """The next batch, the failure of a stage, or the end."""
@@ -88,10 +104,15 @@ class StagesInTurn:
         """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
 
-    def close(self) -> None:
+    def close(self, hurries: bool = False) -> None:
         """Releases what a batch holds that failed or was interrupted on its way."""
         if self._current is not None:
             self._current.release()
+
+    @property
+    def is_reader_free(self) -> bool:
+        """The caller is in here, and in no reader."""
+        return True
 
 
 class StageThreads:
@@ -110,6 +131,7 @@ class StageThreads:
         self._flow = flow
         # Let in and not yet released: what close() must give back, wherever it is.
         self._in_flight: dict[int, Prepared] = {}
+        self._is_reading = False  # True from before the network stage asks whether it may
         bodies = {"network": self._read_all, work.pinning_stage: self._pin_all}
         if work.has_gpu_cache:
             bodies["fetch"] = self._warm_all
@@ -119,7 +141,7 @@ class StageThreads:
         ]
 
     def start(self) -> None:
-        """Starts the threads; close() ends them, also if one could not be started."""
+        """Starts the threads; close() ends them, also if not all could be started."""
         for thread in self._threads:
             thread.start()
 
@@ -166,20 +188,27 @@ class StageThreads:
         """The batches read so far, and what their step lacks, are the last."""
         self._flow.stop_reading()
 
-    def close(self) -> None:
+    def close(self, hurries: bool = False) -> None:
         """Ends the threads and releases what was pinned and not handed out.
 
         Waits until a read or a fetch that is under way has returned.
         """
         self._flow.stop()
+        longest = _MOMENT_SECONDS if hurries else None
         try:
             # The network stage last: a reader may block for as long as its source likes.
             for thread in reversed(self._threads):
                 if thread.ident is not None:
-                    thread.join()
+                    thread.join(longest)
         finally:
             for prepared in list(self._in_flight.values()):
                 prepared.release()
+
+    @property
+    def is_reader_free(self) -> bool:
+        """False while the network stage may be in the reader. A thread that begins to run after
+        `close` never comes to it."""
+        return not self._is_reading
 
     def _run(self, stage: str, body: Callable[[], None]) -> None:
         """A thread: its body until the pipeline closes; a failure goes down the queues."""
@@ -192,6 +221,13 @@ class StageThreads:
                 self._flow.put(self._flow.after(stage), Failed(stage, 0, error))
 
     def _read_all(self) -> None:
+        self._is_reading = True
+        try:
+            self._read_on()
+        finally:
+            self._is_reading = False
+
+    def _read_on(self) -> None:
         while self._flow.wait_for_room_to_read(self._work.is_between_steps):
             try:
                 item: Item = self._work.read()
@@ -206,7 +242,7 @@ class StageThreads:
         self._pass_on("fetch", self._warm)
 
     def _pin_all(self) -> None:
-        with self._work.copying():
+        with self._work.queueing():
             self._pass_on(self._work.pinning_stage, self._pin)
 
     def _pass_on(self, stage: str, prepare: Callable[[Prepared], None]) -> None:

@@ -49,6 +49,7 @@ class StageWork:
         self._iterator: Iterator[Batch] | None = None
         self._server = server
         self._num_placed = 0
+        self._beside: AbstractContextManager[object] | None = None
 
     @property
     def has_gpu_cache(self) -> bool:
@@ -72,11 +73,17 @@ class StageWork:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
             if batch is not None and self._wants:
-                for table, ids in batch.features.items():
-                    self._server.want(table, ids.keys_L)
+                self._want(batch)
         if batch is None:
             return Ended(self.num_asked, is_exhausted=True)
         return Prepared(self.num_asked, batch)
+
+    def _want(self, batch: Batch) -> None:
+        if self._beside is None:
+            self._beside = self.queueing()
+        with self._beside:  # the reader itself stays on the stream of whoever made it
+            for table, ids in batch.features.items():
+                self._server.want(table, ids.keys_L)
 
     def left(self) -> Ended:
         """The end that comes although the reader may have more."""
@@ -111,9 +118,9 @@ class StageWork:
         if device.startswith("cuda"):
             prepared.arrival = Arrival(prepared.batch)
 
-    def copying(self) -> AbstractContextManager[object]:
-        """What the thread that pins works under: with a CUDA device a stream of its own, so that
-        copies run beside the training loop's kernels."""
+    def queueing(self) -> AbstractContextManager[object]:
+        """What a thread works under while it gives a CUDA device something to do: a stream of its
+        own, so that it is done beside the training loop's kernels."""
         device = self._server.device  # with its index: a new thread is on device 0
         if not device.startswith("cuda"):
             return nullcontext()

@@ -53,8 +53,8 @@ class TrainOptions:
         device: of the GPU tier.
         engine: of the SSD tier: "segments" or "rocksdb"; fixed once the store exists.
         depth: batches prepared ahead, 0 to 8, or "auto": 2 where that measures faster than 0.
-        lookahead: batches read before they are fetched, whose rows DRAM keeps if it can; where the
-            depth is 0, none.
+        lookahead: batches read before they are fetched, whose rows caches keep if they can; where
+            the depth is 0, none.
         trace: file for a trace of the stages; None for none.
         optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
         lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a

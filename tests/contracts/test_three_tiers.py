@@ -124,6 +124,39 @@ def test_warm_rows_wait_below_pinned_until_they_are_released(lab: Lab) -> None:
         assert server.pins == 0 and server.erase("ads", away).all()
 
 
+def test_each_row_asked_for_is_counted_once_warmed_or_not(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()  # so that no row that leaves goes into a slot below
+
+        def away(count: int, is_in_dram: bool, but: Any = ()) -> Any:
+            is_here = dram.cache.contains(KEYS) != 0
+            keys = KEYS[(top.contains(KEYS) == 0) & (is_here == is_in_dram)]
+            keys = np.setdiff1d(keys, but)[:count]
+            assert len(keys) == count
+            return keys
+
+        def counted(call: Call) -> tuple[int, int]:
+            before = dram.counters.hits, dram.counters.misses
+            call()
+            return dram.counters.hits - before[0], dram.counters.misses - before[1]
+
+        warmed, read, warm = away(4, True), away(2, False), []
+        keys = np.concatenate([warmed, read])
+        assert counted(lambda: warm.append(server.warm("ads", keys))) == (4, 2)
+        assert dram.cache.pins == 6
+        assert counted(lambda: server.pin("ads", warmed[:3]).release()) == (0, 0)
+        # Rows that wait for another batch do not hide what this one asks for.
+        others, below = away(2, True, but=keys), away(1, False)
+        mixed = np.concatenate([others, warmed[3:], read[:1], below])
+        assert not top.contains(mixed).any()
+        assert counted(lambda: server.pin("ads", mixed).release()) == (2, 1)
+        warm[0].release()
+        keys = away(3, True)
+        assert counted(lambda: server.pin("ads", keys).release()) == (3, 0)
+
+
 def test_without_a_second_cache_warm_does_nothing(tmp_path: Path) -> None:
     with Lab("native", tmp_path).server(table()) as server:
         warm = server.warm("ads", KEYS)

@@ -60,6 +60,7 @@ class CachePair:
         print(f"seed {seed}")
         options = cache_options(optimizer, dim, capacity_of(optimizer, dim, num_buckets))
         self.random = np.random.default_rng(seed)
+        self.wishes = np.random.default_rng(seed + 1)  # of batches to come
         self.dim = dim
         self.caches = [_C.GpuCache(pool=_C.ThreadPool(1), **options), make(options)]
         assert self.caches[0].capacity_rows == self.caches[1].capacity_rows
@@ -195,8 +196,16 @@ class CachePair:
         self.compare()  # waits for all that is queued
         self.same(outs[0], out.cpu().numpy(), "pool")
 
+    def want(self) -> None:
+        """A batch to come is marked."""
+        count = int(self.wishes.integers(1, self.caches[0].capacity_rows))
+        keys = random_keys(self.wishes, count, self.num_distinct)
+        plans = [cache.make_plan(keys, None) for cache in self.caches]
+        self.both("want", plans=plans)
+
     def rest(self) -> None:
         """Verbs outside of batches."""
+        self.want()
         keys = self.keys(60)
         self.both("contains", keys)
         if self.random.random() < 0.5:
@@ -248,6 +257,7 @@ def run_random(pair: CachePair, steps: int) -> None:
             pair.rest()
         pair.compare()
     stats = pair.caches[0].stats()
-    assert stats["evictions"] and stats["write_backs"] and stats["second_bucket"], stats
+    counted = ("evictions", "write_backs", "second_bucket", "spared")
+    assert all(stats[name] for name in counted), stats
     assert pair.refusals, "no batch was refused"
     pair.finish()

@@ -152,26 +152,6 @@ void TestOldestRowGivesWayFirst() {
   HPS_CHECK(fixture.cache->Contains(keys[1]) == Presence::kAbsent);
 }
 
-void TestWantedRowsGiveWayLastUntilTheyAreUsed() {
-  Fixture fixture(2);
-  const auto keys = KeysOfBucket(fixture.cache->shape(), 0, 1, 400);
-  for (size_t i = 0; i < 128; ++i) HPS_CHECK(fixture.Store({keys[i]}));
-  BatchPlan wanted;
-  fixture.cache->MakePlan(keys.data(), 100, &wanted);  // the oldest rows
-  fixture.cache->Want(&wanted);
-  for (size_t i = 128; i < 156; ++i) HPS_CHECK(fixture.Store({keys[i]}));
-  HPS_CHECK(CountStored(*fixture.cache, Some(keys, 0, 100)) == 100);
-  HPS_CHECK(fixture.cache->counters().evictions == 28);
-  HPS_CHECK(fixture.cache->counters().spared > 0);
-  HPS_CHECK(fixture.Store(Some(keys, 0, 40)));  // used: their marks end
-  HPS_CHECK(fixture.Store(Some(keys, 156, 44)));  // all that nobody wants in the keys' bucket
-  HPS_CHECK(CountStored(*fixture.cache, Some(keys, 40, 60)) == 60);
-  HPS_CHECK(CountStored(*fixture.cache, Some(keys, 0, 40)) == 0);
-  // Where all are wanted or pinned, a wanted one gives way after all: nothing is refused.
-  HPS_CHECK(fixture.Store(Some(keys, 200, 128)));
-  HPS_CHECK(CountStored(*fixture.cache, Some(keys, 200, 128)) == 128);
-}
-
 void TestMarksOfADroppedBatchEndWithAge() {
   SlotMark mark = {10, static_cast<uint8_t>(kWanted | kDirty | 3 << kFrequencyShift)};
   HPS_CHECK(FrequencyOf(mark) == 3);
@@ -256,7 +236,6 @@ int main() {
   hps::TestRefusedBatchLeavesNoTrace();
   hps::TestCancelBringsVictimsBack();
   hps::TestOldestRowGivesWayFirst();
-  hps::TestWantedRowsGiveWayLastUntilTheyAreUsed();
   hps::TestMarksOfADroppedBatchEndWithAge();
   hps::TestEraseGivesSecondBucketBack();
   hps::TestKeyReservedTwiceTakesOneSlot();

@@ -183,7 +183,8 @@ class GpuLab {
   DramCacheCounters counters() const {
     return {cache_->count(kCountHits),      cache_->count(kCountMisses),
             cache_->count(kCountEvictions), cache_->count(kCountWriteBacks),
-            cache_->count(kCountRefusals),  cache_->count(kCountSecondBucket)};
+            cache_->count(kCountRefusals),  cache_->count(kCountSecondBucket),
+            cache_->count(kCountSpared)};
   }
   uint8_t PresenceOf(uint64_t key) {
     uint8_t presence = 0;

@@ -24,6 +24,7 @@ struct Trace {
   int64_t evictions = 0;
   int64_t refusals = 0;
   int64_t second_bucket = 0;
+  int64_t spared = 0;
   int64_t cancels = 0;
 };
 
@@ -38,6 +39,7 @@ class Runner {
   Trace Run() {
     for (int step = 0; step < drive_.num_steps; ++step) {
       Work();
+      if (random_() % 4 == 0) Want();
       if (random_() % 4 == 0) Erase();
       if (random_() % 8 == 0) Export();
       for (const int64_t count : {lab_.num_rows(), lab_.num_fresh(), lab_.num_dirty(),
@@ -53,6 +55,7 @@ class Runner {
     trace_.evictions = counters.evictions;
     trace_.refusals = counters.refusals;
     trace_.second_bucket = counters.second_bucket;
+    trace_.spared = counters.spared;
     trace_.rows = lab_.StoredRows();
     HPS_CHECK(lab_.num_pins() == 0);
     return std::move(trace_);
@@ -166,6 +169,13 @@ class Runner {
     if (verb == 4) lab_.WriteRows(plan, images.data());
   }
 
+  void Want() {
+    const Keys keys = DrawKeys(drive_.most_keys);
+    Plan plan;
+    lab_->MakePlan(keys.data(), static_cast<int64_t>(keys.size()), &plan);
+    lab_->Want(&plan);
+  }
+
   void Erase() {
     const Keys keys = DrawKeys(20);
     std::set<uint64_t> distinct(keys.begin(), keys.end());
@@ -214,7 +224,7 @@ void CheckSame(const Trace& expected, const Trace& found) {
   HPS_CHECK(expected.events.size() == found.events.size());
   HPS_CHECK(expected.rows == found.rows);
   HPS_CHECK(expected.evictions == found.evictions && expected.refusals == found.refusals);
-  HPS_CHECK(expected.second_bucket == found.second_bucket);
+  HPS_CHECK(expected.second_bucket == found.second_bucket && expected.spared == found.spared);
 }
 
 LabOptions OptionsOf(OptimizerKind kind, int64_t dim, int64_t buckets) {
@@ -238,7 +248,7 @@ void TestLanesTakeTheSlotsOfDramCache() {
     DramLab dram(options);
     const Trace expected = RunOn(&dram, drive);
     HPS_CHECK(expected.evictions > 1000 && expected.refusals > 0);
-    HPS_CHECK(expected.second_bucket > 10 && expected.cancels > 0);
+    HPS_CHECK(expected.second_bucket > 10 && expected.cancels > 0 && expected.spared > 10);
     HostLab host(options);
     CheckSame(expected, RunOn(&host.lab(), drive));
     GpuLab<SimtLauncher<4>> four(options, {});

@@ -87,6 +87,43 @@ void OldestRowGivesWayFirst(Lab& lab) {
 }
 
 template <class Lab>
+void WantedRowsGiveWayLastUntilTheyAreUsed(Lab& lab) {
+  const Keys keys = KeysOfBucket(lab->shape(), 0, 1, 400);
+  for (size_t i = 0; i < 128; ++i) HPS_CHECK(Store(lab, {keys[i]}));
+  typename Lab::Plan wanted;
+  lab->MakePlan(keys.data(), 100, &wanted);  // the oldest rows
+  lab->Want(&wanted);
+  for (size_t i = 128; i < 156; ++i) HPS_CHECK(Store(lab, {keys[i]}));
+  HPS_CHECK(CountHere(lab, Some(keys, 0, 100)) == 100);
+  HPS_CHECK(lab.counters().evictions == 28 && lab.counters().spared > 0);
+  HPS_CHECK(Store(lab, Some(keys, 0, 40)));    // used: their marks end
+  HPS_CHECK(Store(lab, Some(keys, 156, 44)));  // all that nobody wants in the keys' bucket
+  HPS_CHECK(CountHere(lab, Some(keys, 40, 60)) == 60 && CountHere(lab, Some(keys, 0, 40)) == 0);
+  // A refused batch has spared nothing.
+  typename Lab::Plan pinned;
+  HPS_CHECK(Pin(lab, Some(keys, 40, 60), &pinned));
+  lab->Want(&wanted);
+  const int64_t spared = lab.counters().spared;
+  HPS_CHECK(!Store(lab, Some(keys, 200, 69)) && lab.counters().spared == spared);
+  lab->Release(&pinned);
+  // Where all are wanted or pinned, a wanted one gives way after all: nothing is refused.
+  HPS_CHECK(Store(lab, Some(keys, 200, 128)));
+  HPS_CHECK(CountHere(lab, Some(keys, 200, 128)) == 128);
+}
+
+// While there is room nothing gives way, and a use would not take the mark off again.
+template <class Lab>
+void NothingIsMarkedWhileThereIsRoom(Lab& lab) {
+  const Keys keys = KeysOfBucket(lab->shape(), 0, 1, 200);
+  HPS_CHECK(Store(lab, Some(keys, 0, 100)));
+  typename Lab::Plan wanted;
+  lab->MakePlan(keys.data(), 60, &wanted);
+  lab->Want(&wanted);
+  for (size_t i = 100; i < 200; ++i) HPS_CHECK(Store(lab, {keys[i]}));
+  HPS_CHECK(lab.counters().evictions == 72 && lab.counters().spared == 0);
+}
+
+template <class Lab>
 void EraseGivesSecondBucketBack(Lab& lab) {
   const Keys keys = KeysOfBucket(lab->shape(), 0, 1, 128);
   HPS_CHECK(Store(lab, keys));
@@ -197,6 +234,8 @@ int main() {
   OnEveryCache(two, [](auto& lab) { BatchLargerThanTheCacheIsRefused(lab); });
   OnEveryCache(two, [](auto& lab) { CancelBringsVictimsBack(lab); });
   OnEveryCache(two, [](auto& lab) { OldestRowGivesWayFirst(lab); });
+  OnEveryCache(two, [](auto& lab) { WantedRowsGiveWayLastUntilTheyAreUsed(lab); });
+  OnEveryCache(two, [](auto& lab) { NothingIsMarkedWhileThereIsRoom(lab); });
   OnEveryCache(two, [](auto& lab) { EraseGivesSecondBucketBack(lab); });
   OnEveryCache(eight, [](auto& lab) { EraseOfAPinnedKeyErasesNothing(lab); });
   OnEveryCache(eight, [](auto& lab) { KeyReservedTwiceTakesOneSlot(lab); });

@@ -14,10 +14,17 @@ import pytest
 
 import hps
 from hps.reader import ReaderConfig, open_reader
-from tests.front import open_server
+from tests.contracts.test_interrupt_points import struck_at
+from tests.front import one_feature_batch, open_server, wait_until
+from tests.lab import Lab, table
 from tests.logs import write_criteo
+from tests.pipeline.test_shutdown import stage_threads
 
-pytestmark = pytest.mark.timeout(60)
+# An interrupt in a generator that is being dropped is told of, no more.
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 BATCHES = 10
 
@@ -92,3 +99,61 @@ def test_a_pipeline_that_lost_a_batch_says_so(
                 with pytest.raises(hps.ConfigError, match=r"after an interrupt.*new pipeline"):
                     next(batches)
         assert server.pins == 0
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_an_interrupt_anywhere_on_the_way_out_leaves_no_thread_and_no_pin(
+    tmp_path: Path, kind: str, depth: int
+) -> None:
+    reader, labels = log_reader(tmp_path), []
+    whole = [batch.labels.tolist() for batch in log_reader(tmp_path)]
+    with Lab(kind, tmp_path).server(table(), scale=20.0) as server:
+        for number in range(1, 1000):
+            batches = hps.Pipeline(reader, server, depth).__enter__()
+            labels.append(next(batches).labels.tolist())
+            error = struck_at(number, lambda batches=batches: batches.__exit__(None, None, None))
+            assert server.pins == 0 and server.num_open_pipelines == 0, f"call {number}"
+            if error is None:
+                break
+            assert stage_threads() == [], f"call {number}"
+            assert next(batches, None) is None
+            if len(labels) == BATCHES:
+                assert labels == whole  # the reader was put back each time
+                reader, labels = log_reader(tmp_path), []
+        assert number > 5 and labels == whole[: len(labels)] and stage_threads() == []
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_an_interrupt_anywhere_on_the_way_in_leaves_no_thread_and_no_pin(
+    tmp_path: Path, depth: int
+) -> None:
+    reader = log_reader(tmp_path)
+    first = next(iter(log_reader(tmp_path))).labels.tolist()
+    with open_server(tmp_path) as server:
+        for number in range(1, 1000):
+            batches = hps.Pipeline(reader, server, depth)
+            error = struck_at(number, batches.__enter__)
+            if error is None:
+                assert next(batches).labels.tolist() == first
+                batches.__exit__(None, None, None)
+                break
+            assert server.num_open_pipelines == 0 and server.pins == 0, f"call {number}"
+            wait_until(lambda: not stage_threads())  # one that was just being started ends, too
+        assert number > 3 and server.pins == 0
+
+
+def test_what_a_reader_raises_when_it_is_put_back_is_told_once(tmp_path: Path) -> None:
+    class Stubborn(list[hps.Batch]):
+        calls = 0
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.calls += 1
+            raise OSError(f"call {self.calls}")
+
+    log = Stubborn(one_feature_batch([number], number + 1) for number in range(6))
+    with open_server(tmp_path) as server:
+        with pytest.raises(OSError, match="call 1"), hps.Pipeline(log, server, 2) as batches:
+            next(batches)
+            wait_until(lambda: server.pins == 3)
+        assert server.pins == 0 and stage_threads() == [] and server.num_open_pipelines == 0

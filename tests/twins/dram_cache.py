@@ -173,6 +173,10 @@ class TwinDramCache:
         slots = [self.slot_of[key] for key in map(int, plan.unique_keys) if key in self.slot_of]
         self.wanted[slots] = True
 
+    def num_pinned(self, plan: TwinPlan) -> int:
+        slots = [plan.slots[i] for i in plan.window]
+        return sum(slot >= 0 and bool(self.slot_pins[slot]) for slot in slots)
+
     def reserve(self, plan: TwinPlan) -> bool:
         held = {plan.slots[i] for i in plan.window if plan.slots[i] >= 0}
         candidates = [s for s in self.slot_of.values() if not self.slot_pins[s] and s not in held]

@@ -55,6 +55,7 @@ class TwinSsdStore:
     ) -> None:
         self.disk, self.path = disk, path
         self.read_only = bool(options.get("read_only"))
+        self.is_closed = False
         self.keep_last = options.get("keep_last", 2)
         if self.read_only and not disk.schemas:
             raise StoreError(errno.ENOENT, f"{path} holds no store")
@@ -168,5 +169,6 @@ class TwinSsdStore:
         return [("segment-1", "damaged")] if self.disk.damaged_keys else []
 
     def close(self) -> None:
-        if not self.read_only:
+        if not self.read_only and not self.is_closed:
             self.disk.writer = None
+        self.is_closed = True
