@@ -51,7 +51,7 @@ class HostLauncher {
     WithDim(dim, [&](auto lanes) {
       constexpr int kWidth = decltype(lanes)::kWidth;
       if constexpr (kWidth > 0 && kWidth % 16 == 0) {
-        if (is_large && CanStream<kWidth>(out)) {
+        if (is_large && CanStreamInOrder<kWidth>(out)) {
           return Run(HostStreamGroup<kWidth>{}, count, body, near, far);
         }
       }

@@ -36,6 +36,21 @@ inline void CopyFloats(HostStreamGroup<kDim>, float* dst, const float* src, int6
   StreamColumns<kDim>(src, dst);
 }
 
+// True if rows of kDim floats that are written one after the other, from `out` on, can go past the
+// caches. What one row leaves of a line the next one fills, so only the stores' own alignment
+// counts: an array of numpy's, which seldom starts with a line, will do.
+template <int kDim>
+inline bool CanStreamInOrder(const float* out) {
+#if defined(__AVX512F__)
+  constexpr uint64_t kAlignment = 64;
+#elif defined(__AVX2__)
+  constexpr uint64_t kAlignment = 32;
+#else
+  constexpr uint64_t kAlignment = 16;
+#endif
+  return kDim % 16 == 0 && reinterpret_cast<uint64_t>(out) % kAlignment == 0;
+}
+
 // What a thread does behind its last item.
 inline void EndItems(HostGroup) {}
 
