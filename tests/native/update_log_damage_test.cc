@@ -24,6 +24,7 @@ struct Whole {
   uint64_t checkpoint = 0;
   std::string newest;     // file
   uint64_t final_at = 0;  // where in it the final record begins; its end if it was taken back
+  std::map<std::string, uint64_t> counted;  // the end of each file's records that count
 };
 
 std::string BytesOf(const LogLab& lab, const std::string& name) {
@@ -63,7 +64,10 @@ Whole MakeWhole(const LogLab& lab, uint64_t seed, Ending ending) {
     bool is_found = false;
     if (!ParseFileName(name, kLogFilePrefix, &first)) continue;
     HPS_CHECK(reader.Open(PosixFileSystem(), lab.Path(name), first, &is_found).ok() && is_found);
-    for (; is_found; HPS_CHECK(reader.Next(&is_found).ok())) whole.counted[name] = reader.offset();
+    while (is_found) {
+      whole.counted[name] = reader.offset();
+      HPS_CHECK(reader.Next(&is_found).ok());
+    }
     HPS_CHECK(reader.offset() == bytes.size());
     whole.final_at = reader.last_record();
   }
