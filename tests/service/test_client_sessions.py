@@ -6,6 +6,7 @@ its keys, so a row is the number of pushes that reached it.
 
 import random
 import threading
+import time
 from typing import Any
 
 import grpc
@@ -108,6 +109,28 @@ def test_async_pushes_keep_their_order() -> None:
             future.result(5)
     applied = [change.grads[0][0] for change in lab.services[0].memory]
     assert applied == [float(i) for i in range(50)]
+
+
+def test_answer_from_before_a_restart_proves_nothing_after_it() -> None:
+    """It comes while the client sends again what the shard has forgotten."""
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+        sent = [client._begin_push("ads", KEYS, ONES, "memory") for _ in range(2)]
+        assert lab.counts() == [3.0] * len(KEYS)
+        lab.services[0].restart()
+        session = client._sessions[0]
+
+        def answer_late(method: str, head: Any) -> None:
+            if head.id.sequence == 2:
+                session.receive(*sent[1].pending[0][1:])
+
+        lab.services[0].refuse = answer_late
+        session.break_off()
+        assert session.heal(time.monotonic() + 5) is None
+        assert lab.counts() == [3.0] * len(KEYS)
+        for commit in sent:
+            commit.wait()
 
 
 def test_memory_pushes_lost_beyond_the_window_are_named_once_and_the_client_goes_on() -> None:
@@ -228,6 +251,34 @@ def test_refusal_that_asks_to_try_again_is_tried_again() -> None:
     assert set(lab.counts()) == {1.0}
 
 
+class Interrupted:
+    """An answer that is never waited for to the end."""
+
+    def reply(self) -> bytes:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_interrupted_push_is_on_its_way_and_goes_first_with_the_next(has_arrived: bool) -> None:
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+        network = lab.networks[0]
+        start = network.start
+
+        def interrupt(method: str, request: bytes, timeout: float) -> Any:
+            if has_arrived:
+                start(method, request, timeout)
+            return Interrupted()
+
+        network.start = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            client.push("ads", KEYS, ONES)
+        network.start = start  # type: ignore[method-assign]
+        client.push("ads", KEYS, ONES)
+        assert lab.counts() == [3.0] * len(KEYS)
+
+
 def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
     lab = Lab()
     old = lab.client()
@@ -241,6 +292,25 @@ def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
         new.push("ads", KEYS, ONES)
     old.close()
     assert set(lab.counts()) == {3.0}
+
+
+def test_session_that_was_fenced_while_changes_were_open_says_so_at_once() -> None:
+    lab = Lab()
+    old = lab.client(deadline=0.5)
+    old.push("ads", KEYS, ONES)
+    lab.services[0].is_up = False
+    with pytest.raises(RemoteError, match="deadline passed"):
+        old.push("ads", KEYS, ONES)
+    lab.services[0].is_up = True
+    with lab.client() as new:
+        new.push("ads", KEYS, ONES)
+        for _ in range(2):
+            with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
+                old.push("ads", KEYS, ONES)
+        assert old._sessions[0].ended is not None
+        assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)
+    old.close()
+    assert set(lab.counts()) == {2.0}
 
 
 def test_large_push_is_cut_in_pieces_that_the_shard_takes() -> None:
