@@ -1,8 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the programs of tests/native. A
-recipe fails by a violation, by a premise that did not happen, or by a planted bug that it does not
-find. Skips are counted and listed. Every line goes out as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the service_*.py recipes, the
+programs of tests/native. A recipe fails by a violation, by a premise that did not happen, or by a
+planted bug that it does not find. Skips are counted and listed. Every line goes out as soon as it
+is known.
 """
 
 import argparse
@@ -16,14 +17,21 @@ from pathlib import Path
 
 from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
+from tests.torture.faulty_calls import missing_tools
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.scratch import scratch_folder
+from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
+from tests.torture.service_recipes import RECIPES, run_recipe
+from tests.torture.service_slow import OneAtATime, run_slow
 
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+SERVICE_FAULTS = 50
+SLOW_RUNS = 5
 BIT_FLIPS = 10_000
 SWAPS = 2_000
 
@@ -56,6 +64,36 @@ def _kills(seed: int) -> Iterator[Result]:
     for name, plant in PLANTED.items():
         report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
         yield _planted("K1", name, report.kills, report.violations)
+
+
+def _service_kills(seed: int) -> Iterator[Result]:
+    for name, recipe in RECIPES.items():
+        report = run_recipe(name, seed, SERVICE_KILLS[name])
+        premise = [f"no {what}" for what in report.missing(recipe.needed)]
+        what = f"service, {recipe.what}: {report}"
+        yield Result(name, what, report.kills, report.violations + premise)
+        for plant in recipe.plants:
+            found = run_recipe(name, seed, 100, plant)
+            yield _planted(name, plant, found.kills, found.violations)
+
+
+def _service_faults(seed: int) -> Iterator[Result]:
+    if reason := missing_tools():
+        yield Result("F", "faulty disks under a service", skips={reason: len(FAULTS) + 1})
+        return
+    for name in FAULTS:
+        report = run_faults(name, seed, SERVICE_FAULTS)
+        premise = [f"no {what}" for what in report.missing(NEEDED[name])]
+        problems = report.violations + premise
+        yield Result(name, f"service: {report}", report.tallies["runs"], problems)
+        found = run_faults(name, seed, 20, PLANTS[name])
+        yield _planted(name, PLANTS[name], found.tallies["runs"], found.violations)
+    for number in range(SLOW_RUNS):
+        slow = run_slow(seed + number)
+        premise = [f"no {what}" for what in slow.missing()]
+        yield Result("N5", f"service, {slow}", len(slow.slower), slow.violations + premise)
+    slow = run_slow(seed, attempts=2, connect=OneAtATime)
+    yield _planted("N5", "one shard after the other", len(slow.slower), slow.violations)
 
 
 def _overlaps(seed: int) -> Iterator[Result]:
@@ -164,7 +202,8 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    return run([*recipes, _truncations, _damages, _overlaps, _kills], options.seed)
+    recipes += [_truncations, _damages, _overlaps, _kills, _service_kills, _service_faults]
+    return run(recipes, options.seed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,207 @@
+"""Recipe K1 of the service: SIGKILL of shards under four pushing clients, the oracle after each.
+
+Above it: test_service_kills.py, run.py. Below it: service_shards.py, service_clients.py. A killed
+shard's store is copied before the next process opens it; the copy, opened here, must show one
+number of pushes for each client, none missing that was acknowledged as logged or durable. At the
+end every push that a client has begun is there, once, whatever its acknowledgement.
+"""
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hps
+from hps.sharding import ShardMap
+from hps.ssd_store import verify
+from tests.torture.oracle import Counts, OracleViolation
+from tests.torture.scratch import scratch_folder
+from tests.torture.service_chaos import Doors, direct
+from tests.torture.service_clients import Connect, Ledger, Pushers, connect, pushers
+from tests.torture.service_oracle import ServiceOracle
+from tests.torture.service_shards import Nursery, Shard, config, nursery, shards
+
+KILLS_PER_STORE = 15
+KILLS_BEFORE_A_LOOK = 4  # at the servers' answers, where a bug is planted
+_LONGEST_LIFE = 0.12  # seconds between the moment that shards listen and a kill
+
+
+@dataclass
+class ServiceReport:
+    """What a run met; `violations` must be empty."""
+
+    kills: int = 0
+    tallies: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, other: "ServiceReport") -> None:
+        """Takes another run's figures in."""
+        self.kills += other.kills
+        self.tallies.update(other.tallies)
+        self.violations += other.violations
+
+    def missing(self, needed: tuple[str, ...]) -> list[str]:
+        """What should have happened and has not: a run without it proves nothing."""
+        return [name for name in needed if not self.tallies[name]]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {number:,}" for name, number in sorted(self.tallies.items()))
+
+
+class OneShard:
+    """What a client of all shards reads of one of them."""
+
+    def __init__(self, remote: Any, shard: Shard) -> None:
+        self._remote = remote
+        self._shard = shard
+
+    def items(self, table: str, state: bool) -> Iterator[tuple[Any, Any, Any]]:
+        """As RemoteParameterServer.items."""
+        for keys, rows, states in self._remote.items(table, state=state):
+            places = ShardMap(self._shard.count).split(keys)[self._shard.index]
+            yield keys[places], rows[places], states[places]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is tortured, and how.
+
+    seed: of keys and moments.
+    plant: a bug of service_planted.py in every server, or "".
+    num_shards: that the clients push to.
+    doors: what stands between clients and shards, service_chaos.py.
+    connect: makes a client.
+    """
+
+    seed: int
+    plant: str = ""
+    num_shards: int = 2
+    doors: Callable[[list[Shard], int], AbstractContextManager[Doors]] = direct
+    connect: Connect = connect
+
+
+class Run:
+    """Clients and shards of one scratch folder, killed and looked at.
+
+    Args:
+        nursery: where processes come from.
+        folder: for the stores.
+        case: what is tortured how.
+        report: gets what happened.
+    """
+
+    def __init__(self, nursery: Nursery, folder: Path, case: Case, report: ServiceReport) -> None:
+        self._nursery = nursery
+        self._folder = folder
+        self._case = case
+        self._report = report
+        self._chance = random.Random(case.seed)
+        self._oracle = ServiceOracle(case.seed, case.num_shards)
+
+    def run(self, kills: int) -> None:
+        """Kills so many times, then compares what is there with what was sent, to the last push."""
+        case = self._case
+        self._report.tallies["stores"] += 1
+        with shards(self._nursery, self._folder, case.num_shards, case.plant) as found:
+            with case.doors(found, case.seed) as doors:
+                with pushers(doors.addresses, self._oracle, case.connect) as clients:
+                    for _ in range(kills):
+                        self._kill(found, clients)
+                        if self._report.violations:
+                            break
+                    clients.end()
+                    self._count(clients)
+                    self._look_at_servers(found, clients)
+                self._report.tallies.update(doors.tallies)
+            if not self._report.violations:
+                self._finish(found, clients.ledger)
+
+    def _kill(self, found: list[Shard], clients: Pushers) -> None:
+        time.sleep(self._chance.random() * _LONGEST_LIFE)
+        victims = self._chance.sample(found, self._chance.randint(1, len(found)))
+        kept = clients.ledger.kept
+        self._report.kills += 1
+        for shard in victims:
+            shard.kill()
+        copies = [shard.copy() for shard in victims]
+        for shard in victims:
+            shard.start()
+        for shard, copy in zip(victims, copies, strict=True):
+            self._look(shard, copy, kept, clients.ledger)
+        for shard in victims:
+            shard.wait_until_ready()
+        self._report.violations += clients.problems
+
+    def _look(self, shard: Shard, copy: Path, kept: Counts, ledger: Ledger) -> Counts | None:
+        """What a shard's rows show; None after a violation, which is in the report then."""
+        where = f"seed {self._case.seed}, kill {self._report.kills}, shard {shard.index}"
+        begun = ledger.begun
+        try:
+            with contextlib.closing(hps.ParameterServer(config(copy))) as server:
+                marks = self._oracle.marks(server, shard.index, begun)
+                history = server.history
+            if (marks < kept).any():
+                raise OracleViolation(f"at {marks}, but {kept} were acknowledged")
+            if damage := verify(copy):
+                raise OracleViolation(f"verify: {damage}")
+        except (OracleViolation, hps.HpsError) as error:
+            self._report.violations.append(f"{where}: {type(error).__name__}: {error}")
+            return None
+        self._report.tallies["replayed"] += 0 if history is None else history.num_replayed
+        self._report.tallies["ahead of what was acknowledged"] += int((marks > kept).any())
+        return marks
+
+    def _look_at_servers(self, found: list[Shard], clients: Pushers) -> None:
+        """What the servers answer is what their stores will show."""
+        begun = clients.ledger.begun
+        for shard in () if self._report.violations else found:
+            view = OneShard(clients.remotes[0], shard)
+            try:
+                marks = self._oracle.marks(view, shard.index, begun)
+                if not np.array_equal(marks, begun):
+                    raise OracleViolation(f"at {marks}, sent were {begun}")
+            except (OracleViolation, hps.HpsError) as error:
+                where = f"seed {self._case.seed}, answers of shard {shard.index}"
+                self._report.violations.append(f"{where}: {type(error).__name__}: {error}")
+
+    def _finish(self, found: list[Shard], ledger: Ledger) -> None:
+        """All has been answered and flushed: every push is there once, also after a kill."""
+        for shard in found:
+            shard.kill()
+            marks = self._look(shard, shard.store, ledger.begun, ledger)
+            if marks is not None and not np.array_equal(marks, ledger.begun):
+                self._report.violations.append(f"at {marks} in the end, sent were {ledger.begun}")
+
+    def _count(self, clients: Pushers) -> None:
+        tallies = self._report.tallies
+        tallies["pushes"] += int(clients.ledger.begun.sum())
+        for remote in clients.remotes:
+            tallies["resent"] += remote.stats()["client"]["resent"]
+        self._report.violations += clients.problems
+
+
+def run_kills(case: Case, kills: int) -> ServiceReport:
+    """Kills shards until `kills` are reached; a store with a violation is left for a new one.
+
+    Args:
+        case: the first store's; the seeds of further ones follow. One with a planted bug ends with
+            the first violation.
+        kills: how many; one may meet several shards.
+    """
+    report = ServiceReport()
+    with nursery() as process:
+        while report.kills < kills and not (case.plant and report.violations):
+            found: ServiceReport = ServiceReport()
+            with scratch_folder() as folder:
+                here = replace(case, seed=case.seed + report.tallies["stores"])
+                most = KILLS_BEFORE_A_LOOK if case.plant else KILLS_PER_STORE
+                Run(process, folder, here, found).run(min(most, kills - report.kills))
+            report.add(found)
+    return report
