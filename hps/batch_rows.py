@@ -15,6 +15,7 @@ import numpy as np
 from hps.arrays import HOST, OutputPool, as_output, is_on, like, new_output
 from hps.errors import ConfigError
 from hps.row_layout import Keys
+from hps.row_server import PinnedRows
 from hps.table_stack import TableStack
 
 
@@ -186,4 +187,4 @@ class RowUpdate:
     table: str
     keys: Any
     grads: Any
-    rows: BatchRows | None = None
+    rows: PinnedRows | None = None

@@ -91,29 +91,35 @@ def decode_json(extras: Mapping[str, bytes], name: str) -> Any:
         raise CorruptionError(f"the checkpoint's {name} is not JSON: {error}") from error
 
 
-def encode_extras(
-    tables: Mapping[str, TableConfig],
-    rates: Mapping[str, float],
-    model: Mapping[str, Any] | None,
-    reader: Mapping[str, Any] | None,
-    others: "OtherTables",
+def encode_tables(
+    tables: Mapping[str, TableConfig], rates: Mapping[str, float], others: "OtherTables"
 ) -> dict[str, bytes]:
-    """The blobs of a checkpoint; decode_extras and tables_from_store read them.
+    """The blobs of a checkpoint that describe its tables; tables_from_store reads them.
 
     Args:
         tables: of the config.
         rates: learning rate of each of them.
-        model, reader: as given to ParameterServer.checkpoint.
         others: stored tables that the config does not name, described as before.
+    """
+    described = [table_to_json(table) for table in tables.values()] + others.described
+    return {
+        TABLES: encode_json(described, "tables"),
+        RATES: encode_json({**others.rates, **rates}, "learning_rates"),
+    }
+
+
+def encode_dense(
+    model: Mapping[str, Any] | None, reader: Mapping[str, Any] | None
+) -> dict[str, bytes]:
+    """The blobs of a checkpoint that hold what its caller gave; decode_dense reads them.
+
+    Args:
+        model, reader: as given to ParameterServer.checkpoint.
 
     Raises:
         ConfigError: a model or reader that could not be read back.
     """
-    described = [table_to_json(table) for table in tables.values()] + others.described
-    extras = {
-        TABLES: encode_json(described, "tables"),
-        RATES: encode_json({**others.rates, **rates}, "learning_rates"),
-    }
+    extras = {}
     if model is not None:
         extras[MODEL] = encode_model(model)
     if reader is not None:
@@ -121,14 +127,20 @@ def encode_extras(
     return extras
 
 
-def decode_extras(extras: Mapping[str, bytes]) -> tuple[Any, Any, dict[str, float]]:
-    """(model or None, reader or None, learning rates) of a checkpoint.
+def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
+    """(model or None, reader or None) of a checkpoint.
 
     Raises:
         CorruptionError: a blob cannot be read.
     """
-    rates = decode_json(extras, RATES) or {}
-    return decode_model(extras), decode_json(extras, READER), rates
+    return decode_model(extras), decode_json(extras, READER)
+
+
+def id_of(checkpoints: Sequence[Mapping[str, Any]], tag: str | int | None) -> int | None:
+    """The id of a checkpoint among those listed; None if there is none, and of None."""
+    named = "tag" if isinstance(tag, str) else "id"
+    found = [int(one["id"]) for one in checkpoints if tag is not None and one[named] == tag]
+    return found[-1] if found else None
 
 
 @dataclass(frozen=True)
@@ -193,15 +205,24 @@ def table_from_json(value: Mapping[str, Any]) -> TableConfig:
         raise ConfigError(f"{dict(value)!r} does not describe a table: {error!r}") from error
 
 
+def described_tables(extras: Mapping[str, bytes]) -> list[TableConfig]:
+    """The tables as a checkpoint describes them; none if there is no checkpoint.
+
+    Raises:
+        CorruptionError: they cannot be read.
+    """
+    return [table_from_json(value) for value in decode_json(extras, TABLES) or ()]
+
+
 def tables_from_store(
     schemas: Sequence[TableSchema], extras: Mapping[str, bytes]
 ) -> list[TableConfig]:
     """Every stored table: as its checkpoint describes it, else its schema with default numbers."""
-    described = {value["name"]: value for value in decode_json(extras, TABLES) or ()}
+    described = {table.name: table for table in described_tables(extras)}
     tables = []
     for schema in schemas:
         if schema.name in described:
-            tables.append(table_from_json(described[schema.name]))
+            tables.append(described[schema.name])
             continue
         initializer = INITIALIZERS[schema.initializer]
         numbers = schema.numbers[: len(fields(initializer))]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
+from typing import ClassVar
 
 from hps.errors import ConfigError
 from hps.field_checks import require_flag, require_number, require_whole
@@ -224,6 +225,7 @@ class Config:
     'ads'
     """
 
+    least_tables: ClassVar[int] = 1
     path: str | os.PathLike[str]
     tables: Sequence[TableConfig]
     dram: DramCacheConfig = field(default_factory=DramCacheConfig)
@@ -237,9 +239,10 @@ class Config:
         self._check_types()
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "tables", tuple(self.tables))
-        if not 1 <= len(self.tables) <= MAX_TABLES:
+        if not self.least_tables <= len(self.tables) <= MAX_TABLES:
             raise ConfigError(
-                f"Config.tables has {len(self.tables)} tables; 1 to {MAX_TABLES} are needed"
+                f"Config.tables has {len(self.tables)} tables; {self.least_tables} to {MAX_TABLES} "
+                f"are needed"
             )
         for table in self.tables:
             if not isinstance(table, TableConfig):

@@ -1,7 +1,7 @@
 """CutVerbs: the verbs of a ParameterServer that take, list and go back to cuts of the whole store.
 
-Above it: parameter_server.py, which is one. Below it: table_stack.py (dirty rows go down),
-checkpoint.py (the dense side), the store.
+Above it: batch_verbs.py, and ParameterServer, which is one. Below it: table_stack.py (dirty rows go
+down), checkpoint.py (the dense side), update_log/history.py (marks of a service), the store.
 """
 
 import threading
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hps import _C
 from hps import checkpoint as cut
 from hps.errors import ConfigError, StoreError
+from hps.update_log import History, ServedCut
 
 if TYPE_CHECKING:
     from hps.config import Config, TableConfig
@@ -30,6 +31,7 @@ class CutVerbs:
     _store: Any
     _stacks: "dict[str, TableStack]"
     _other_tables: cut.OtherTables
+    _history: History | None
     _is_open: bool
     _is_read_only: bool
     _is_changed: bool
@@ -68,16 +70,38 @@ class CutVerbs:
             server. StoreError: disk full or an I/O error; the checkpoint before it stays the
             newest. NonFiniteError: on a GPU, of the last step; see `apply`.
         """
+        started = perf_counter()
+        with self._updates:
+            self._check_writable("checkpoint")
+            info = self.save_cut(tag, cut.encode_dense(model, reader))
+            return {**info, "seconds": perf_counter() - started}
+
+    def save_cut(
+        self, tag: str | None, dense: Mapping[str, bytes], group: str = ""
+    ) -> dict[str, Any]:
+        """As `checkpoint`, with the dense side as bytes.
+
+        Args:
+            tag: its name, or None.
+            dense: blobs kept with it; cut.MODEL and cut.READER are those that `restore` decodes.
+            group: names the cut over several shards that this is a part of.
+
+        Returns:
+            {"tag", "rows_written", "bytes"}.
+
+        Raises:
+            ConfigError, StoreError, NonFiniteError: as `checkpoint`.
+        """
         with self._updates:
             self._check_writable("checkpoint")
             if tag is not None:
                 cut.check_tag(tag)
             for stack in self._stacks.values():
                 stack.raise_failed(wait=True)
-            started = perf_counter()
-            extras = cut.encode_extras(
-                self.tables, self.learning_rates, model, reader, self._other_tables
-            )
+            tables = cut.encode_tables(self.tables, self.learning_rates, self._other_tables)
+            extras = {**dense, **tables}
+            if self._history is not None:
+                extras.update(self._history.extras(group))
             bytes_written = sum(len(blob) for blob in extras.values())
             rows_written = 0
             for stack in self._stacks.values():
@@ -86,13 +110,9 @@ class CutVerbs:
                 bytes_written += count * stack.layout.row_bytes
             self._store.checkpoint(tag, extras)
             self._is_changed = False
-            seconds = perf_counter() - started
-            return {
-                "tag": tag,
-                "rows_written": rows_written,
-                "bytes": bytes_written,
-                "seconds": seconds,
-            }
+            if self._history is not None:
+                self._history.note_checkpoint()
+            return {"tag": tag, "rows_written": rows_written, "bytes": bytes_written}
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a checkpoint, which is the newest from now on.
@@ -108,35 +128,73 @@ class CutVerbs:
             CorruptionError: the checkpoint is damaged.
         """
         with self._updates, self._still(), self._lock:
-            self._check_writable("restore")
-            if self.num_open_pipelines or self.pins:
-                raise ConfigError(
-                    f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
-                    f"batches in flight; leave the pipeline's `with` block first"
-                )
             # All that can fail is read before the store goes back; then only memory moves.
+            self._check_restorable()
             extras = self._store.extras(tag)
-            model, reader, rates = cut.decode_extras(extras)
-            other_tables = cut.OtherTables.of(extras, self.tables)
-            known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+            dense = cut.decode_dense(extras)
+            self._go_back(tag, extras, None)
+            return dense
 
-            def follow() -> None:
-                """Brings all above the store to its cut; may be done twice."""
-                for stack in self._stacks.values():
-                    stack.restart()
-                self._other_tables = other_tables
-                self.learning_rates.update(known)
-                self._is_changed = False
+    def restore_cut(self, tag: str | int | None, lineage: str | None) -> dict[str, bytes]:
+        """As `restore`, with the dense side as bytes.
 
-            num_loads = self._store.num_loads
-            try:
-                self._store.restore(tag)
+        Args:
+            tag: as `restore` takes it.
+            lineage: names the history of the rows from now on; None makes a name up.
+
+        Returns:
+            The checkpoint's blobs.
+        """
+        with self._updates, self._still(), self._lock:
+            self._check_restorable()
+            extras: dict[str, bytes] = self._store.extras(tag)
+            self._go_back(tag, extras, lineage)
+            return extras
+
+    def _check_restorable(self) -> None:
+        self._check_writable("restore")
+        if self.num_open_pipelines or self.pins:
+            raise ConfigError(
+                f"restore: {self.num_open_pipelines} open pipeline(s) and {self.pins} pins of "
+                f"batches in flight; leave the pipeline's `with` block first"
+            )
+
+    def _go_back(
+        self, tag: str | int | None, extras: Mapping[str, bytes], lineage: str | None
+    ) -> None:
+        """The store, and all above it, to a checkpoint with these extras."""
+        rates = cut.decode_json(extras, cut.RATES) or {}
+        known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
+        other_tables = cut.OtherTables.of(extras, self.tables)
+        history = self._history
+        epoch = None if history is None else history.epoch
+        target = cut.id_of(self._store.checkpoints(), tag)
+        ServedCut.of(extras)
+
+        def follow() -> None:
+            """Brings all above the store to its cut; may be done twice."""
+            for stack in self._stacks.values():
+                stack.restart()
+            self._other_tables = other_tables
+            self.learning_rates.update(known)
+            self._is_changed = False
+            if history is not None:
+                history.follow_restore(extras)
+
+        num_loads = self._store.num_loads
+        try:
+            if history is not None:
+                history.begin_restore(target, lineage)
+            self._store.restore(tag)
+            follow()
+        except BaseException:
+            if self._store.num_loads != num_loads:  # an interrupt came after it
                 follow()
-            except BaseException:
-                if self._store.num_loads != num_loads:  # an interrupt came after it
-                    follow()
-                raise
-            return model, reader
+            elif history is not None and epoch is not None and history.epoch is not epoch:
+                history.withdraw(epoch)
+            raise
+        if history is not None:
+            history.ensure_written()
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
@@ -148,10 +206,14 @@ class CutVerbs:
             ConfigError: no such checkpoint.
             CorruptionError: the checkpoint is damaged.
         """
+        return cut.decode_dense(self.checkpoint_blobs(tag))
+
+    def checkpoint_blobs(self, tag: str | int | None = None) -> dict[str, bytes]:
+        """All blobs of a checkpoint by name, as bytes; arguments and errors as checkpoint_state."""
         with self._updates:
             self._check_open()
-            model, reader, _ = cut.decode_extras(self._store.extras(tag))
-            return model, reader
+            blobs: dict[str, bytes] = self._store.extras(tag)
+            return blobs
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
@@ -199,6 +261,8 @@ class CutVerbs:
             self._check_writable("compact")
             if table is not None:
                 self._stack(table)
+            if self._history is not None:
+                self._history.ensure_written()  # it may name a checkpoint that is renewed now
             store = self._store
         # Without the updates: pushes go on, too.
         before = int(store.stats()["files_bytes"])

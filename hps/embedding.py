@@ -19,8 +19,7 @@ from hps.pooling import Bags, make_bags, spread_bags, sum_bags
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import PinnedRows, RowServer
 
 Pooling = Literal["sum", "mean"]
 
@@ -34,7 +33,7 @@ class _Lookup:
     weights: torch.Tensor | None
     num_features: int
     num_examples: int
-    rows: "BatchRows | None" = None
+    rows: "PinnedRows | None" = None
 
 
 class SparseEmbedding(nn.Module):
@@ -44,7 +43,7 @@ class SparseEmbedding(nn.Module):
     it alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
 
     Args:
-        server: an open `hps.ParameterServer`.
+        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
         table: name of one of its tables.
         pooling: "sum" or "mean" over the keys of a bag, or None for one embedding a key. An empty
             bag is zeros; mean divides by the number of keys.
@@ -70,7 +69,7 @@ class SparseEmbedding(nn.Module):
 
     def __init__(
         self,
-        server: "ParameterServer",
+        server: "RowServer",
         table: str,
         pooling: Pooling | None = "sum",
         *,
@@ -192,7 +191,7 @@ class SparseEmbedding(nn.Module):
         offsets: torch.Tensor | Bags | None,
         weights: torch.Tensor | None,
         shape: tuple[int, int],
-        rows: "BatchRows | None",
+        rows: "PinnedRows | None",
     ) -> _Lookup:
         """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets.
 

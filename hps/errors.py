@@ -36,5 +36,28 @@ class StoreError(HpsError, OSError):
     """The operating system refused an operation on the store (disk full, lock held, I/O error)."""
 
 
+class GapError(HpsError):
+    """A mutation came before the ones it follows; `mark` is the highest sequence that is applied.
+
+    Send again from mark + 1 on.
+    """
+
+    def __init__(self, message: str, mark: int) -> None:
+        super().__init__(message)
+        self.mark = mark
+
+
+class FencedError(HpsError):
+    """A mutation of a session that has ended: a newer one of its client, or a restore, ended it."""
+
+
+class MismatchError(HpsError):
+    """Two parts of a service that do not belong together: another shard, cut or history."""
+
+
+class DeadlineError(HpsError, TimeoutError):
+    """The caller's time was up; the message says whether its mutation is applied."""
+
+
 class RemoteError(HpsError):
     """A remote shard could not do what was asked. Names the shards done and open."""

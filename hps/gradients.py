@@ -1,7 +1,7 @@
 """Row gradients that backward has collected and that step has not applied yet, one set a server.
 
 Above it: `hps.SparseEmbedding` adds to it, `hps.RowOptimizer` applies or drops it, `hps.Pipeline`
-asks whether anything is pending. Below it: `ParameterServer.apply`, which sums the gradients of
+asks whether anything is pending. Below it: `RowServer.apply`, which sums the gradients of
 each key.
 """
 
@@ -15,8 +15,7 @@ from hps.batch_rows import RowUpdate
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import PinnedRows, RowServer
 
 
 class StepListener(Protocol):
@@ -42,7 +41,7 @@ class ForwardGradient:
 
     keys: torch.Tensor
     grads: torch.Tensor
-    rows: "BatchRows | None"
+    rows: "PinnedRows | None"
 
 
 class PendingGradients:
@@ -140,7 +139,7 @@ class PendingGradients:
         for table in list(self._forwards):
             self.drop(table)
 
-    def forget_rows(self, rows: "BatchRows") -> None:
+    def forget_rows(self, rows: "PinnedRows") -> None:
         """Pins of these rows are about to go; what is pending for them finds its rows by key."""
         for forwards in self._forwards.values():
             for forward in forwards.values():
@@ -164,7 +163,7 @@ class PendingGradients:
         self._spare[table] = grads if grads._base is None else grads._base
 
 
-def pending_of(server: "ParameterServer") -> PendingGradients:
+def pending_of(server: "RowServer") -> PendingGradients:
     """The server's pending gradients, made at first use."""
     if server.pending_gradients is None:
         server.pending_gradients = PendingGradients()

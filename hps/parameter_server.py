@@ -4,18 +4,17 @@ push.
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: a TableStack
 for each table. This is the only file that stacks tiers: it opens the ssd_store, builds a dram_cache
 a table, and a gpu_cache where there is to be one, and hands them to the stacks. Here arguments are
-checked and updates kept apart; cuts are taken in cut_verbs.py.
+checked and updates kept apart; cut_verbs.py takes cuts, batch_verbs.py pins batches,
+logged_verbs.py applies what the log of a service holds.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from hps import _C
 from hps import checkpoint as cut
@@ -25,23 +24,22 @@ from hps.arrays import (
     as_floats,
     as_keys,
     as_output,
-    joined,
     like,
     new_output,
     on_host,
 )
 from hps.batch_rows import BatchRows, RowUpdate
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
-from hps.cut_verbs import CutVerbs
 from hps.dram_cache import make_dram_caches
-from hps.dram_tier import DramTier, WarmRows
-from hps.errors import CapacityError, ConfigError
-from hps.row_cache import ABSENT
+from hps.dram_tier import DramTier
+from hps.errors import ConfigError
+from hps.logged_verbs import LoggedVerbs
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
 from hps.table_scan import digest, items
 from hps.table_stack import TableStack
 from hps.tier_stats import TableTiers, server_stats
+from hps.update_log import OpenLog, open_update_log
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 
@@ -53,6 +51,8 @@ class _Tiers:
     open_store: Callable[..., Any] = open_store
     make_cache: Callable[..., Any] | None = None  # None: the native DramCache
     make_gpu_caches: Callable[[Config], dict[str, Any]] | None = None  # None: those of gpu_cache
+    open_log: OpenLog = open_update_log
+    keeps_log: bool = False  # open, for who goes on with it
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _View:
     checkpoint: str | int | None
 
 
-class ParameterServer(CutVerbs):
+class ParameterServer(LoggedVerbs):
     """Embedding rows of every table, pulled by key and updated by gradient, larger than memory.
 
     Calls may come from several threads. Those that change rows, and checkpoints, are worked off one
@@ -107,7 +107,6 @@ class ParameterServer(CutVerbs):
         self.pending_gradients: Any = None
         caches = make_dram_caches(config, tiers.make_cache)
         gpu_caches = {} if config.gpu is None else _make_gpu_caches(config, tiers)
-        # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
         self.device = HOST if config.gpu is None else _device_of(config.gpu)
         self._store = tiers.open_store(
             config.path,
@@ -124,16 +123,19 @@ class ParameterServer(CutVerbs):
             threads=config.num_threads(),
         )
         try:
+            self._find_history()
             self._tiers = {
                 table.name: self._stack_up(table, caches[table.name], gpu_caches.get(table.name))
                 for table in config.tables
             }
             self._stacks = {name: tiers.stack for name, tiers in self._tiers.items()}
             self._other_tables = self._find_other_tables()
+            self._is_open = True
+            self._replay_log(tiers.open_log, tiers.keeps_log)
         except BaseException:
+            self._is_open = False
             self._store.close()
             raise
-        self._is_open = True
 
     # Rows.
 
@@ -292,140 +294,6 @@ class ParameterServer(CutVerbs):
             budgets["dram_cache"] = int(self.config.dram.bytes)
             return server_stats(self._tiers.values(), store, budgets)
 
-    # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
-
-    def pin(self, table: str, keys: Any) -> BatchRows:
-        """Fetches the rows of a batch and holds them in their slots until they are released.
-
-        May be called from another thread than the training loop: that one waits for none of its
-        reads. Batches reserve in the order in which they ask.
-
-        Raises:
-            CapacityError: the cache cannot hold all of them at once; nothing was taken.
-            StoreError: no space to write evicted rows; nothing was taken.
-            NonFiniteError: on a GPU, of a step before; see `apply`.
-        """
-        stack = self._stack(table)
-        stack.raise_failed(wait=False)
-        array = as_keys(keys, self.device)
-        return BatchRows(stack, array, keys, self._pool, self._lock, self.device)
-
-    def warm(self, table: str, keys: Any) -> WarmRows:
-        """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
-
-        They stay there until they are released, which may be once the batch is pinned. Where slots
-        cannot be had, fewer rows wait there, and `pin` reads the others itself. Without a gpu_cache
-        it does nothing. May be called from any thread.
-
-        Raises:
-            StoreError, CorruptionError: a row could not be read, or an evicted one not be stored.
-        """
-        self._stack(table)
-        dram = self._tiers[table].dram
-        array = on_host(as_keys(keys, self.device))
-        if dram is None or not len(array):
-            return WarmRows(None)
-        unique = np.unique(array)
-        with self._lock:
-            unique = unique[self._stacks[table].cache.contains(unique) == ABSENT]
-        return dram.warm(unique)
-
-    def want(self, table: str, keys: Any) -> None:
-        """Says that a batch to come uses these keys: those of their rows that are in DRAM leave it
-        only where no others can, until they are used. Changes no result. From any thread.
-
-        Cost: one deduplication and look-up of the keys.
-        """
-        array = on_host(as_keys(keys, self.device))
-        with self._lock:
-            stack = self._stack(table)
-            (self._tiers[table].dram or stack).want(array)
-
-    def holds(self, rows: BatchRows) -> bool:
-        """True if this server pinned these rows; another one may have a table of that name."""
-        return rows.belongs_to(self._stacks)
-
-    def apply(
-        self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
-    ) -> None:
-        """One optimizer step of several tables: all of them or, if a gradient is bad, none.
-
-        Several updates of one table are summed as one, in their order. Where the tiers are native
-        no interrupt comes between two tables; one on a CUDA device may.
-
-        Args:
-            updates: of each table.
-            applied: called right after, with no interrupt in between if it is a builtin.
-
-        Raises:
-            NonFiniteError: a sum is NaN or infinite; no row of any table has changed. On a GPU it
-                comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
-                updated until it has come.
-            ConfigError: as push; or rows that were released, are not those of the keys or belong
-            to another server.
-            CapacityError: rows that were not pinned cannot all be.
-        """
-        with self._updates:
-            self._begin_change("apply")
-            held: list[BatchRows] = []
-            try:
-                work = [
-                    (self._stack(table), *self._one_update(group, held))
-                    for table, group in _by_table(updates).items()
-                ]
-                work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
-                for stack in self._stacks.values():
-                    stack.raise_failed(wait=False)
-                with self._lock:  # one moment for whoever reads meanwhile
-                    for stack, rows, grads in work:
-                        stack.sum_gradients(rows.held_plan(), grads)
-                    calls = [stack.applying(rows.held_plan()) for stack, rows, _ in work]
-                    seconds = _C.call_all([*calls, *([applied] if applied else [])])
-                    for (stack, _, _), spent in zip(work, seconds, strict=False):
-                        stack.counters.seconds += spent
-            finally:
-                for rows in held:
-                    rows.release()
-
-    def _one_update(self, group: list[RowUpdate], held: list[BatchRows]) -> tuple[BatchRows, Any]:
-        """The pinned rows and gradients of one table's updates; adds what it pins to `held`."""
-        table = group[0].table
-        dim = self._stack(table).layout.dim
-        keys = [as_keys(update.keys, self.device) for update in group]
-        grads = [
-            as_floats(update.grads, len(part), dim, "grads", self.device)
-            for update, part in zip(group, keys, strict=True)
-        ]
-        rows = group[0].rows
-        if len(group) == 1 and rows is not None:
-            is_usable = not rows.is_released and rows.table == table and self.holds(rows)
-            if not is_usable or not rows.are_of(keys[0]):
-                raise ConfigError(
-                    f"apply: the rows given for table {table!r} were released, or are those of "
-                    f"other keys or of another server; pass rows=None to have them looked up"
-                )
-            return rows, grads[0]
-        held.append(self._pin_now(table, joined(keys)))
-        return held[-1], joined(grads)
-
-    def _pin_now(self, table: str, keys: Any) -> BatchRows:
-        """pin() for the training loop, which batches that wait ahead of it make room for."""
-        while True:
-            try:
-                return self.pin(table, keys)
-            except CapacityError:
-                if not self._make_room():
-                    raise
-
-    def _make_room(self) -> bool:
-        """Has open pipelines release batches that are not handed out yet; True if one did.
-
-        Not under the lock or with a turn: a pipeline's thread may want them before it gives way.
-        """
-        pending = self.pending_gradients
-        listeners = [] if pending is None else list(pending.listeners)
-        return any([listener.give_back_ahead() for listener in listeners])
-
     # Lifetime.
 
     def close(self) -> None:
@@ -547,10 +415,3 @@ def _make_gpu_caches(config: Config, tiers: _Tiers) -> dict[str, Any]:
     from hps.gpu_cache import make_gpu_caches  # only who has a gpu_cache needs torch
 
     return make_gpu_caches(config)
-
-
-def _by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
-    groups: dict[str, list[RowUpdate]] = {}
-    for update in updates:
-        groups.setdefault(update.table, []).append(update)
-    return groups

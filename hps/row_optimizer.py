@@ -1,7 +1,7 @@
 """RowOptimizer: applies the row gradients that backward collected, as a torch.optim.Optimizer.
 
 Above it: the user's training loop, learning rate schedulers, torch.amp.GradScaler. Below it:
-`hps.gradients` (what is pending) and `ParameterServer.apply` (all tables or none).
+`hps.gradients` (what is pending) and `RowServer.apply` (all tables or none).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hps.field_checks import require_number
 from hps.gradients import PendingGradients, pending_of
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import RowServer
 
 
 _LEAST_DIVISOR = 2.0**-126  # smallest normal float32
@@ -62,7 +62,7 @@ class RowOptimizer(torch.optim.Optimizer):
     gradients hold an infinity; a skipped step drops what is pending.
 
     Args:
-        server: an open `hps.ParameterServer`.
+        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
 
     >>> import hps, tempfile
     >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.5))]
@@ -76,7 +76,7 @@ class RowOptimizer(torch.optim.Optimizer):
     # bad step can drop what is pending.
     _step_supports_amp_scaling = True
 
-    def __init__(self, server: "ParameterServer") -> None:
+    def __init__(self, server: "RowServer") -> None:
         self._server = server
         self._pending = pending_of(server)
         groups = [

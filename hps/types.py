@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from hps.parameter_server import BatchRows
     from hps.pooling import Bags
+    from hps.row_server import PinnedRows
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Batch:
     dense: "torch.Tensor"
     labels: "torch.Tensor"
     position: dict[str, Any] = field(default_factory=dict)
-    rows: "dict[str, BatchRows] | None" = None
+    rows: "dict[str, PinnedRows] | None" = None
 
     def to(self, device: str) -> "Batch":
         """The same batch on a device, or itself if it is there.

@@ -33,7 +33,8 @@ ENVIRONMENT = re.compile(r"os\.env" + r"iron|\bget" + r"env\b")
 
 TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 COMMON_PYTHON = (
-    "_C", "config", "errors", "initializers", "optimizers", "row_layout", "tier", "types",
+    "_C", "config", "durable_file", "errors", "initializers", "optimizers", "row_layout", "tier",
+    "types",
 )  # fmt: skip
 # What a native component may include besides itself; bindings may include all.
 NATIVE_LAYERS = {
@@ -44,6 +45,7 @@ NATIVE_LAYERS = {
     "dram_cache": ("common", "table", "optimizer"),
     "gpu_cache": ("common", "table", "optimizer"),
     "ssd_store": ("common", "table"),
+    "sharding": ("common", "optimizer", "dram_cache"),
 }
 
 

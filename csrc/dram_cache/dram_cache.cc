@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "dram_cache/choose_loops.h"
 #include "table/host_group.h"
 #include "table/probe.h"
 #include "table/table_shape.h"
@@ -16,17 +17,6 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots were used
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-const BatchLoops* ChooseLoops(const std::string& name) {
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (name == "plain") return &kPlainLoops;
-  if (name == "avx2") return has_avx2 ? &kAvx2Loops : nullptr;
-  if (name == "avx512") return has_avx512 ? &kAvx512Loops : nullptr;
-  if (name != "auto") return nullptr;
-  return has_avx512 ? &kAvx512Loops : has_avx2 ? &kAvx2Loops : &kPlainLoops;
-}
 
 }  // namespace
 

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from hps.errors import ConfigError, HpsError
+from hps.errors import HpsError
 
 # command -> (module, one line of help)
 COMMANDS = {
     "generate": ("generate", "write a synthetic click log from a planted model"),
     "train": ("train", "train a model from click logs"),
     "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
+    "serve": ("serve", "serve a store over gRPC"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),
     "verify": ("store_commands", "check every checksum of a store"),
     "checkpoints": ("store_commands", "list or delete checkpoints"),
@@ -25,10 +26,6 @@ COMMANDS = {
     "export": ("store_commands", "write a table's rows to parquet"),
     "import": ("store_commands", "read a table's rows from parquet"),
     "bench": ("bench", "run a benchmark"),
-}
-# command -> what it is to do
-NOT_BUILT = {
-    "serve": "a server over gRPC",
 }
 
 
@@ -61,10 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[0] if words and words[0] in COMMANDS else None
     try:
-        if words and words[0] in NOT_BUILT:
-            raise ConfigError(
-                f"hps {words[0]}: {NOT_BUILT[words[0]]} is not built yet; see docs/roadmap.md"
-            )
         options = make_parser(command).parse_args(words)
         return int(options.run(options) or 0)
     except HpsError as error:

@@ -15,7 +15,7 @@ from hps.errors import ConfigError
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import RowServer
 
 
 class ClickModel(nn.Module):
@@ -25,7 +25,7 @@ class ClickModel(nn.Module):
     model. A model with a first-order term keeps that weight in the last column of each row.
 
     Args:
-        server: an open `hps.ParameterServer`.
+        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
         features: table name -> number of the table's features in a batch. The tables' dims must
             agree.
         num_dense: dense columns of a batch; may be 0.
@@ -41,7 +41,7 @@ class ClickModel(nn.Module):
 
     def __init__(
         self,
-        server: "ParameterServer",
+        server: "RowServer",
         features: Mapping[str, int],
         num_dense: int,
         hidden: Sequence[int] = (256, 128),

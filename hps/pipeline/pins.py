@@ -1,6 +1,6 @@
 """Pinning a batch's rows: all tables or none, and what a stage does that was refused (I6).
 
-Above it: the stages. Below it: `ParameterServer.pin` and `warm`, flow.py.
+Above it: the stages. Below it: `RowServer.pin` and `warm`, flow.py.
 """
 
 from collections.abc import Callable

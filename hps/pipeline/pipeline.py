@@ -21,8 +21,8 @@ from hps.pipeline.work import StageWork
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
     from hps.pipeline.trace import Trace
+    from hps.row_server import RowServer
 
 MAX_DEPTH = 8
 MAX_LOOKAHEAD = 64
@@ -52,7 +52,8 @@ class Pipeline:
     Args:
         batches: yields `hps.Batch`, each with memory of its own; taken up once. At a depth above 0
             it is touched by one thread of the pipeline only, while the block lasts.
-        server: an open `hps.ParameterServer`.
+        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`; of the latter rows are
+            pulled when the model asks for them, after the step before.
         depth: batches prepared ahead, 0 to 8; 0 has no threads.
         accumulate: how many batches' gradients one step may gather.
         lookahead: batches, 0 to 64, that are read and deduplicated before they are fetched; rows in
@@ -85,7 +86,7 @@ class Pipeline:
     def __init__(
         self,
         batches: Iterable[Batch],
-        server: "ParameterServer",
+        server: "RowServer",
         depth: int = 2,
         accumulate: int = 1,
         *,

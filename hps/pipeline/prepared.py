@@ -1,15 +1,15 @@
 """A batch on its way through the stages, and what stands in a queue in the place of one.
 
-Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `BatchRows`.
+Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `PinnedRows`.
 """
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hps.batch_rows import BatchRows
-    from hps.dram_tier import WarmRows
     from hps.pipeline.arrival import Arrival
+    from hps.pipeline.pins import Pins
+    from hps.row_server import PinnedRows
     from hps.types import Batch
 
 
@@ -29,8 +29,8 @@ class Prepared:
 
     number: int
     batch: "Batch"
-    rows: "dict[str, BatchRows]" = field(default_factory=dict)
-    warm: "dict[str, WarmRows]" = field(default_factory=dict)
+    rows: "dict[str, PinnedRows]" = field(default_factory=dict)
+    warm: "dict[str, Pins]" = field(default_factory=dict)
     is_placed: bool = False
     arrival: "Arrival | None" = None
     is_given_back: bool = False

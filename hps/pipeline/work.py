@@ -1,6 +1,6 @@
 """What each stage before compute does with one batch, in whatever thread.
 
-Above it: stages.py. Below it: the reader, which only `read` touches, and `ParameterServer.pin` and
+Above it: stages.py. Below it: the reader, which only `read` touches, and `RowServer.pin` and
 `warm`.
 """
 
@@ -19,7 +19,7 @@ from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import RowServer
 
 
 class StageWork:
@@ -36,7 +36,7 @@ class StageWork:
     def __init__(
         self,
         batches: Iterable[Batch],
-        server: "ParameterServer",
+        server: "RowServer",
         clock: StageClock,
         accumulate: int,
         wants: bool = False,
@@ -52,7 +52,7 @@ class StageWork:
 
     @property
     def has_gpu_cache(self) -> bool:
-        return self._server.config.gpu is not None
+        return self._server.has_gpu_cache
 
     @property
     def pinning_stage(self) -> str:

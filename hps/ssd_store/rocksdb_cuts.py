@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hps import _C
+from hps.durable_file import sync, write_durably
 from hps.errors import CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
-from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest, sync, write_durably
+from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest
 
 DATABASE = "db"
 LIVE_PREFIX = "live-"

@@ -6,13 +6,13 @@ line with the CRC32C and the length of the JSON text that follows it.
 
 import errno
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from hps import _C
+from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
 from hps.ssd_store.schema import TableSchema
@@ -121,10 +121,7 @@ class RocksDbManifest:
             OSError: the old or the new one stands, whole.
         """
         body = json.dumps(asdict(self), separators=(",", ":")).encode()
-        new = path / f"{ROCKSDB_MANIFEST}.new"
-        write_durably(new, _head(body) + b"\n" + body)
-        new.replace(path / ROCKSDB_MANIFEST)
-        sync(path)
+        replace_durably(path / ROCKSDB_MANIFEST, _head(body) + b"\n" + body)
 
     # Questions.
 
@@ -228,39 +225,3 @@ def _compare(stored: TableSchema, asked: TableSchema) -> None:
             raise _mismatch(subject, field, getattr(stored, field), getattr(asked, field))
     if (stored.initializer, stored.numbers) != (asked.initializer, asked.numbers):
         raise _mismatch(subject, "initializer", _initializer(stored), _initializer(asked))
-
-
-class SyncError(OSError):
-    """An fsync failed: nobody knows what the disk holds, and another one may lie."""
-
-
-def _fsync(descriptor: int, path: Path) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise SyncError(error.errno, f"{error.strerror} in fsync", str(path)) from error
-
-
-def sync(path: Path) -> None:
-    """fsync of a file or a folder.
-
-    Raises:
-        SyncError: it failed, and may not be tried again.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        _fsync(descriptor, path)
-    finally:
-        os.close(descriptor)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Writes a whole file and syncs it; its name is durable when its folder has been synced.
-
-    Raises:
-        SyncError: as sync.
-    """
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        _fsync(file.fileno(), path)

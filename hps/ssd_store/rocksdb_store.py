@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 
+from hps.durable_file import SyncError
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import rocksdb_cuts as cuts
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
@@ -29,7 +30,7 @@ from hps.ssd_store.rocksdb_database import (
     pieces,
     translated,
 )
-from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest, SyncError
+from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
 from hps.ssd_store.schema import TableSchema
 from hps.ssd_store.store import DEFAULT_SEGMENT_BYTES, OpenOptions

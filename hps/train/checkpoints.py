@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import CutServer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ModelCheckpoint:
         return "the newest" if self.name is None else repr(self.name)
 
 
-def newest_with_model(server: "ParameterServer") -> ModelCheckpoint | None:
+def newest_with_model(server: "CutServer") -> ModelCheckpoint | None:
     """The checkpoint to go on from, or None: one that holds a model and a reader's position.
 
     The current cut comes first: after `restore` it is older than others that are kept. Then the

@@ -1,10 +1,10 @@
 """How good a model is on a log it was not trained on: AUC, logloss, calibration.
 
-Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`.
+Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`, or servers.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,11 @@ from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
 from hps.metrics import BinaryMetrics
 from hps.parameter_server import open as open_store
-from hps.train.checkpoints import newest_with_model
+from hps.row_server import CutServer
+from hps.service.client_options import ClientConfig
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.servers import connect
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
 
@@ -77,21 +80,66 @@ def evaluate_store(
         raise ConfigError(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
-    recipe = stored_recipe(state)
     with open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu) as server:
-        model = recipe.build(server).to(server.device)
-        model.load_state_dict(state["model"])
-        tables = list(server.tables.values())
-        start = time.perf_counter()
-        metrics = evaluate_model(model, recipe.open_reader(data, tables, **changes))
-        seconds = time.perf_counter() - start
-        return {
-            "model": recipe.kind,
-            "checkpoint": name,
-            **metrics,
-            "seconds": seconds,
-            "examples_per_second": metrics["examples"] / seconds,
-            "rows": sum(server.num_rows(name) for name in server.tables),
-            "tiers": tiers_of(server.stats()),
-            "peak_rss_bytes": peak_rss_bytes(),
-        }
+        return _measure(server, ModelCheckpoint(name, state, {}), data, changes)
+
+
+def evaluate_remote(
+    data: Sequence[str | Path],
+    remote: ClientConfig,
+    checkpoint: str | int | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Measures a model on servers: their rows as they stand, the dense side of a checkpoint.
+
+    Rows that were trained since that checkpoint are newer than the dense side.
+
+    Args:
+        data: the log's files, of the format the model was trained on.
+        remote: the servers.
+        checkpoint: tag or id of the checkpoint; None takes the newest with a model.
+        changes: fields of `ReaderConfig` that differ from the training run's.
+
+    Returns:
+        As evaluate_store.
+
+    Raises:
+        ConfigError: no such checkpoint, or it holds no model of hps.
+        RemoteError: a shard does not answer.
+    """
+    with connect(remote) as server:
+        if checkpoint is None:
+            found = newest_with_model(server)
+        else:
+            found = ModelCheckpoint(checkpoint, *server.checkpoint_state(checkpoint))
+        if found is None or found.model is None:
+            raise ConfigError(
+                f"service {','.join(remote.addresses)}: there is no checkpoint with a model; "
+                "`hps train` writes one that has it"
+            )
+        return _measure(server, found, data, changes)
+
+
+def _measure(
+    server: CutServer,
+    found: ModelCheckpoint,
+    data: Sequence[str | Path],
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
+    recipe = stored_recipe(found.model)
+    model = recipe.build(server).to(server.device)
+    model.load_state_dict(found.model["model"])
+    tables = list(server.tables.values())
+    start = time.perf_counter()
+    metrics = evaluate_model(model, recipe.open_reader(data, tables, **changes))
+    seconds = time.perf_counter() - start
+    return {
+        "model": recipe.kind,
+        "checkpoint": found.name,
+        **metrics,
+        "seconds": seconds,
+        "examples_per_second": metrics["examples"] / seconds,
+        "rows": sum(server.num_rows(name) for name in server.tables),
+        "tiers": tiers_of(server.stats()),
+        "peak_rss_bytes": peak_rss_bytes(),
+    }

@@ -22,6 +22,7 @@ from hps.models import MODELS
 from hps.optimizers import OPTIMIZERS
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
+from hps.service.client_options import ClientConfig
 from hps.train.depth import AUTO
 
 TABLE = "features"
@@ -38,7 +39,8 @@ class TrainOptions:
 
     Args:
         data: the log's files, in order; patterns too.
-        store: directory of the store.
+        store: directory of the store; None with `remote`.
+        remote: the servers that hold the rows, instead of a store of this process.
         format: of the log; see `hps.reader`.
         model: a name in `hps.models.MODELS`.
         dim: width of an embedding; models with a first-order term add a column to the table.
@@ -86,7 +88,8 @@ class TrainOptions:
     """
 
     data: Sequence[str | Path]
-    store: str | Path
+    store: str | Path | None = None
+    remote: ClientConfig | None = None
     format: str = "criteo"
     model: str = "deepfm"
     dim: int = 16
@@ -127,6 +130,10 @@ class TrainOptions:
     digest: bool = True
 
     def __post_init__(self) -> None:
+        if (self.store is None) == (self.remote is None):
+            raise ConfigError("rows lie in a store or on servers; give store or remote (--server)")
+        if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
+            raise ConfigError("gpu and engine are the servers' own; leave them out with remote")
         for field, choices in (
             ("model", tuple(MODELS)),
             ("optimizer", tuple(OPTIMIZERS)),
@@ -173,22 +180,38 @@ class TrainOptions:
         """Learning rate of the dense part in a new run."""
         return _DENSE_LEARNING_RATE if self.dense_lr is None else self.dense_lr
 
-    def server_config(self) -> Config:
-        """The store and its one table."""
+    def table(self) -> TableConfig:
+        """The one table."""
         columns = self.dim + (1 if MODELS[self.model].has_first_order else 0)
-        table = TableConfig(
+        return TableConfig(
             name=TABLE,
             dim=columns,
             optimizer=OPTIMIZERS[self.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=self.shared_vocabulary,
         )
+
+    @property
+    def where(self) -> str:
+        """Where the rows lie, in words."""
+        if self.remote is not None:
+            return f"service {','.join(self.remote.addresses)}"
+        return f"store {str(self.store)!r}"
+
+    def server_config(self) -> Config:
+        """The store and its one table.
+
+        Raises:
+            ConfigError: the rows lie on servers.
+        """
+        if self.store is None:
+            raise ConfigError(f"{self.where} has a configuration of its own")
         gpu = None
         if self.gpu is not None:
             gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")
         return Config(
             path=self.store,
-            tables=[table],
+            tables=[self.table()],
             dram=DramCacheConfig(bytes=self.dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=self.engine),

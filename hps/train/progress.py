@@ -13,7 +13,7 @@ from hps.metrics import BinaryMetrics
 from hps.train.report import hit_rates
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import CutServer
     from hps.train.trainer import Totals
 
 
@@ -45,7 +45,7 @@ class Progress:
         totals: "Totals",
         logits: torch.Tensor,
         labels: torch.Tensor,
-        server: "ParameterServer",
+        server: "CutServer",
     ) -> None:
         """Counts a batch, and writes the line if it is due."""
         if not self._seconds:

@@ -17,7 +17,7 @@ from hps.reader.open import open_reader
 from hps.reader.reader import Reader
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import RowServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ModelRecipe:
             raise ConfigError(f"model kind {recipe.kind!r} must be one of {tuple(MODELS)}")
         return recipe
 
-    def build(self, server: "ParameterServer") -> ClickModel:
+    def build(self, server: "RowServer") -> ClickModel:
         """A new model, its dense weights drawn from torch's global generator."""
         counts = {table: len(names) for table, names in self.features.items()}
         return MODELS[self.kind](server, counts, self.num_dense, self.hidden, self.dropout)

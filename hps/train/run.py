@@ -1,6 +1,6 @@
 """The training run: open the store, take up a checkpoint if asked to, loop, measure, report.
 
-Above it: `hps train`. Below it: `hps.ParameterServer`, `hps.Pipeline`, a reader, `Trainer`.
+Above it: `hps train`. Below it: a server of rows (servers.py), `hps.Pipeline`, a reader, `Trainer`.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ import torch
 
 from hps.config import Config, num_cores
 from hps.errors import ConfigError
-from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
+from hps.row_server import CutServer
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.depth import DepthChooser
@@ -27,6 +27,7 @@ from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.recipe import ModelRecipe
 from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.servers import open_server
 from hps.train.trainer import Trainer, stored_recipe
 
 if TYPE_CHECKING:
@@ -51,23 +52,24 @@ def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, 
     """
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
-    config = options.server_config()
+    tables = [options.table()]
     # All that can be wrong with flags and files shows before the store is made: the first run fixes
     # its dim, optimizer and seed.
-    reader = open_reader(options.data, tables=config.tables, config=options.reader_config())
+    reader = open_reader(options.data, tables=tables, config=options.reader_config())
     if options.test:
         find_files(options.test)
     if not options.resume:
         _ = reader.schema
-    _check_tables(config, options)
+    if options.remote is None:
+        _check_tables(options.server_config(), options)
     with (
         nullcontext() if options.trace is None else Trace(options.trace) as trace,
-        ParameterServer(config) as server,
+        open_server(options) as server,
     ):
         run = TrainingRun(server, options, reader, progress or Progress(0))
         figures = run.train(trace)
         if options.test:
-            test_reader = run.trainer.recipe.open_reader(options.test, config.tables)
+            test_reader = run.trainer.recipe.open_reader(options.test, tables)
             test = evaluate_model(run.trainer.model, test_reader)
             figures["test_auc"] = test["auc"]
             figures["test_logloss"] = test["logloss"]
@@ -112,7 +114,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        server: ParameterServer,
+        server: CutServer,
         options: TrainOptions,
         reader: "Reader",
         progress: Progress,
@@ -181,18 +183,18 @@ class TrainingRun:
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
         found = newest_with_model(self._server)
-        path = str(self._options.store)
+        where = self._options.where
         if not self._options.resume:
             if found is not None:
                 raise ConfigError(
-                    f"store {path!r} holds a trained model (checkpoint {found}); continue it with "
-                    "--resume, or give another --store"
+                    f"{where} holds a trained model (checkpoint {found}); continue it with "
+                    "--resume, or give another one"
                 )
             return None
         if found is None:
             if any(self._server.num_rows(name) for name in self._server.tables):
                 raise ConfigError(
-                    f"store {path!r} holds rows, but no checkpoint with a model and a position to "
+                    f"{where} holds rows, but no checkpoint with a model and a position to "
                     "resume from; leave --resume out to train on top of its rows"
                 )
             return None

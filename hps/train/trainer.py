@@ -20,7 +20,7 @@ from hps.train.recipe import ModelRecipe
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.parameter_server import ParameterServer
+    from hps.row_server import RowServer
 
 FORMAT_VERSION = 2
 # What a cosine schedule leaves of a learning rate: FTRL divides by it, so never nothing.
@@ -87,13 +87,13 @@ class Trainer:
     """Trains a model batch by batch; `state()` and `load_state()` take it to another process.
 
     Args:
-        server: an open `hps.ParameterServer`.
+        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
         recipe: the model to make; its dense weights and dropout follow from `options.seed`.
         options: learning rates, scheduler, precision.
     """
 
     def __init__(
-        self, server: "ParameterServer", recipe: ModelRecipe, options: TrainOptions
+        self, server: "RowServer", recipe: ModelRecipe, options: TrainOptions
     ) -> None:
         torch.manual_seed(options.seed)
         self.recipe = recipe

@@ -1,0 +1,112 @@
+// hps._C.ShardPlan: numpy arrays in, verbs of csrc/sharding out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/cache_options.h"
+#include "bindings/translate.h"
+#include "sharding/shard_plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hps {
+namespace {
+
+using Floats = Matrix<const float>;
+
+std::unique_ptr<ShardPlan> MakePlan(const std::vector<uint32_t>& owners,
+                                    const std::string& instruction_set) {
+  std::unique_ptr<ShardPlan> plan;
+  ThrowIfError(ShardPlan::Open(owners, instruction_set, &plan));
+  return plan;
+}
+
+void CheckRows(const Floats& rows, int64_t count) {
+  CheckShape(rows.shape(0) == static_cast<size_t>(count) && rows.shape(1) > 0,
+             "a float32 array [count, dim] is needed");
+}
+
+int64_t SumGradients(ShardPlan& plan, const Floats& gradients) {
+  CheckRows(gradients, plan.num_occurrences());
+  nb::gil_scoped_release unlocked;
+  return plan.SumGradients(gradients.data(), static_cast<int32_t>(gradients.shape(1)));
+}
+
+void Scatter(ShardPlan& plan, const std::vector<Floats>& parts, const Matrix<float>& out) {
+  CheckShape(static_cast<int>(parts.size()) == plan.num_shards(), "rows of each shard are needed");
+  std::vector<const float*> rows;
+  for (size_t shard = 0; shard < parts.size(); ++shard) {
+    const int64_t count = plan.starts()[shard + 1] - plan.starts()[shard];
+    CheckRows(parts[shard], count);
+    CheckShape(parts[shard].shape(1) == out.shape(1), "rows and out differ in dim");
+    rows.push_back(parts[shard].data());
+  }
+  CheckShape(out.shape(0) == static_cast<size_t>(plan.num_occurrences()),
+             "out [occurrences of the plan, dim] is needed");
+  nb::gil_scoped_release unlocked;
+  plan.Scatter(rows, static_cast<int32_t>(out.shape(1)), out.data());
+}
+
+// Of every key its virtual shard.
+auto VirtualShards(const Keys& keys, uint64_t num_virtual) {
+  CheckShape(num_virtual > 0, "num_virtual must be above 0");
+  NewVector<uint32_t> shards(keys.size());
+  {
+    nb::gil_scoped_release unlocked;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      shards.data[i] = static_cast<uint32_t>(ShardPlan::VirtualShard(keys.data()[i], num_virtual));
+    }
+  }
+  return shards.Give();
+}
+
+}  // namespace
+
+void BindShardPlan(nb::module_& module) {
+  nb::class_<ShardPlan>(module, "ShardPlan")
+      .def(nb::new_(&MakePlan), "owners"_a, "instruction_set"_a = "auto")
+      .def(
+          "build",
+          [](ShardPlan& plan, Keys keys) {
+            nb::gil_scoped_release unlocked;
+            plan.Build(keys.data(), static_cast<int64_t>(keys.size()));
+          },
+          "keys"_a.noconvert())
+      .def(
+          "matches",
+          [](const ShardPlan& plan, Keys keys) {
+            return plan.Matches(keys.data(), static_cast<int64_t>(keys.size()));
+          },
+          "keys"_a.noconvert())
+      .def_prop_ro("num_occurrences", &ShardPlan::num_occurrences)
+      .def_prop_ro("num_unique", &ShardPlan::num_unique)
+      .def_prop_ro("num_shards", &ShardPlan::num_shards)
+      .def_prop_ro("starts", [](const ShardPlan& plan) { return plan.starts(); })
+      .def_prop_ro("unique_keys",
+                   [](nb::handle_t<ShardPlan> handle) {
+                     const auto& plan = nb::cast<const ShardPlan&>(handle);
+                     return View(plan.unique_keys(), {static_cast<size_t>(plan.num_unique())},
+                                 handle);
+                   })
+      .def("sum_gradients", &SumGradients, "grads"_a.noconvert())
+      .def(
+          "sums",
+          [](nb::handle_t<ShardPlan> handle, size_t dim) {
+            const auto& plan = nb::cast<const ShardPlan&>(handle);
+            CheckShape(plan.sums() != nullptr, "sum_gradients comes first");
+            return View(plan.sums(), {static_cast<size_t>(plan.num_unique()), dim}, handle);
+          },
+          "dim"_a)
+      .def("scatter", &Scatter, "parts"_a, "out"_a.noconvert());
+  module.def("virtual_shards", &VirtualShards, "keys"_a.noconvert(), "num_virtual"_a);
+}
+
+}  // namespace hps

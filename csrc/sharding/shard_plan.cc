@@ -1,0 +1,150 @@
+// Grouping by server around the core's own loops, on one worker, which numbers keys in order of
+// first occurrence.
+#include "sharding/shard_plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "common/hash.h"
+#include "dram_cache/choose_loops.h"
+
+namespace hps {
+namespace {
+
+constexpr int64_t kOnePart = 1;  // so that one worker owns all keys
+
+CacheView ViewOf(int32_t dim) {
+  CacheView view = {};
+  view.dim = dim;
+  return view;
+}
+
+}  // namespace
+
+ShardPlan::ShardPlan(std::vector<uint32_t> owners, const BatchLoops* loops)
+    : owners_(std::move(owners)), loops_(loops) {
+  const uint32_t last = *std::max_element(owners_.begin(), owners_.end());
+  starts_.resize(static_cast<size_t>(last) + 2);
+}
+
+Status ShardPlan::Open(std::vector<uint32_t> owners, const std::string& instruction_set,
+                       std::unique_ptr<ShardPlan>* plan) {
+  const size_t count = owners.size();
+  if (count == 0 || (count & (count - 1)) != 0) {
+    return Status(StatusCode::kConfig, "the number of virtual shards, " + std::to_string(count) +
+                                           ", must be a power of two");
+  }
+  const BatchLoops* loops = ChooseLoops(instruction_set);
+  if (loops == nullptr) {
+    return Status(StatusCode::kConfig, "instruction set '" + instruction_set +
+                                           "' is unknown or this processor lacks it; use 'auto'");
+  }
+  plan->reset(new ShardPlan(std::move(owners), loops));
+  return Status::Ok();
+}
+
+uint64_t ShardPlan::VirtualShard(uint64_t key, uint64_t num_virtual) {
+  return Xxh64(&key, sizeof(key), 0) % num_virtual;
+}
+
+void ShardPlan::Build(const uint64_t* keys, int64_t count) {
+  sums_ = nullptr;
+  plan_.Build(keys, count, kOnePart, 0, &pool_,
+              [&](WorkerBatch* batch) { return loops_->deduplicate(batch, keys, count); });
+  Group(*Batch());
+}
+
+bool ShardPlan::Matches(const uint64_t* keys, int64_t count) const {
+  return plan_.Matches(keys, count);
+}
+
+WorkerBatch* ShardPlan::Batch() {
+  WorkerBatch* found = nullptr;
+  plan_.ForWorkersInTurn([&](WorkerBatch* batch) { found = batch; });
+  return found;
+}
+
+void ShardPlan::Group(const WorkerBatch& batch) {
+  const int64_t count = batch.num_unique;
+  std::fill(starts_.begin(), starts_.end(), 0);
+  unique_keys_ = batch.keys;
+  is_in_order_ = true;
+  if (num_shards() == 1) {
+    starts_[1] = count;
+    return;
+  }
+  uint32_t* shards = shards_.Reserve(count);
+  const uint64_t mask = owners_.size() - 1;
+  for (int64_t id = 0; id < count; ++id) {
+    const uint32_t shard = owners_[Xxh64(batch.keys + id, sizeof(uint64_t), 0) & mask];
+    shards[id] = shard;
+    ++starts_[shard + 1];
+  }
+  for (size_t shard = 1; shard < starts_.size(); ++shard) starts_[shard] += starts_[shard - 1];
+  if (OnlyShard() >= 0) return;
+  is_in_order_ = false;
+  uint32_t* ids = ids_.Reserve(count);
+  uint64_t* keys = keys_.Reserve(count);
+  std::vector<int64_t> next(starts_.begin(), starts_.end() - 1);
+  for (int64_t id = 0; id < count; ++id) {
+    const int64_t place = next[shards[id]]++;
+    ids[place] = static_cast<uint32_t>(id);
+    keys[place] = batch.keys[id];
+  }
+  unique_keys_ = keys;
+}
+
+int ShardPlan::OnlyShard() const {
+  for (int shard = 0; shard < num_shards(); ++shard) {
+    const int64_t size = starts_[shard + 1] - starts_[shard];
+    if (size > 0) return size == starts_.back() ? shard : -1;
+  }
+  return 0;
+}
+
+int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim) {
+  plan_.PrepareSums(dim);
+  WorkerBatch* batch = Batch();
+  const DefaultFloatMode mode;
+  const int64_t bad = loops_->sum_gradients(ViewOf(dim), batch, gradients);
+  sums_ = batch->values;
+  if (is_in_order_) return bad;
+  const auto width = static_cast<size_t>(dim);
+  float* grouped = grouped_.Reserve(num_unique() * dim);
+  for (int64_t place = 0; place < num_unique(); ++place) {
+    std::memcpy(grouped + place * dim, batch->values + int64_t{ids_.data()[place]} * dim,
+                width * sizeof(float));
+  }
+  sums_ = grouped;
+  if (bad < 0) return -1;
+  const uint32_t* ids = ids_.data();
+  return std::find(ids, ids + num_unique(), static_cast<uint32_t>(bad)) - ids;
+}
+
+void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, float* out) {
+  HPS_CHECK(static_cast<int>(parts.size()) == num_shards());
+  sums_ = nullptr;
+  if (num_occurrences() == 0) return;
+  const DefaultFloatMode mode;
+  WorkerBatch* batch = Batch();
+  if (is_in_order_) {
+    // The loop only reads the values, so they may stay where they came in.
+    WorkerBatch where = *batch;
+    where.values = const_cast<float*>(parts[static_cast<size_t>(OnlyShard())]);
+    loops_->expand(where, dim, num_occurrences(), out);
+    return;
+  }
+  plan_.PrepareValues(dim);
+  const auto width = static_cast<size_t>(dim) * sizeof(float);
+  for (int shard = 0; shard < num_shards(); ++shard) {
+    const float* rows = parts[static_cast<size_t>(shard)];
+    for (int64_t place = starts_[shard]; place < starts_[shard + 1]; ++place, rows += dim) {
+      std::memcpy(batch->values + int64_t{ids_.data()[place]} * dim, rows, width);
+    }
+  }
+  loops_->expand(*batch, dim, num_occurrences(), out);
+}
+
+}  // namespace hps

@@ -1,0 +1,4 @@
+"""The service: one process over one store, whose clients' mutations are applied exactly once each.
+
+Above it: `hps serve`, RemoteParameterServer. Below it: parameter_server.py, update_log/.
+"""

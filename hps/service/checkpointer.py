@@ -1,0 +1,62 @@
+"""Checkpointer: a thread that takes a checkpoint when the log has grown long.
+
+Above it: shard.py. Below it: nothing. Until a checkpoint holds them, the log's records are needed:
+without this thread a server's disk would fill, and its next opening would take longer and longer.
+"""
+
+import threading
+from collections.abc import Callable
+
+from hps.errors import HpsError
+
+_FIRST_PAUSE = 1.0  # seconds after a failure, doubled by each that follows
+_LONGEST_PAUSE = 60.0
+
+
+class Checkpointer:
+    """Calls `take` while `is_due`, in a thread of its own.
+
+    Args:
+        is_due: asked after each `look`.
+        take: may raise an HpsError; it is called again after a pause.
+    """
+
+    def __init__(self, is_due: Callable[[], bool], take: Callable[[], object]) -> None:
+        self._is_due = is_due
+        self._take = take
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self.taken = 0
+        self.failures = 0
+        self.last_error = ""
+        self._thread = threading.Thread(target=self._run, name="hps-checkpointer", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """The log has grown; cheap."""
+        if not self._wake.is_set() and self._is_due():
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Waits for a checkpoint that is being taken; then takes none."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            self._wake.wait()
+            if self._stop.is_set():
+                return
+            try:
+                if self._is_due():
+                    self._take()
+                    self.taken += 1
+                self._wake.clear()
+                pause = _FIRST_PAUSE
+            except HpsError as error:
+                self.failures += 1
+                self.last_error = str(error)
+                self._stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,0 +1,210 @@
+"""Shards: a client's connections to all shards of one service, and what the shards say of
+themselves.
+
+Above it: client_cuts.py, client.py. Below it: client_rounds.py, client_session.py, one transport a
+shard.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from hps.arrays import HOST
+from hps.config import TableConfig
+from hps.errors import ConfigError, RemoteError
+from hps.service.client_options import ClientConfig
+from hps.service.client_rounds import Request, ask, shards_open
+from hps.service.client_session import Session
+from hps.service.client_transport import GrpcTransport, Transport
+from hps.service.client_window import DURABLE, LOGGED
+from hps.service.table_messages import from_message
+from hps.sharding import ShardMap
+from hps.v1 import parameter_server_pb2 as pb
+
+SLOW = 10.0  # calls that go over whole tables may take so many deadlines
+_QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
+
+
+class Shards:
+    """The shards of a service.
+
+    Args:
+        config: where they are, and who this client is.
+        connect: makes the transport to an address.
+
+    Raises:
+        ConfigError: the shards are not those of one service in the order of their indices.
+        RemoteError: one does not answer within the deadline.
+    """
+
+    device = HOST
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        connect: Callable[[str, ClientConfig], Transport] = GrpcTransport,
+    ) -> None:
+        self.config = config
+        self.shard_map = ShardMap(len(config.addresses))
+        self.tables: dict[str, TableConfig] = {}
+        self.learning_rates: dict[str, float] = {}
+        # Of the training loop: kept here, read and written by hps.gradients.
+        self.pending_gradients: Any = None
+        self._mixed_histories = ""  # why the shards cannot be used until they are restored
+        self._is_open = True
+        self._sessions: list[Session] = []
+        try:
+            for index, address in enumerate(config.addresses):
+                shard = pb.ShardMap(
+                    index=index,
+                    count=self.shard_map.count,
+                    num_virtual=self.shard_map.num_virtual,
+                    hash=self.shard_map.hash,
+                )
+                self._sessions.append(
+                    Session(
+                        shard,
+                        connect(address, config),
+                        str(config.client_id),
+                        int(config.window),
+                        config.deadline,
+                    )
+                )
+            self._describe()
+        except BaseException:
+            self._close_transports()
+            raise
+
+    @property
+    def lineage(self) -> str:
+        """Names the history that the rows belong to; changes with each restore."""
+        return self._sessions[0].lineage
+
+    @property
+    def num_open_pipelines(self) -> int:
+        """Pipelines whose `with` block is entered."""
+        return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
+
+    def flush(self, durable: bool = False) -> None:
+        """Waits until this client's changes are in the shards' logs, or on their disks.
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline, or a restart has lost changes.
+        """
+        self._check_usable("flush")
+        until = self._until()
+        level = DURABLE if durable else LOGGED
+        waiting = [session for session in self._sessions if session.window.incarnation]
+        request = pb.FlushRequest(ack=pb.Ack.ValueType(level)).SerializeToString()
+        while waiting:
+            # First what the shard lacks, then the flush, then what it says it has.
+            for session in waiting:
+                session.break_off()
+            ask([Request(s, "Flush", request, is_slow=True) for s in waiting], until, "flush")
+            waiting = [s for s in waiting if s.safe_up_to(level, until) < s.window.last]
+            if waiting and time.monotonic() > until:
+                raise shards_open("flush", (), waiting, "what is open is kept")
+
+    def close(self) -> None:
+        """Waits for what is on its way, then lets go; nothing to do the second time.
+
+        Raises:
+            RemoteError: changes are still open after the deadline; they are lost with this client.
+        """
+        if not self._is_open:
+            return
+        try:
+            if any(session.window.changes for session in self._sessions):
+                self.flush()
+        finally:
+            self._close_transports()
+
+    def _close_transports(self) -> None:
+        self._is_open = False
+        for session in self._sessions:
+            session.transport.close()
+
+    def _until(self) -> float:
+        """The moment at which a call that begins now must have ended."""
+        return time.monotonic() + self.config.deadline
+
+    def _check_usable(self, verb: str) -> None:
+        if not self._is_open:
+            raise RemoteError(f"{verb}: this client is closed; make a new RemoteParameterServer")
+        if self._mixed_histories:
+            raise RemoteError(f"{verb}: {self._mixed_histories}")
+
+    def _describe(self) -> None:
+        """Takes in what the shards are, and checks that they are one service."""
+        replies = self._ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
+        for session, reply in zip(self._sessions, replies, strict=True):
+            self._check_map(session, reply.shard_map)
+            session.lineage = reply.lineage
+        lineages = {str(session): session.lineage for session in self._sessions}
+        self._mixed_histories = ""
+        if len(set(lineages.values())) > 1:
+            self._mixed_histories = (
+                f"the shards are at different cuts, with histories {lineages}: a restore has not "
+                "reached all of them, or they are not of one service; restore() a checkpoint again"
+            )
+        tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
+        self.tables = {
+            name: table
+            for name, table in tables[0].items()
+            if all(name in of_shard for of_shard in tables)
+        }
+        for session, of_shard in zip(self._sessions, tables, strict=True):
+            for name in self.tables:
+                if of_shard[name] != self.tables[name]:
+                    raise ConfigError(
+                        f"table {name!r} is {of_shard[name]} on shard {session}, but "
+                        f"{self.tables[name]} on shard {self._sessions[0]}"
+                    )
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
+        limits = [reply.limits for reply in replies]
+        self._max_keys = min(limit.max_keys or 2**31 for limit in limits)
+        self._max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
+
+    def _check_map(self, session: Session, told: pb.ShardMap) -> None:
+        expected = self.shard_map
+        if (told.index, told.count) != (session.index, expected.count):
+            raise ConfigError(
+                f"{session.transport.address} is shard {told.index} of {told.count}, not "
+                f"{session.index} of {expected.count}; give the addresses of all shards in the "
+                "order of their indices"
+            )
+        if (told.num_virtual, told.hash) != (expected.num_virtual, expected.hash):
+            raise ConfigError(
+                f"shard {session} divides keys by {told.hash!r} over {told.num_virtual} virtual "
+                f"shards, this client by {expected.hash!r} over {expected.num_virtual}; use one "
+                "version of hps"
+            )
+
+    def _ask_all(
+        self,
+        method: str,
+        request: Message,
+        reply: type[Any],
+        sessions: Iterable[Session] | None = None,
+    ) -> list[Any]:
+        """One small call to each shard, or to some; their replies."""
+        chosen = self._sessions if sessions is None else list(sessions)
+        return self._ask_each(method, [request] * len(chosen), reply, chosen)
+
+    def _ask_each(
+        self,
+        method: str,
+        requests: Sequence[Message],
+        reply: type[Any],
+        sessions: Sequence[Session] | None = None,
+    ) -> list[Any]:
+        is_slow = method not in _QUICK
+        until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
+        calls = [
+            Request(session, method, request.SerializeToString(), is_slow)
+            for session, request in zip(sessions or self._sessions, requests, strict=True)
+        ]
+        replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]
+        return replies

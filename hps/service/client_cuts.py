@@ -1,0 +1,274 @@
+"""RemoteCuts: the verbs of RemoteParameterServer that take, list and go back to cuts over all shards.
+
+Above it: client.py, which is one. Below it: client_base.py, hps.checkpoint (the dense side).
+
+A cut has a name of its own. Shards 1, 2 ... take their parts first, tagged `cut-NAME`; shard 0
+comes last, with the dense side and the cut's name and marks: that makes the cut, all at once. What
+a death before it leaves behind is deleted by a later checkpoint.
+"""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from hps import checkpoint as cut
+from hps.errors import ConfigError, HpsError
+from hps.service.client_base import Shards
+from hps.service.client_session import Session
+from hps.v1 import parameter_server_pb2 as pb
+
+_PART = re.compile(r"cut-([0-9a-f]{32})")
+_KEEP_LAST = 2  # cuts without a tag
+_LEFTOVER_SECONDS = 600.0  # a part that no cut names may be of one that is being taken
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A checkpoint of shard 0, and its parts on the others.
+
+    Args:
+        info: what shard 0 says.
+        name: of the cut; empty: a checkpoint that the shard took by itself.
+        parts: on each further shard.
+    """
+
+    info: pb.CheckpointInfo
+    name: str
+    parts: list[pb.CheckpointInfo]
+
+    @property
+    def tag(self) -> str | None:
+        return None if not self.info.tag or _PART.fullmatch(self.info.tag) else self.info.tag
+
+    def described(self) -> dict[str, Any]:
+        """As ParameterServer.checkpoints() lists it."""
+        return {
+            "tag": self.tag,
+            "id": self.info.id,
+            "rows": sum(info.rows for info in (self.info, *self.parts)),
+            "bytes": sum(info.bytes for info in (self.info, *self.parts)),
+            "created": self.info.created,
+        }
+
+
+class RemoteCuts(Shards):
+    """Checkpoint, restore and what goes with them."""
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Makes everything durable in one cut over all shards: rows, model, reader position.
+
+        Changes of this client that come before are in it, those after are not; other clients must
+        hold still meanwhile, or each shard has its own idea of theirs.
+
+        Args:
+            tag: its name; it replaces an older one of that name. None: the newest two are kept.
+            model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
+            reader: the position of a reader, as its state_dict() gives it; JSON.
+
+        Returns:
+            {"tag", "rows_written", "bytes", "seconds", "marks"}: of each shard this client's
+            incarnation and the last change that the cut holds; None on a shard it never changed.
+
+        Raises:
+            ConfigError: a bad tag, or a model or reader that could not be read back.
+            RemoteError: a shard did not answer; the cut before it stays the newest.
+        """
+        if tag is not None:
+            cut.check_tag(tag)
+        dense = pb.CheckpointRequest()
+        if model is not None:
+            dense.model = cut.encode_model(model)
+        if reader is not None:
+            dense.reader = cut.encode_json(dict(reader), "reader")
+        started = time.perf_counter()
+        self.flush()
+        before = {found.name for found in self._cuts(self._listed())}
+        name = uuid4().hex
+        dense.tag = tag or f"cut-{name}"
+        part = pb.CheckpointRequest(tag=f"cut-{name}", group=name)
+        replies = self._ask_all("Checkpoint", part, pb.CheckpointReply, self._sessions[1:])
+        marks = [self._mark_in(reply) for reply in replies]
+        dense.group = json.dumps({"cut": name, "marks": marks}, sort_keys=True)
+        first = self._ask_all("Checkpoint", dense, pb.CheckpointReply, self._sessions[:1])
+        self._tidy(name, before)
+        replies = [*first, *replies]
+        return {
+            "tag": tag,
+            "rows_written": sum(reply.rows_written for reply in replies),
+            "bytes": sum(reply.bytes_written for reply in replies),
+            "seconds": time.perf_counter() - started,
+            "marks": [self._mark_in(first[0]), *marks],
+        }
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """Goes back to a cut, on all shards or none.
+
+        All clients' sessions end: those of others are refused from then on, this one goes on.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+
+        Returns:
+            (model, reader) as they were given to checkpoint(), each None if it was not.
+
+        Raises:
+            ConfigError: no such cut, or a shard lacks its part (no shard went back); a pipeline is
+                open.
+            CorruptionError: the checkpoint is damaged; no shard went back.
+            RemoteError: a shard did not answer. If others went back already, no client can use the
+                shards until restore() has been called again.
+        """
+        if self.num_open_pipelines:
+            raise ConfigError(
+                f"restore: {self.num_open_pipelines} open pipeline(s); leave the pipeline's `with` "
+                "block first"
+            )
+        found = self._find(tag)
+        state = self._state_of(found)
+        lineage = uuid4().hex[:16]
+        requests = [
+            pb.RestoreRequest(tag=str(info.id), group=info.group, lineage=lineage, prepare=True)
+            for info in (found.info, *found.parts)
+        ]
+        self._ask_each("Restore", requests, pb.RestoreReply)
+        for request in requests:
+            request.prepare = False
+        try:
+            self._ask_each("Restore", requests, pb.RestoreReply)
+        except HpsError as error:
+            error.add_note("shards may be at different cuts now: call restore() again")
+            raise
+        for session in self._sessions:
+            session.restart(lineage)
+        self._describe()
+        return state
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a cut, without going back to it.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+
+        Raises:
+            ConfigError: no such cut. CorruptionError: the checkpoint is damaged.
+        """
+        if tag is None and not self._cuts(self._listed()):
+            return None, None
+        return self._state_of(self._find(tag))
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
+
+        Checkpoints that the shards take by themselves are no cuts where there are several.
+        """
+        return [found.described() for found in self._cuts(self._listed())]
+
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
+        """Lets go of a cut, named by its tag or its id.
+
+        Returns:
+            The living readers of it, in words; its files stay until they close.
+
+        Raises:
+            ConfigError: no such cut, or None.
+        """
+        if tag is None:
+            raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
+        return self._delete(self._find(tag))
+
+    def _mark_in(self, reply: pb.CheckpointReply) -> list[int] | None:
+        mark = reply.sessions.get(str(self.config.client_id))
+        return None if mark is None else [mark.incarnation, mark.sequence]
+
+    def _listed(self) -> list[list[pb.CheckpointInfo]]:
+        """The checkpoints of each shard."""
+        request = pb.ListCheckpointsRequest()
+        replies = self._ask_all("ListCheckpoints", request, pb.ListCheckpointsReply)
+        return [list(reply.checkpoints) for reply in replies]
+
+    def _cuts(self, listed: Sequence[Sequence[pb.CheckpointInfo]]) -> list[_Cut]:
+        """The whole cuts among checkpoints, oldest first."""
+        parts = [{info.group: info for info in infos if info.group} for infos in listed[1:]]
+        found = []
+        for info in listed[0]:
+            name = _name_of(info.group)
+            held = [of_shard[name] for of_shard in parts if name and name in of_shard]
+            if len(held) == len(parts):
+                found.append(_Cut(info, name, held))
+        return found
+
+    def _find(self, tag: str | int | None) -> _Cut:
+        cuts = self._cuts(self._listed())
+        if tag is None and cuts:
+            return cuts[-1]
+        for found in cuts:
+            if tag is not None and tag in (found.info.tag, found.info.id):
+                return found
+        known = [found.tag or found.info.id for found in cuts]
+        raise ConfigError(
+            f"there is no checkpoint {tag!r} that all {len(self._sessions)} shard(s) hold; they "
+            f"have {known}"
+        )
+
+    def _state_of(self, found: _Cut) -> tuple[Any, Any]:
+        request = pb.CheckpointStateRequest(tag=str(found.info.id))
+        replies = self._ask_all(
+            "CheckpointState", request, pb.CheckpointStateReply, self._sessions[:1]
+        )
+        blobs = {}
+        if replies[0].HasField("model"):
+            blobs[cut.MODEL] = replies[0].model
+        if replies[0].HasField("reader"):
+            blobs[cut.READER] = replies[0].reader
+        return cut.decode_model(blobs), cut.decode_json(blobs, cut.READER)
+
+    def _delete(self, found: _Cut) -> list[str]:
+        """On shard 0 first: without it the others' parts are no cut."""
+        readers: list[str] = []
+        for session, info in zip(self._sessions, (found.info, *found.parts), strict=True):
+            request = pb.DeleteCheckpointRequest(tag=str(info.id))
+            readers += self._delete_one(session, request)
+        return readers
+
+    def _delete_one(self, session: Session, request: pb.DeleteCheckpointRequest) -> list[str]:
+        try:
+            reply = self._ask_all(
+                "DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session]
+            )[0]
+        except ConfigError:  # the reply to an attempt that deleted it was lost
+            return []
+        return list(reply.readers)
+
+    def _tidy(self, name: str, before: set[str]) -> None:
+        """Deletes cuts without a tag but the newest, and parts that no cut names any more."""
+        listed = self._listed()
+        cuts = self._cuts(listed)
+        unnamed = [found for found in cuts if found.tag is None and found.name]
+        for found in unnamed[:-_KEEP_LAST]:
+            self._delete(found)
+        named = {_name_of(info.group) for info in listed[0]}
+        for session, infos in zip(self._sessions[1:], listed[1:], strict=True):
+            own = next((info.created for info in infos if info.group == name), 0.0)
+            for info in infos:
+                is_part = _PART.fullmatch(info.tag) is not None and info.group not in named
+                is_old = info.created < own - _LEFTOVER_SECONDS
+                if is_part and (info.group in before or is_old):
+                    self._delete_one(session, pb.DeleteCheckpointRequest(tag=str(info.id)))
+
+
+def _name_of(group: str) -> str:
+    """The name of the cut that shard 0's group describes; empty for anything else."""
+    try:
+        value = json.loads(group)
+    except ValueError:
+        return ""
+    return str(value.get("cut", "")) if isinstance(value, dict) else ""

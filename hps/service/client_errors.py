@@ -1,0 +1,105 @@
+"""What a failed call means for the client: try again, refused for good, or something is missing.
+
+Above it: the client's transport, session and rounds. Below it: hps.errors, the generated messages.
+"""
+
+from enum import Enum
+
+import grpc
+
+from hps.errors import (
+    CapacityError,
+    ConfigError,
+    CorruptionError,
+    HpsError,
+    NonFiniteError,
+    RemoteError,
+    StoreError,
+)
+from hps.v1.parameter_server_pb2 import ErrorDetail
+
+ERROR_METADATA = "hps-error-bin"
+_TYPES: dict[int, type[HpsError]] = {
+    ErrorDetail.CONFIG: ConfigError,
+    ErrorDetail.CAPACITY: CapacityError,
+    ErrorDetail.NON_FINITE: NonFiniteError,
+    ErrorDetail.CORRUPTION: CorruptionError,
+    ErrorDetail.STORE: StoreError,
+}
+# Refused before anything was done, also where a proxy and not the server says so.
+_REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.DATA_LOSS,
+)
+
+
+class Verdict(Enum):
+    """What is to become of the call."""
+
+    OPEN = "open"  # whether it was done is not known, or it may yet be: try again
+    REFUSED = "refused"  # not done, and would not be
+    GAP = "gap"  # predecessors are missing
+    FENCED = "fenced"  # the session has ended
+
+
+class Failure(Exception):
+    """A call that did not return a reply.
+
+    Args:
+        code: the gRPC status.
+        detail: the server's own words; None where it had none.
+        text: gRPC's words.
+    """
+
+    def __init__(self, code: grpc.StatusCode, detail: ErrorDetail | None, text: str = "") -> None:
+        self.code = code
+        self.detail = detail
+        said = detail.message if detail is not None else text
+        super().__init__(said or code.name)
+        self.verdict = _verdict(code, detail)
+
+    @classmethod
+    def of(cls, error: grpc.RpcError) -> "Failure":
+        """From what grpc raises."""
+        detail = None
+        for name, value in error.trailing_metadata() or ():
+            if name == ERROR_METADATA and isinstance(value, bytes):
+                detail = ErrorDetail.FromString(value)
+        return cls(error.code(), detail, error.details() or "")
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds before which a retry is not worth it; 0 where nobody has said."""
+        return 0.0 if self.detail is None else self.detail.retry_after_ms / 1000
+
+    def typed(self, address: str) -> HpsError:
+        """The error of hps.errors that it stands for."""
+        kind = ErrorDetail.OTHER if self.detail is None else self.detail.kind
+        error = _TYPES.get(kind, RemoteError)(f"shard {address}: {self.code.name}: {self}")
+        error.__cause__ = self
+        return error
+
+
+def _verdict(code: grpc.StatusCode, detail: ErrorDetail | None) -> Verdict:
+    if detail is None:
+        return Verdict.REFUSED if code in _REFUSALS else Verdict.OPEN
+    if detail.kind == ErrorDetail.GAP:
+        return Verdict.GAP
+    if detail.kind == ErrorDetail.FENCED:
+        return Verdict.FENCED
+    if detail.kind in (ErrorDetail.OVERLOADED, ErrorDetail.DRAINING, ErrorDetail.DEADLINE):
+        return Verdict.OPEN
+    # What the server could not do half way it may have applied: a store that failed for good, a
+    # fault of the program. A full disk shows before anything is done.
+    unclear = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+    if code in unclear:
+        return Verdict.OPEN
+    if detail.kind == ErrorDetail.STORE:
+        return Verdict.REFUSED
+    return Verdict.OPEN if detail.retry_after_ms else Verdict.REFUSED

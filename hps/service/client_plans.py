@@ -1,0 +1,142 @@
+"""PlanPool: native plans of keys by shard, used again; RemoteRows: a batch's keys, planned ahead.
+
+Above it: client.py; SparseEmbedding, RowOptimizer and Pipeline hold RemoteRows. Below it:
+`hps._C.ShardPlan`.
+"""
+
+import threading
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+
+from hps import _C
+from hps.arrays import as_keys, as_output, like
+from hps.errors import ConfigError
+from hps.row_layout import Floats, Keys
+
+_MOST_PLANS = 8  # that are kept for later
+
+
+class PlanPool:
+    """Plans that nobody uses now. Thread-safe.
+
+    Args:
+        owners: of each virtual shard the index of its server.
+    """
+
+    def __init__(self, owners: list[int]) -> None:
+        self._owners = owners
+        self._lock = threading.Lock()
+        self._free: deque[_C.ShardPlan] = deque()
+
+    def take(self, keys: Keys) -> _C.ShardPlan:
+        """A plan of these keys; the very one of an earlier call with them, if it is free."""
+        with self._lock:
+            plan = next((free for free in self._free if free.matches(keys)), None)
+            if plan is not None:
+                self._free.remove(plan)
+                return plan
+            plan = self._free.pop() if self._free else None
+        plan = plan or _C.ShardPlan(self._owners)
+        plan.build(keys)
+        return plan
+
+    def give(self, plan: _C.ShardPlan) -> None:
+        """Nobody uses it any more."""
+        with self._lock:
+            self._free.appendleft(plan)
+            if len(self._free) > _MOST_PLANS:
+                self._free.pop()
+
+
+class RowReader(Protocol):
+    """What RemoteRows asks of its server."""
+
+    def read_planned(self, table: str, plan: _C.ShardPlan, out: Floats) -> None:
+        """Rows of a plan's occurrences as they stand now, into out float32 [L, dim]."""
+
+    def new_rows(self, table: str, num_rows: int) -> Floats:
+        """A buffer float32 [num_rows, dim]."""
+
+
+class RemoteRows:
+    """The keys of one batch of one table, deduplicated and divided over the shards.
+
+    Made by `RemoteParameterServer.pin`, which may be long before the batch is handed out. The rows
+    are pulled when they are asked for, and so after every step before: no shard holds them.
+    """
+
+    has_pool = False
+    plan: _C.ShardPlan | None = None
+
+    def __init__(self, server: RowReader, pool: PlanPool, table: str, keys: Any) -> None:
+        self.server = server
+        self.table = table
+        self._pool = pool
+        self._model = keys
+        self._lock = threading.Lock()  # a pipeline that closes releases what a loop may use
+        array = as_keys(keys)
+        self.num_occurrences = len(array)
+        self.plan = pool.take(array)
+
+    @property
+    def is_released(self) -> bool:
+        """True when the plan is gone."""
+        return self.plan is None
+
+    def are_of(self, keys: Any) -> bool:
+        """True if these are the keys, byte for byte, in their order."""
+        return self.held_plan().matches(as_keys(keys))
+
+    def unique_keys(self) -> Keys:
+        """The distinct keys, uint64 [N], shard after shard; none after the release."""
+        plan = self.plan
+        return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
+
+    def gather(self, out: Any = None) -> Any:
+        """The rows as they stand now: float32 [L, D], a tensor if the keys were one.
+
+        Args:
+            out: float32 [L, D], contiguous, to write into; None takes a new buffer.
+
+        Raises:
+            ConfigError: the rows were released, or `out` does not fit.
+            RemoteError: a shard did not answer within the deadline.
+        """
+        plan = self.held_plan()
+        rows = self.server.new_rows(self.table, self.num_occurrences) if out is None else out
+        target = as_output(rows, self.num_occurrences, rows.shape[1])
+        with self._lock:
+            self.server.read_planned(self.table, plan, target)
+        return like(rows, self._model) if out is None else out
+
+    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Bags are pooled where rows lie in slots, and here none does: see `has_pool`.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("rows of a remote server have no pool(); gather() them")
+
+    def held_plan(self) -> _C.ShardPlan:
+        """The plan.
+
+        Raises:
+            ConfigError: the rows were released.
+        """
+        plan = self.plan
+        if plan is None:
+            raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+        return plan
+
+    def release(self) -> None:
+        """Gives the plan up; nothing to do the second time."""
+        with self._lock:
+            plan, self.plan = self.plan, None
+        if plan is not None:
+            self._pool.give(plan)
+
+    def __del__(self) -> None:
+        if self.plan is not None:
+            self.release()

@@ -1,0 +1,133 @@
+"""Gate: who may change a shard, one after the other; who may read it meanwhile; and for how long
+they wait.
+
+Above it: shard.py. Below it: nothing. Every wait ends at the caller's deadline.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from hps.errors import DeadlineError
+
+
+class Gate:
+    """One change at a time, in the order of asking; reads beside them, but for a closing.
+
+    >>> gate = Gate()
+    >>> with gate.change(monotonic() + 1), gate.read():
+    ...     gate.num_waiting
+    0
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._is_taken = False
+        self._waiting: deque[threading.Event] = deque()
+        self._readers = 0
+        self._is_closing = False
+        self._may_read = threading.Condition(self._mutex)
+        self._is_unread = threading.Condition(self._mutex)
+
+    @property
+    def num_waiting(self) -> int:
+        """Changes that wait for their turn."""
+        return len(self._waiting)
+
+    @contextmanager
+    def change(self, deadline: float) -> Iterator[None]:
+        """For a `with` block in which nobody else changes anything.
+
+        Args:
+            deadline: on the monotonic clock, in seconds.
+
+        Raises:
+            DeadlineError: the turn did not come in time.
+        """
+        self._take(deadline)
+        try:
+            yield
+        finally:
+            self._give()
+
+    def _take(self, deadline: float) -> None:
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            ticket = threading.Event()
+            self._waiting.append(ticket)
+        if ticket.wait(max(0.0, deadline - monotonic())):
+            return
+        with self._mutex:
+            if ticket.is_set():
+                return
+            self._waiting.remove(ticket)
+        raise DeadlineError(
+            "the deadline passed while other changes of the shard were worked off; nothing was "
+            "done: send it again, with more time or fewer at once"
+        )
+
+    def _give(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._is_taken = False
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """For a `with` block in which the server object stays what it is."""
+        with self._mutex:
+            while self._is_closing:
+                self._may_read.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._readers -= 1
+                if not self._readers:
+                    self._is_unread.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For a `with` block, within a change, in which nobody reads."""
+        with self._mutex:
+            self._is_closing = True
+            while self._readers:
+                self._is_unread.wait()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._is_closing = False
+                self._may_read.notify_all()
+
+
+class Moves:
+    """Lets who comes too early wait for the marks to move, but few of them, and shortly."""
+
+    def __init__(self, most: int) -> None:
+        self._moved = threading.Condition()
+        self._most = most
+        self._waiting = 0
+
+    def tell(self) -> None:
+        """A mark has moved."""
+        if self._waiting:
+            with self._moved:
+                self._moved.notify_all()
+
+    def wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
+        """True once `is_done`; False when time is up, or too many wait already."""
+        with self._moved:
+            if self._waiting >= self._most:
+                return is_done()
+            self._waiting += 1
+            try:
+                return self._moved.wait_for(is_done, max(0.0, deadline - monotonic()))
+            finally:
+                self._waiting -= 1

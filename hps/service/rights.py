@@ -1,0 +1,33 @@
+"""Checks of a caller's rights, and what it is told when it lacks one.
+
+Above it: the handlers. Below it: auth.py.
+"""
+
+from hps.service.auth import ADMIN, EVERY_TABLE, READ, WRITE, Caller
+from hps.service.status import Code, Refusal
+from hps.v1.parameter_server_pb2 import ErrorDetail
+
+_NAMES = {READ: "read", WRITE: "write", ADMIN: "admin"}
+
+
+def require_right(caller: Caller, table: str, right: int) -> None:
+    """Raises a Refusal unless the caller has a right on a table; "*" means on all tables."""
+    if caller.right(table) < right:
+        what = "all tables" if table == EVERY_TABLE else f"table {table[:80]!r}"
+        raise _denied(f"{caller.name!r} has no right to {_NAMES[right]} {what}")
+
+
+def require_some_right(caller: Caller, right: int) -> None:
+    """Raises a Refusal unless the caller has a right on some table."""
+    if caller.best_right() < right:
+        raise _denied(f"{caller.name!r} has the right to {_NAMES[right]} no table")
+
+
+def require_client(caller: Caller, client_id: str) -> None:
+    """Raises a Refusal unless the caller may act under a client id."""
+    if not caller.may_be(client_id):
+        raise _denied(f"{caller.name!r} may not act as client {client_id[:80]!r}")
+
+
+def _denied(message: str) -> Refusal:
+    return Refusal(Code.PERMISSION_DENIED, ErrorDetail.PERMISSION, message)

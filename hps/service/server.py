@@ -1,0 +1,233 @@
+"""A running server: gRPC over one shard, with its limits, credentials, health, metrics and end.
+
+Above it: `hps serve`, tests. Below it: the handlers, calls.py, `hps.service.shard`.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hps.errors import ConfigError
+from hps.service.admission import Admissions
+from hps.service.auth import TokenFile
+from hps.service.call_counts import CallCounts
+from hps.service.calls import Service
+from hps.service.health import Health, open_handlers
+from hps.service.limits import ServerLimits
+from hps.service.log_lines import LogLines
+from hps.service.row_handlers import RowHandlers
+from hps.service.shard import Shard
+from hps.service.store_handlers import StoreHandlers
+from hps.service.tls import TlsCredentials, TlsFiles, check_exposure, is_loopback, split_address
+from hps.service.watchdog import Watchdog
+from hps.v1.parameter_server_pb2 import DESCRIPTOR
+
+SERVICE_NAME = DESCRIPTOR.services_by_name["ParameterServer"].full_name
+# Calls that need no token: few, small, and never in the way of the others.
+_OPEN_LIMITS = ServerLimits(
+    message_bytes="64KiB", requests=16, client_requests=8, streams=8, deadline_seconds=600.0
+)
+# Threads beyond the calls that may be in flight, so that the next one is refused at once.
+_SPARE_THREADS = 4
+_STOP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How a shard is served.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one.
+        limits: what is taken at most.
+        tls: None serves in the clear.
+        tokens: a file of tokens; None lets everyone do everything.
+        allow_insecure: listen beyond this machine without TLS.
+        metrics: HOST:PORT of the figures for Prometheus; None: none.
+        drain_seconds: how long calls in flight may take to end when the server stops.
+    """
+
+    listen: str
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    tls: TlsFiles | None = None
+    tokens: Path | None = None
+    allow_insecure: bool = False
+    metrics: str | None = None
+    drain_seconds: float = 30.0
+
+
+class Server:
+    """Serves a shard from the moment it is made until `stop`.
+
+    Args:
+        shard: what applies; stays open after `stop`.
+        options: see there.
+        log: where lines go.
+
+    Raises:
+        ConfigError: an address, token file or certificate that cannot be used; listening beyond
+            this machine without TLS.
+    """
+
+    def __init__(self, shard: Shard, options: ServerOptions, log: LogLines) -> None:
+        host, port = split_address("--listen", options.listen)
+        check_exposure("--listen", host, options.tls is not None, options.allow_insecure)
+        self._options = options
+        self._log = log
+        self._tokens = None if options.tokens is None else TokenFile(options.tokens)
+        self._tls = None if options.tls is None else TlsCredentials(options.tls)
+        self._admissions = Admissions(options.limits, self._tokens)
+        self._health = Health((SERVICE_NAME,))
+        self._metrics: Any = None
+        counts = CallCounts()
+        if options.metrics is not None:
+            self._metrics = self._serve_metrics(counts, shard)
+        self._watchdog = Watchdog()
+        calls = Service(self._admissions, self._watchdog, counts, log, options.limits)
+        handlers = {**_own_handlers(calls, shard), **self._open_handlers(calls)}
+        self._threads = ThreadPoolExecutor(
+            options.limits.requests + _OPEN_LIMITS.requests + _SPARE_THREADS, "hps-call"
+        )
+        self._grpc = grpc.server(
+            self._threads,
+            handlers=[_Methods(handlers)],
+            options=_channel_options(options.limits),
+            maximum_concurrent_rpcs=4 * (options.limits.requests + _OPEN_LIMITS.requests),
+        )
+        self.address = self._listen(host, port)
+        self._grpc.start()
+        self._warn_of_openness(host)
+
+    def reload(self) -> None:
+        """Reads tokens and certificates again; what cannot be read is logged and stays as it was."""
+        things: tuple[tuple[str, Callable[[], object] | None], ...] = (
+            ("tokens", self._tokens.reread if self._tokens else None),
+            ("certificate", self._tls.reload if self._tls else None),
+        )
+        for what, reread in things:
+            if reread is None:
+                continue
+            try:
+                reread()
+                self._log.info("reload", what=what)
+            except ConfigError as error:
+                self._log.error("reload", what=what, message=str(error))
+
+    def stop(self) -> bool:
+        """Lets calls in flight end and no new ones in, then closes the address.
+
+        Returns:
+            True if all of them ended in time; the others were cancelled.
+        """
+        self._health.stop()
+        self._admissions.drain()
+        self._watchdog.end_idle_streams()
+        has_ended = self._admissions.wait_empty(self._options.drain_seconds)
+        self._grpc.stop(_STOP_SECONDS).wait()
+        self._threads.shutdown()
+        self._watchdog.close()
+        if self._metrics is not None:
+            self._metrics.shutdown()
+        return has_ended
+
+    def _listen(self, host: str, port: int) -> str:
+        name = f"[{host}]" if ":" in host else host
+        reason: Exception | None = None
+        try:
+            if self._tls is None:
+                bound = self._grpc.add_insecure_port(f"{name}:{port}")
+            else:
+                bound = self._grpc.add_secure_port(f"{name}:{port}", self._tls.credentials())
+        except RuntimeError as error:
+            bound, reason = 0, error
+        if not bound:
+            raise ConfigError(
+                f"--listen {name}:{port}: cannot listen there; is another server running?"
+            ) from reason
+        return f"{name}:{bound}"
+
+    def _serve_metrics(self, counts: CallCounts, shard: Shard) -> Any:
+        from hps.service.metrics import ServerCollector, serve_metrics  # only where it is wanted
+
+        options = self._options
+        host, port = split_address("--metrics", options.metrics or "")
+        check_exposure("--metrics", host, options.tls is not None, options.allow_insecure)
+        collector = ServerCollector(counts, self._admissions, shard)
+        server, bound = serve_metrics(collector, host, port, options.tls)
+        self._log.info("metrics", address=f"{host}:{bound}")
+        return server
+
+    def _open_handlers(self, calls: Service) -> dict[str, grpc.RpcMethodHandler]:
+        admissions = Admissions(_OPEN_LIMITS, None)
+        service = Service(admissions, self._watchdog, calls.counts, calls.log, _OPEN_LIMITS)
+        return open_handlers(service, self._health, (SERVICE_NAME,))
+
+    def _warn_of_openness(self, host: str) -> None:
+        if is_loopback(host):
+            return
+        if self._options.tls is None:
+            self._log.warning("insecure", message="rows and tokens travel in the clear")
+        if self._options.tokens is None and (
+            self._options.tls is None or self._options.tls.client_ca is None
+        ):
+            self._log.warning("open", message="anyone who reaches this address may change rows")
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """Finds the handler of a method by its full name."""
+
+    def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
+        self._handlers = handlers
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self._handlers.get(details.method)
+
+
+def _own_handlers(calls: Service, shard: Shard) -> dict[str, grpc.RpcMethodHandler]:
+    rows = RowHandlers(shard, calls.limits)
+    store = StoreHandlers(shard, calls.limits, calls.log)
+    unary = {
+        "Describe": store.describe,
+        "OpenSession": store.open_session,
+        "Pull": rows.pull,
+        "Contains": rows.contains,
+        "NumRows": store.num_rows,
+        "Digest": store.digest,
+        "Push": rows.push,
+        "Assign": rows.assign,
+        "Erase": rows.erase,
+        "Create": rows.create,
+        "Skip": store.skip,
+        "Flush": store.flush,
+        "CreateTable": store.create_table,
+        "ListTables": store.list_tables,
+        "Checkpoint": store.checkpoint,
+        "Restore": store.restore,
+        "ListCheckpoints": store.list_checkpoints,
+        "DeleteCheckpoint": store.delete_checkpoint,
+        "CheckpointState": store.checkpoint_state,
+        "Stats": store.stats,
+    }
+    handlers = {name: calls.unary(name, run) for name, run in unary.items()}
+    handlers["Items"] = calls.server_stream("Items", rows.items)
+    handlers["PushStream"] = calls.both_streams("PushStream", rows.push)
+    return {f"/{SERVICE_NAME}/{name}": handler for name, handler in handlers.items()}
+
+
+def _channel_options(limits: ServerLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", int(limits.message_bytes)),
+        ("grpc.max_send_message_length", int(limits.message_bytes)),
+        ("grpc.max_concurrent_streams", limits.requests + _OPEN_LIMITS.requests),
+        # Two servers on one port would each get half of the calls.
+        ("grpc.so_reuseport", 0),
+        # Messages that unpack to a thousand times their size are refused: identity only.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        # A client whose machine has gone holds its calls no longer than this.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ]

@@ -1,0 +1,296 @@
+"""Shard: one store behind the service; every mutation of every client is applied exactly once.
+
+Above it: the handlers of the gRPC server, which turn messages into these calls. Below it:
+shard_cuts.py, shard_reads.py, shard_core.py, whose verbs are its own too. Any thread may call.
+
+A mutation's way: its arrays are checked; it waits for its turn, and shortly for the mutations of
+its client that it follows; its rows are pinned and its sums looked at, so that nothing can refuse
+it any more; its record goes to the log; the rows change; the mark moves. Outside the turn it waits
+until the log has its record as safe as the caller asked. So at any moment the rows hold exactly the
+records up to `history.number`, and a checkpoint, which takes a turn as well, says so.
+"""
+
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from hps.arrays import as_floats, as_keys
+from hps.errors import ConfigError, DeadlineError, GapError, NonFiniteError, StoreError
+from hps.row_layout import RowLayout
+from hps.service.answers import Ack, Applied, OpenedSession, Terms
+from hps.service.shard_core import ShardOptions
+from hps.service.shard_cuts import ShardCuts
+from hps.update_log import (
+    History,
+    Identity,
+    Kind,
+    Marks,
+    Mutation,
+    Session,
+    UpdateLog,
+    encode,
+    note,
+)
+from hps.update_log.records import check_client
+
+__all__ = ["Ack", "Applied", "Identity", "OpenedSession", "Shard", "ShardOptions", "Terms"]
+
+_PREDECESSOR_SECONDS = 0.2
+
+
+class Shard(ShardCuts):
+    """Opens a store and serves it.
+
+    Args:
+        place: the store: with the tables to make sure of, or as it lies there.
+        options: see ShardOptions.
+
+    Raises:
+        ConfigError: tables or shard map do not fit what is stored. StoreError: another process has
+            the store open. CorruptionError: the checkpoint or the log is damaged.
+
+    >>> import tempfile
+    >>> config = Config(path=tempfile.mkdtemp(), tables=[TableConfig(name="ads", dim=4)])
+    >>> shard = Shard(config)
+    >>> session = shard.open_session("trainer-0")
+    >>> first = Identity("trainer-0", session.incarnation, 1)
+    >>> keys, grads = np.array([7], np.uint64), np.ones((1, 4), np.float32)
+    >>> shard.push(first, "ads", keys, grads).is_repeat
+    False
+    >>> shard.push(first, "ads", keys, grads).is_repeat
+    True
+    >>> shard.close()
+    """
+
+    # Sessions.
+
+    def open_session(
+        self, client_id: str, incarnation: int | None = None, timeout: float = 60.0
+    ) -> OpenedSession:
+        """Starts a new incarnation of a client, durably, which ends all older ones; or goes on.
+
+        Args:
+            client_id: 1 to 64 printable bytes.
+            incarnation: the one to go on with; None begins a new one.
+            timeout: seconds.
+
+        Raises:
+            FencedError: the incarnation has ended. ConfigError: not a name.
+            StoreError: the log could not take it. DeadlineError: time is up.
+        """
+        check_client(client_id)
+        deadline = monotonic() + timeout
+        with self._gate.change(deadline):
+            sessions = self._history.sessions
+            old = sessions.get(client_id)
+            if incarnation is not None:
+                session = sessions.find(client_id, incarnation)
+                return OpenedSession(incarnation, self._marks(session), self.lineage, True)
+            self._check_able()
+            mark = 0 if old is None else old.mark
+            identity = Identity(client_id, sessions.incarnations + 1, mark + 1)
+            mutation = Mutation(Kind.SESSION, identity)
+            number = self._log.append(encode(mutation))
+            note(self._history, mutation, number)
+            sessions.trim(self.options.max_sessions)
+            session = sessions.find(client_id, identity.incarnation)
+            lineage, history, log = self.lineage, self._history, self._log
+        self._await(history, log, number, Terms(Ack.DURABLE, deadline - monotonic()))
+        return OpenedSession(identity.incarnation, self._marks(session), lineage, old is not None)
+
+    # Mutations.
+
+    def push(
+        self,
+        identity: Identity,
+        table: str,
+        keys: Any,
+        grads: Any,
+        *,
+        lr: float | None = None,
+        terms: Terms | None = None,
+    ) -> Applied:
+        """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
+
+        Args:
+            identity: the client's number for it.
+            table: its name.
+            keys: uint64 or int64 [L], duplicates allowed.
+            grads: float32 [L, dim].
+            lr: learning rate of this push; None is the table's.
+            terms: what to wait for, and how long.
+
+        Raises:
+            GapError: an earlier one is missing. FencedError: the session has ended.
+            NonFiniteError, CapacityError, ConfigError: refused for what it is; `skip` its sequence.
+            StoreError: the disk is full, or log or store have failed; nothing has changed unless
+                it was the wait that raised.
+            DeadlineError: time is up; the message says whether it is applied.
+        """
+        config = self._table(table)
+        array = as_keys(keys)
+        floats = as_floats(grads, len(array), config.dim, "grads")
+        rate = self._server.check_rate(table, lr)
+        mutation = Mutation(Kind.PUSH, identity, table, rate, array, floats)
+        return self._mutate(mutation, terms)
+
+    def assign(
+        self,
+        identity: Identity,
+        table: str,
+        keys: Any,
+        rows: Any,
+        state: Any = None,
+        terms: Terms | None = None,
+    ) -> Applied:
+        """Sets rows outright, as ParameterServer.assign; errors as push."""
+        config = self._table(table)
+        array = as_keys(keys)
+        floats = as_floats(rows, len(array), config.dim, "rows")
+        layout = RowLayout(config.optimizer.kind, config.dim)
+        numbers = (
+            None if state is None else as_floats(state, len(array), layout.state_floats, "state")
+        )
+        for given in (floats, numbers):
+            if given is not None and not np.isfinite(given).all():
+                raise NonFiniteError(f"table {table!r}: assign was given NaN or infinity")
+        rate = self._server.check_rate(table, None)
+        mutation = Mutation(Kind.ASSIGN, identity, table, rate, array, floats, numbers)
+        return self._mutate(mutation, terms)
+
+    def erase(
+        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+    ) -> Applied:
+        """Drops keys; the answer is bool [L], where a stored row was. Errors as push."""
+        self._table(table)
+        rate = self._server.check_rate(table, None)
+        return self._mutate(Mutation(Kind.ERASE, identity, table, rate, as_keys(keys)), terms)
+
+    def create(
+        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+    ) -> Applied:
+        """A pull that stores absent keys; the answer is float32 [L, dim]. Errors as push."""
+        self._table(table)
+        rate = self._server.check_rate(table, None)
+        mutation = Mutation(Kind.CREATE, identity, table, rate, as_keys(keys))
+        applied = self._mutate(mutation, terms)
+        if applied.is_repeat:
+            return replace(applied, answer=self.pull(table, keys))
+        return applied
+
+    def skip(self, identity: Identity, terms: Terms | None = None) -> Applied:
+        """Makes a sequence nothing: what it was has been refused, and is given up."""
+        return self._mutate(Mutation(Kind.NOTHING, identity), terms)
+
+    def _mutate(self, mutation: Mutation, terms: Terms | None) -> Applied:
+        terms = terms or Terms()
+        deadline = terms.deadline()
+        identity = mutation.identity
+        self._await_predecessor(identity, deadline)
+        with self._gate.change(deadline):
+            history, log = self._history, self._log
+            session = history.sessions.find(identity.client_id, identity.incarnation)
+            is_repeat = identity.sequence <= session.mark
+            if is_repeat:
+                answer = history.sessions.answer(identity)
+                number = session.trail.record_of(identity.sequence)
+            elif identity.sequence > session.mark + 1:
+                raise GapError(
+                    f"client {identity.client_id!r}: sequence {identity.sequence} came, and "
+                    f"{session.mark + 1} is missing; send again from there on",
+                    session.mark,
+                )
+            else:
+                self._check_able()
+                answer = self._apply(mutation)
+                number = history.number
+        self._moves.tell()
+        self._checkpointer.look()
+        self._await(history, log, number, Terms(terms.ack, deadline - monotonic()))
+        return Applied(self._marks(session), is_repeat, answer)
+
+    def _apply(self, mutation: Mutation) -> Any:
+        """Within the turn: logs a mutation, changes the rows and moves the mark."""
+        number = 0
+        rows_before = 0 if mutation.kind != Kind.ERASE else self._server.num_rows(mutation.table)
+
+        def log() -> None:
+            nonlocal number
+            number = self._log.append(encode(mutation))
+
+        answer = None
+        try:
+            if mutation.kind == Kind.NOTHING:
+                log()
+            else:
+                answer = self._server.change(mutation, log)
+        except BaseException as error:
+            if number:
+                self._undo(mutation, number, rows_before, error)
+            raise
+        note(self._history, mutation, number, answer)
+        return answer
+
+    def _undo(
+        self, mutation: Mutation, number: int, rows_before: int, error: BaseException
+    ) -> None:
+        """The log has a mutation that the rows did not take."""
+        is_untouched = (
+            mutation.kind == Kind.ERASE
+            and isinstance(error, StoreError | ConfigError)
+            and self._server.num_rows(mutation.table) == rows_before
+        )
+        if is_untouched:
+            self._log.take_back(number)
+        else:
+            # Rows may have changed in part. The log has it whole, and the next opening applies it.
+            self._fail(f"a mutation that is in the log could not be applied: {error}")
+
+    def _await_predecessor(self, identity: Identity, deadline: float) -> None:
+        """Waits shortly for the mutation that this one follows: it may be under way."""
+
+        def is_here() -> bool:
+            session = self._history.sessions.get(identity.client_id)
+            return session is None or session.mark + 1 >= identity.sequence
+
+        if not is_here():
+            shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
+            self._moves.wait_until(is_here, shortly)
+
+    def _await(self, history: History, log: UpdateLog, number: int, terms: Terms) -> None:
+        """Waits until a record is as safe as asked."""
+        if terms.ack == Ack.MEMORY or number <= history.kept_number:
+            return
+        is_durable = terms.ack == Ack.DURABLE
+        try:
+            is_safe = log.wait(number, is_durable, max(0.0, terms.timeout))
+        except StoreError:
+            if number <= history.kept_number:  # the log was closed behind a checkpoint
+                return
+            raise
+        if not is_safe:
+            raise DeadlineError(
+                f"the deadline passed before the log was {'on the disk' if is_durable else 'written'}"
+                f"; the change is applied: send it again under the same sequence to wait for it"
+            )
+
+    def _marks(self, session: Session) -> Marks:
+        history = self._history
+        log, trail = self._log, session.trail
+        durable = max(log.durable, history.kept_number)
+        logged = max(log.logged, durable)
+        applied = session.mark
+        return Marks(
+            applied, min(applied, trail.sequence_at(logged)), min(applied, trail.sequence_at(durable))
+        )
+
+    def flush(self, ack: Ack, timeout: float = 60.0) -> None:
+        """Returns once all that was applied before is logged, or durable.
+
+        Raises:
+            StoreError: the log has failed. DeadlineError: time is up.
+        """
+        history, log = self._history, self._log
+        self._await(history, log, log.appended, Terms(ack, timeout))

@@ -1,0 +1,217 @@
+"""ShardCore: a served store that is open: its server, its history, who has the turn, what failed.
+
+Above it: shard_reads.py, and Shard, which is one. Below it: ParameterServer (rows), update_log
+(records, marks), gate.py (who waits for whom), checkpointer.py, location.py.
+"""
+
+import errno
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from hps import checkpoint as cut
+from hps.config import MAX_TABLES, Config, TableConfig
+from hps.errors import ConfigError, StoreError
+from hps.parameter_server import ParameterServer, _Tiers
+from hps.service.checkpointer import Checkpointer
+from hps.service.gate import Gate, Moves
+from hps.service.location import StoreLocation, served_config
+from hps.update_log import MAX_SESSIONS, History, UpdateLog
+
+AUTOMATIC = "automatic"  # tag of the checkpoints that a shard takes by itself
+LONG = 3600.0  # seconds: what an administrator's verb may take
+_MAX_EARLY = 64  # mutations that wait for their predecessors, of all clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """What a shard is besides its store.
+
+    Args:
+        index: of this shard, from 0; None takes the stored one, or 0.
+        count: of shards; None takes the stored one, or 1.
+        log_bytes: from this size of the log on a checkpoint is taken.
+        max_sessions: clients that are remembered; beyond it the least recently used is fenced.
+        max_tables: that create_table goes up to.
+    """
+
+    index: int | None = None
+    count: int | None = None
+    log_bytes: int = 2**30
+    max_sessions: int = MAX_SESSIONS
+    max_tables: int = MAX_TABLES
+
+
+class ShardCore:
+    """Opening, closing, and what all verbs stand on."""
+
+    def __init__(
+        self,
+        place: Config | StoreLocation,
+        options: ShardOptions | None = None,
+        *,
+        _tiers: _Tiers | None = None,
+    ) -> None:
+        self.options = options or ShardOptions()
+        self._tiers = replace(_tiers or _Tiers(), keeps_log=True)
+        self._gate = Gate()
+        self._moves = Moves(_MAX_EARLY)
+        self._failure = ""  # why no mutation is taken any more
+        self._is_closed = False
+        self._groups: dict[int, str] = {}
+        config, described = served_config(place, self._tiers)
+        self._server = ParameterServer(config, _tiers=self._tiers)
+        try:
+            self._history = self._find_history()
+            self._history.sessions.trim(self.options.max_sessions)
+            log = self._log
+            log.wait(log.appended, True, LONG)  # marks that were replayed hold from now on
+            if list(config.tables) != described:
+                self._save(AUTOMATIC, {}, "")
+        except BaseException:
+            self._close_files()
+            raise
+        self._checkpointer = Checkpointer(self._is_checkpoint_due, self._checkpoint_by_itself)
+        self._checkpointer.look()
+
+    def _find_history(self) -> History:
+        index, count = self.options.index, self.options.count
+        where = self._server.config.path
+        history = self._server.history
+        if history is None:
+            if (count or 1) > 1 and any(map(self._server.num_rows, self._server.tables)):
+                raise ConfigError(
+                    f"{where} holds rows of all keys; it can be served as shard 0 of 1 only, not "
+                    f"as one of {count}"
+                )
+            history = self._server.begin_history(index, count, self._tiers.open_log)
+        epoch = history.epoch
+        asked = (epoch.index if index is None else index, epoch.count if count is None else count)
+        if asked != (epoch.index, epoch.count):
+            raise ConfigError(
+                f"{where} is shard {epoch.index} of {epoch.count}, asked is {asked[0]} of "
+                f"{asked[1]}; it is fixed once the store is served"
+            )
+        return history
+
+    # What it is.
+
+    @property
+    def index(self) -> int:
+        """Of this shard, from 0."""
+        return self._history.epoch.index
+
+    @property
+    def count(self) -> int:
+        """Of shards."""
+        return self._history.epoch.count
+
+    @property
+    def lineage(self) -> str:
+        """Names the history of the rows; another one after each restore."""
+        return self._history.epoch.lineage
+
+    @property
+    def tables(self) -> list[TableConfig]:
+        """In the order of creation."""
+        return list(self._server.tables.values())
+
+    @property
+    def failure(self) -> str:
+        """Why no mutation is taken any more; empty while they are."""
+        return self._failure
+
+    def _save(self, tag: str | None, blobs: dict[str, bytes], group: str) -> dict[str, Any]:
+        """Within the turn."""
+        self._check_open()
+        try:
+            info = self._server.save_cut(tag, blobs, group)
+        except StoreError as error:
+            if error.errno == errno.EIO:
+                self._fail(f"a checkpoint could not be made: {error}")
+            raise
+        with suppress(StoreError):  # what stays is passed over, and goes with the next cut
+            self._log.cut(self._history.number)
+        return info
+
+    def _is_checkpoint_due(self) -> bool:
+        log = self._history.log
+        return log is not None and not self._failure and log.num_bytes > self.options.log_bytes
+
+    def _checkpoint_by_itself(self) -> None:
+        with self._gate.change(monotonic() + LONG):
+            self._save(AUTOMATIC, {}, "")
+
+    def _open_log(self) -> None:
+        try:
+            log = self._history.open_log(self._tiers.open_log)
+            if log.read(1):
+                raise StoreError("the log holds records that the rows do not")
+        except BaseException as error:
+            self._fail(f"the log could not be opened again: {error}")
+            raise
+
+    # Lifetime.
+
+    def close(self, checkpoint: bool = True) -> None:
+        """Closes store and log; nothing to do the second time.
+
+        Args:
+            checkpoint: save one named `last` if anything changed since the newest one. Without it,
+                or if it fails, the log has what follows the newest one.
+
+        Raises:
+            StoreError: the checkpoint could not be made, or the log not be written; all is closed.
+        """
+        if self._is_closed:
+            return
+        self._checkpointer.stop()
+        with self._gate.change(monotonic() + LONG), self._gate.alone():
+            if self._is_closed:
+                return
+            try:
+                history = self._history
+                if checkpoint and not self._failure and history.number != history.kept_number:
+                    self._save(cut.LAST, {}, "")
+            finally:
+                self._is_closed = True
+                self._close_files()
+
+    def _close_files(self) -> None:
+        history = self._server.history
+        try:
+            if history is not None:
+                history.close_log()
+        finally:
+            self._server.close()
+
+    # Checks.
+
+    @property
+    def _log(self) -> UpdateLog:
+        if self._history.log is None:
+            raise StoreError("the update log is closed")
+        return self._history.log
+
+    def _table(self, name: str) -> TableConfig:
+        table = self._server.tables.get(name)
+        if table is None:
+            raise ConfigError(
+                f"there is no table {name!r}; there are {sorted(self._server.tables)}"
+            )
+        return table
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError(f"the shard over {self._server.config.path} is closed")
+
+    def _check_able(self) -> None:
+        self._check_open()
+        if self._failure:
+            raise StoreError(
+                errno.EIO, f"the shard takes no changes: {self._failure}; start it again"
+            )
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason

@@ -1,0 +1,185 @@
+"""ShardCuts: the verbs of a shard that concern all of it: checkpoints, restores, tables.
+
+Above it: shard.py. Below it: shard_reads.py, shard_core.py. Each takes the turn.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from hps import checkpoint as cut
+from hps.config import TableConfig
+from hps.errors import CapacityError, MismatchError, StoreError
+from hps.parameter_server import ParameterServer
+from hps.service.location import ServedConfig, with_table
+from hps.service.shard_core import AUTOMATIC, LONG
+from hps.service.shard_reads import ShardReads
+from hps.update_log import ServedCut
+
+
+class ShardCuts(ShardReads):
+    """Checkpoint, restore, create_table."""
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: bytes | None = None,
+        reader: bytes | None = None,
+        group: str = "",
+        timeout: float = LONG,
+    ) -> dict[str, Any]:
+        """Makes rows, marks, model and reader durable in one cut; mutations wait meanwhile.
+
+        Args:
+            tag: its name; None is kept by keep_last.
+            model: torch.save of a mapping; kept as it is.
+            reader: JSON of a reader's position; kept as it is.
+            group: names the cut over several shards that this is a part of.
+            timeout: seconds to wait for the turn.
+
+        Returns:
+            {"tag", "rows_written", "bytes", "seconds", "lineage", "sessions": {client: (incarnation,
+            sequence)}}.
+
+        Raises:
+            ConfigError: a bad tag. StoreError: disk full or an I/O error; the one before stays the
+                newest. DeadlineError: the turn did not come.
+        """
+        started = monotonic()
+        dense = {cut.MODEL: model, cut.READER: reader}
+        with self._gate.change(started + timeout):
+            blobs = {name: blob for name, blob in dense.items() if blob is not None}
+            info = self._save(tag, blobs, group)
+            sessions = {name: (s.incarnation, s.mark) for name, s in self._history.sessions}
+            seconds = monotonic() - started
+            return {**info, "seconds": seconds, "lineage": self.lineage, "sessions": sessions}
+
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
+        """As ParameterServer.delete_checkpoint."""
+        with self._gate.read():
+            return self._server.delete_checkpoint(tag)
+
+    def prepare_restore(self, tag: str | int | None = None, group: str = "") -> dict[str, Any]:
+        """Makes sure that `restore` would find what it needs.
+
+        Args:
+            tag: name or id; None is the newest.
+            group: that the checkpoint must belong to; empty is not checked.
+
+        Returns:
+            {"group", "sessions": {client: (incarnation, sequence)}} of the checkpoint.
+
+        Raises:
+            ConfigError: no such checkpoint. MismatchError: of another group, or another shard's.
+            CorruptionError: a part of it is damaged.
+        """
+        with self._gate.read():
+            self._check_open()
+            served = ServedCut.of(self._server.checkpoint_blobs(tag))
+        found = "" if served is None else served.group
+        if group and group != found:
+            raise MismatchError(
+                f"checkpoint {tag!r} of shard {self.index} belongs to group {found!r}, asked is "
+                f"{group!r}; restore one that all shards have"
+            )
+        if served is not None and (served.index, served.count) != (self.index, self.count):
+            raise MismatchError(
+                f"checkpoint {tag!r} is of shard {served.index} of {served.count}, this is "
+                f"{self.index} of {self.count}"
+            )
+        sessions = {} if served is None else dict(served.sessions)
+        marks = {name: (session.incarnation, session.mark) for name, session in sessions.items()}
+        return {"group": found, "sessions": marks}
+
+    def restore(
+        self, tag: str | int | None = None, lineage: str | None = None, timeout: float = LONG
+    ) -> tuple[bytes | None, bytes | None]:
+        """Goes back to a checkpoint: its rows, its marks; every session ends.
+
+        Whenever the process dies, the next opening finds the old state, or this one.
+
+        Args:
+            tag: name or id; None is the newest.
+            lineage: names the history from now on, for all shards alike; None makes a name up.
+            timeout: seconds to wait for the turn.
+
+        Returns:
+            (model, reader) as they were given to `checkpoint`.
+
+        Raises:
+            ConfigError, MismatchError, CorruptionError: as prepare_restore; nothing has changed.
+            StoreError: the system refused. DeadlineError: the turn did not come.
+        """
+        with self._gate.change(monotonic() + timeout):
+            self.prepare_restore(tag)
+            with suppress(StoreError):  # a log that has failed is given up with its epoch
+                self._history.close_log()
+            try:
+                blobs = self._server.restore_cut(tag, lineage)
+                self._failure = ""
+            finally:
+                self._open_log()
+        self._moves.tell()
+        return blobs.get(cut.MODEL), blobs.get(cut.READER)
+
+    def create_table(self, table: TableConfig, timeout: float = LONG) -> bool:
+        """Adds a table, durably; False if it is there already, just so but for its learning rate.
+
+        Raises:
+            MismatchError: it is there with other numbers. CapacityError: too many tables.
+            ConfigError: it collides with another one, or the caches are too small for one more.
+            StoreError: the disk is full. DeadlineError: the turn did not come.
+
+        Cost: a checkpoint, and the store opened again; reads wait for that, too.
+        """
+        with self._gate.change(monotonic() + timeout):
+            self._check_able()
+            old = self._server.tables.get(table.name)
+            if old is not None:
+                _check_same(old, table)
+                return False
+            if len(self._server.tables) >= self.options.max_tables:
+                raise CapacityError(
+                    f"create_table({table.name!r}): there are {len(self._server.tables)} tables, "
+                    f"and at most {self.options.max_tables} may be"
+                )
+            config = self._server.config
+            assert isinstance(config, ServedConfig)
+            larger = with_table(config, table)
+            self._save(AUTOMATIC, {}, "")
+            with self._gate.alone():
+                self._reopen(larger)
+            self._save(AUTOMATIC, {}, "")
+            return True
+
+    def _reopen(self, config: ServedConfig) -> None:
+        """The store under another config; all is in its newest checkpoint."""
+        old = self._server.config
+        assert isinstance(old, ServedConfig)
+        self._history.close_log()
+        self._server.close()
+        try:
+            self._server = ParameterServer(config, _tiers=self._tiers)
+        except BaseException as error:
+            try:
+                self._server = ParameterServer(old, _tiers=self._tiers)
+            except BaseException:
+                self._fail(f"the store could not be opened again: {error}")
+                raise
+            raise
+        finally:
+            if (history := self._server.history) is not None:
+                self._history = history
+
+
+def _check_same(stored: TableConfig, asked: TableConfig) -> None:
+    for part in ("dim", "optimizer", "initializer"):
+        old, new = getattr(stored, part), getattr(asked, part)
+        if part == "optimizer" and type(old) is type(new):
+            new = replace(new, lr=old.lr)
+        if old != new:
+            raise MismatchError(
+                f"create_table({stored.name!r}): its {part} is {old!r}, asked is {new!r}; use "
+                f"another name, or the stored one"
+            )

@@ -1,0 +1,59 @@
+"""Where a training run's rows lie: a store of this process, or servers.
+
+Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`,
+`hps.RemoteParameterServer`.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.parameter_server import ParameterServer
+from hps.row_server import CutServer
+from hps.service.client_options import ClientConfig
+from hps.train.options import TrainOptions
+
+
+def open_server(options: TrainOptions) -> AbstractContextManager[CutServer]:
+    """The server of a run, with the run's table.
+
+    Raises:
+        ConfigError: the store, or the table on the servers, does not fit the flags.
+        RemoteError: a shard does not answer.
+    """
+    if options.remote is None:
+        return ParameterServer(options.server_config())
+    return connect(options.remote, options.table())
+
+
+def connect(
+    config: ClientConfig, table: TableConfig | None = None
+) -> AbstractContextManager[CutServer]:
+    """A client of the servers; makes the table if it is not there.
+
+    Raises:
+        ConfigError: the table is there and differs in more than its learning rate.
+        RemoteError: a shard does not answer.
+    """
+    from hps.service.client import RemoteParameterServer  # grpc, only where there are servers
+
+    server = RemoteParameterServer.of(config)
+    if table is None:
+        return server
+    found = server.tables.get(table.name)
+    if found is None:
+        server.create_table(table)
+    elif _without_rate(found) != _without_rate(table):
+        server.close()
+        raise ConfigError(
+            f"the servers' table is {found}, the flags ask for {table}; give the flags that it was "
+            "made with, or servers of their own"
+        )
+    server.learning_rates[table.name] = table.optimizer.lr
+    return server
+
+
+def _without_rate(table: TableConfig) -> TableConfig:
+    optimizer = replace(table.optimizer, lr=1.0)
+    return replace(table, optimizer=optimizer, features=None, share=1.0)

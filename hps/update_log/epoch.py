@@ -1,0 +1,92 @@
+"""Epoch: which log belongs to a store, as one small file that is replaced as a whole.
+
+Above it: history.py. Below it: durable_file.py. A restore drops the log's records together with the
+rows, which lie in other files: the next epoch, named here, makes that one step. The file HISTORY in
+the store's folder `log` is a line with the checksum of the JSON text that follows it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from hps import _C
+from hps.durable_file import replace_durably, sync
+from hps.errors import CorruptionError, StoreError
+from hps.update_log.log import FOLDER, has_files
+
+NAME = "HISTORY"
+_MAGIC = "HPSHIST1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """A part of a served store's life between two restores.
+
+    Args:
+        store: random; ties the log's files to this store.
+        number: 1, 2, 3 ...; the log's files carry it.
+        lineage: names the history of the rows; all shards of a service have the same.
+        fence: sessions up to this incarnation ended with the epochs before.
+        index: of the shard, from 0.
+        count: of shards.
+        restoring: id of the checkpoint with which the epoch begins, until the store is there.
+    """
+
+    store: int
+    number: int
+    lineage: str
+    fence: int
+    index: int = 0
+    count: int = 1
+    restoring: int | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """That of the store at `path`; None if it was never served.
+
+        Raises:
+            CorruptionError: the file is damaged, or missing beside a log.
+        """
+        file = path / FOLDER / NAME
+        try:
+            text = file.read_bytes()
+        except FileNotFoundError:
+            if has_files(path / FOLDER):
+                raise CorruptionError(
+                    f"{file}: missing beside the files of an update log; put it back, or remove "
+                    f"the folder to go on from the newest checkpoint without what followed it"
+                ) from None
+            return None
+        except OSError as error:
+            raise StoreError(error.errno, f"{file}: {error.strerror}") from error
+        head, _, body = text.partition(b"\n")
+        if head != _head(body):
+            raise CorruptionError(
+                f"{file}: the checksum in its first line does not match; remove the folder to go "
+                f"on from the newest checkpoint without what followed it"
+            )
+        try:
+            return cls(**json.loads(body))
+        except (TypeError, ValueError) as error:
+            raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Puts it in the place of the one of the store at `path`, durably.
+
+        Raises:
+            StoreError: the system refused; the old one or this one stands.
+        """
+        folder = path / FOLDER
+        body = json.dumps(asdict(self)).encode()
+        try:
+            if not folder.is_dir():
+                folder.mkdir()
+                sync(path)
+            replace_durably(folder / NAME, _head(body) + b"\n" + body)
+        except OSError as error:
+            raise StoreError(error.errno, f"{folder / NAME}: {error.strerror}") from error
+
+
+def _head(body: bytes) -> bytes:
+    return f"{_MAGIC} {_C.xxh64(body):016x} {len(body)}".encode()

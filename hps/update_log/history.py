@@ -1,0 +1,245 @@
+"""History: the mutations that a served store holds: its newest checkpoint, and the log after it.
+
+Above it: parameter_server.py and cut_verbs.py, which carry it through openings, checkpoints and
+restores; hps/service/shard.py, which appends to the log. Below it: epoch.py, sessions.py, log.py.
+
+Whatever moment a process dies at, the next opening finds one of the states that it passed through:
+
+    opening     the newest checkpoint says up to which record (number, epoch) it has the rows and
+                marks; the records after it are applied again
+    checkpoint  rows, marks and number are one cut; the log's files go after it, and a record that
+                they still have is passed over
+    restore     HISTORY names the next epoch and the checkpoint to go back to; then the store goes
+                back. An opening that finds the one without the other goes back first. The records
+                of an older epoch are leftovers from then on, and its sessions have ended
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hps.errors import CorruptionError, StoreError
+from hps.update_log.epoch import NAME, Epoch
+from hps.update_log.log import FOLDER, OpenLog, UpdateLog
+from hps.update_log.sessions import Sessions
+
+SERVICE = "service.json"  # among a checkpoint's extras
+FIRST_LINEAGE = "0"  # of every store that was never restored, or its shards would not agree
+
+
+@dataclass(frozen=True)
+class ServedCut:
+    """What a checkpoint says of the service: its epoch, its log number, its sessions."""
+
+    epoch: int
+    number: int
+    lineage: str
+    group: str
+    index: int
+    count: int
+    sessions: Sessions
+
+    @classmethod
+    def of(cls, extras: Mapping[str, bytes]) -> "ServedCut | None":
+        """From a checkpoint's extras; None if it holds no mutation of a service.
+
+        Raises:
+            CorruptionError: it cannot be read.
+        """
+        if SERVICE not in extras:
+            return None
+        try:
+            value = json.loads(extras[SERVICE])
+            names = ("epoch", "number", "lineage", "group", "index", "count")
+            return cls(*(value[name] for name in names), sessions=Sessions.from_json(value))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(
+                f"the checkpoint's {SERVICE} cannot be read: {error!r}"
+            ) from error
+
+
+class History:
+    """Of one store that is open for writing.
+
+    Args:
+        path: the store's.
+        epoch: as HISTORY has it.
+        cut: what the current checkpoint says of the service.
+    """
+
+    def __init__(self, path: Path, epoch: Epoch, cut: ServedCut | None) -> None:
+        self.path = path
+        self.epoch = epoch
+        self.log: UpdateLog | None = None
+        self.num_replayed = 0
+        self._is_written = True  # HISTORY says what `epoch` says
+        self._take(cut)
+
+    def _take(self, cut: ServedCut | None) -> None:
+        """The rows are those of a checkpoint."""
+        cut = cut or ServedCut(0, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
+        if cut.epoch > self.epoch.number:
+            raise CorruptionError(
+                f"{self.path / FOLDER / NAME}: it is at epoch {self.epoch.number}, the checkpoint "
+                f"at {cut.epoch}; it was taken from an older copy of the store"
+            )
+        # Of the last record whose mutation the rows hold, and of that in the newest checkpoint.
+        self.number = cut.number if cut.epoch == self.epoch.number else 0
+        self.kept_number = self.number
+        self.sessions = cut.sessions
+        fence = max(self.sessions.fence, self.epoch.fence)
+        self.sessions.fence = fence
+        self.sessions.incarnations = max(self.sessions.incarnations, fence)
+
+    @classmethod
+    def begin(
+        cls, path: Path, index: int | None, count: int | None, cut: ServedCut | None
+    ) -> "History":
+        """Of a store that has none yet; goes on with the marks of its checkpoint, if it has any.
+
+        Args:
+            path: the store's.
+            index: of the shard; None takes the checkpoint's, or 0.
+            count: of shards; None takes the checkpoint's, or 1.
+            cut: what the current checkpoint says of the service.
+
+        Raises:
+            StoreError: the system refused.
+        """
+        if cut is None:
+            cut = ServedCut(1, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
+        epoch = Epoch(
+            store=secrets.randbits(63),
+            number=cut.epoch,
+            lineage=cut.lineage,
+            fence=cut.sessions.fence,
+            index=cut.index if index is None else index,
+            count=cut.count if count is None else count,
+        )
+        epoch.save(path)
+        return cls(path, epoch, cut)
+
+    @classmethod
+    def find(cls, path: Path, store: Any) -> "History | None":
+        """Of the store that was opened at `path`; None if it was never served.
+
+        A restore that a crash cut short is brought to its end.
+
+        Raises:
+            CorruptionError: HISTORY or the checkpoint is damaged. StoreError: the system refused.
+        """
+        epoch = Epoch.load(path)
+        if epoch is None:
+            return None
+        cut = ServedCut.of(store.extras(None))
+        if epoch.restoring is not None:
+            if cut is None or cut.epoch != epoch.number:
+                store.restore(epoch.restoring)
+                cut = ServedCut.of(store.extras(None))
+            epoch = replace(epoch, restoring=None)
+            epoch.save(path)
+        return cls(path, epoch, cut)
+
+    # The log.
+
+    def open_log(self, open_log: OpenLog) -> UpdateLog:
+        """Opens the epoch's log behind what the rows hold.
+
+        Raises:
+            CorruptionError: it is damaged. StoreError: the system refused.
+        """
+        self.ensure_written()
+        folder = str(self.path / FOLDER)
+        self.log = open_log(folder, self.epoch.store, self.epoch.number, self.number)
+        return self.log
+
+    def close_log(self) -> None:
+        """Closes the log; what was appended is durable."""
+        log, self.log = self.log, None
+        if log is not None:
+            log.close()
+
+    # Checkpoints.
+
+    def extras(self, group: str) -> dict[str, bytes]:
+        """What a checkpoint of the rows as they are now says of the service.
+
+        Raises:
+            StoreError: HISTORY is behind, and could not be written.
+        """
+        self.ensure_written()
+        value = {
+            "epoch": self.epoch.number,
+            "number": self.number,
+            "lineage": self.epoch.lineage,
+            "group": group,
+            "index": self.epoch.index,
+            "count": self.epoch.count,
+            **self.sessions.to_json(),
+        }
+        return {SERVICE: json.dumps(value).encode()}
+
+    def note_checkpoint(self) -> None:
+        """A durable checkpoint holds the rows as they are now."""
+        self.kept_number = self.number
+        self.sessions.settle(self.number)
+
+    # Restores.
+
+    def begin_restore(self, checkpoint: int | None, lineage: str | None) -> None:
+        """From now on every opening goes back to a checkpoint, unless `withdraw` is called.
+
+        Args:
+            checkpoint: its id; None is the current one.
+            lineage: names the new history; None makes a name up.
+
+        Raises:
+            StoreError: the system refused; nothing has changed.
+        """
+        if self.log is not None:
+            raise AssertionError("the log of the epoch that ends is open")
+        old = self.epoch
+        self.epoch = replace(
+            old,
+            number=old.number + 1,
+            lineage=lineage or secrets.token_hex(8),
+            fence=self.sessions.incarnations,
+            restoring=checkpoint,
+        )
+        try:
+            self._write()
+        except BaseException:
+            self.withdraw(old)
+            raise
+
+    def withdraw(self, old: Epoch) -> None:
+        """The store did not go back. If HISTORY cannot be written, nothing else is until it is."""
+        self.epoch = old
+        self._is_written = False
+        try:
+            self._write()
+        except StoreError:
+            return
+
+    def follow_restore(self, extras: Mapping[str, bytes]) -> None:
+        """The store has gone back to a checkpoint with these extras; may be repeated."""
+        self._take(ServedCut.of(extras))
+        self.epoch = replace(self.epoch, restoring=None)
+        self._is_written = False
+
+    def ensure_written(self) -> None:
+        """HISTORY says what is so.
+
+        Raises:
+            StoreError: the system refused.
+        """
+        if not self._is_written:
+            self._write()
+
+    def _write(self) -> None:
+        self._is_written = False
+        self.epoch.save(self.path)
+        self._is_written = True

@@ -1,0 +1,162 @@
+"""Mutations, and the records of the update log that hold them.
+
+Above it: replay.py, hps/service/shard.py, hps/logged_verbs.py. Below it: bytes; the layout is in
+docs/update_log_format.md. One record holds one mutation whole, with the number by which its client
+knows it, so that what is applied and what is marked as applied can never differ.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from hps.errors import ConfigError, CorruptionError
+from hps.row_layout import Floats, Keys
+from hps.update_log.log import Part
+
+VERSION = 1
+MAX_NAME_BYTES = 64  # of a client and of a table
+_HEAD = struct.Struct("<BBBBIQQdIIII")
+_HAS_STATE = 1
+_ALIGNMENT = 8  # of the keys, so that they are read where they lie
+_MAX_SEQUENCE = 2**63 - 1
+_NO_KEYS: Keys = np.empty(0, np.uint64)
+_NO_FLOATS: Floats = np.empty((0, 0), np.float32)
+
+
+class Kind(IntEnum):
+    """What a record does; stored, never renumbered."""
+
+    SESSION = 1  # the client's new incarnation; fences older ones
+    PUSH = 2
+    ASSIGN = 3
+    ERASE = 4
+    CREATE = 5
+    NOTHING = 6  # a sequence whose mutation was refused and given up
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which mutation of which client.
+
+    Args:
+        client_id: 1 to 64 bytes of UTF-8.
+        incarnation: of its session, as open_session gave it.
+        sequence: 1, 2, 3 ..., counted by the client for each shard.
+
+    Raises:
+        ConfigError: a field outside its limits.
+    """
+
+    client_id: str
+    incarnation: int
+    sequence: int
+
+    def __post_init__(self) -> None:
+        check_client(self.client_id)
+        for name, least in (("incarnation", 0), ("sequence", 1)):
+            value = getattr(self, name)
+            if not least <= value <= _MAX_SEQUENCE:
+                raise ConfigError(f"Identity.{name}={value!r} must be from {least} to 2^63 - 1")
+
+
+def check_client(client_id: object) -> None:
+    """Raises ConfigError if it cannot name a client."""
+    is_name = isinstance(client_id, str) and client_id.isprintable()
+    if not is_name or not 1 <= len(str(client_id).encode()) <= MAX_NAME_BYTES:
+        raise ConfigError(
+            f"client_id={str(client_id)[:80]!r}: needs 1 to {MAX_NAME_BYTES} printable bytes"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change of one table, or of a session.
+
+    Args:
+        kind: what it does.
+        identity: whose it is; the sequence of a SESSION is the mark at which it starts, plus 1.
+        table: its name; "" for SESSION and NOTHING.
+        lr: learning rate that it is applied with.
+        keys: uint64 [L], contiguous.
+        floats: float32 [L, dim]: gradients of a PUSH, rows of an ASSIGN; else [0, 0].
+        state: float32 [L, state floats] of an ASSIGN; None starts the optimizer's anew.
+    """
+
+    kind: Kind
+    identity: Identity
+    table: str = ""
+    lr: float = 0.0
+    keys: Keys = field(default=_NO_KEYS)
+    floats: Floats = field(default=_NO_FLOATS)
+    state: Floats | None = None
+
+
+def encode(mutation: Mutation) -> list[Part]:
+    """The parts of a record's payload; keys and floats as they are, without a copy."""
+    client, table = mutation.identity.client_id.encode(), mutation.table.encode()
+    state = mutation.state
+    head = _HEAD.pack(
+        VERSION,
+        mutation.kind,
+        len(client),
+        len(table),
+        len(mutation.keys),
+        mutation.identity.incarnation,
+        mutation.identity.sequence,
+        mutation.lr,
+        mutation.floats.shape[1],
+        0 if state is None else state.shape[1],
+        0 if state is None else _HAS_STATE,
+        0,
+    )
+    names = client + table
+    names += bytes(-len(names) % _ALIGNMENT)
+    parts: list[Part] = [head + names]
+    parts += [array for array in (mutation.keys, mutation.floats, state) if array is not None]
+    return [part for part in parts if memoryview(part).nbytes]
+
+
+def decode(number: int, payload: bytes) -> Mutation:
+    """The mutation of a record; its arrays are views of the payload.
+
+    Raises:
+        CorruptionError: the payload, whose checksum was right, is none that encode makes.
+    """
+    try:
+        return _decode(payload)
+    except (ValueError, struct.error) as error:
+        raise CorruptionError(
+            f"update log, record {number}: {error}; it was written by another version of hps, or "
+            f"is damaged"
+        ) from error
+
+
+def _decode(payload: bytes) -> Mutation:
+    version, kind, client_bytes, table_bytes, num_keys, incarnation, sequence, lr, *rest = (
+        _HEAD.unpack_from(payload)
+    )
+    dim, state_floats, flags, zero = rest
+    if version != VERSION or flags not in (0, _HAS_STATE) or zero:
+        raise ValueError(f"version {version} with flags {flags} is not one that this hps reads")
+    place = _HEAD.size
+    client = payload[place : place + client_bytes].decode()
+    table = payload[place + client_bytes : place + client_bytes + table_bytes].decode()
+    place += client_bytes + table_bytes
+    place += -place % _ALIGNMENT
+    num_rows = num_keys if dim else 0
+    num_states = num_keys if flags & _HAS_STATE else 0
+    expected = place + 8 * num_keys + 4 * (num_rows * dim + num_states * state_floats)
+    if len(payload) != expected:
+        raise ValueError(f"its head says {expected} bytes, it has {len(payload)}")
+    keys = np.frombuffer(payload, np.uint64, num_keys, place)
+    place += keys.nbytes
+    floats = np.frombuffer(payload, np.float32, num_rows * dim, place).reshape(num_rows, dim)
+    place += floats.nbytes
+    state = None
+    if flags & _HAS_STATE:
+        state = np.frombuffer(payload, np.float32, num_states * state_floats, place)
+        state = state.reshape(num_states, state_floats)
+    identity = Identity(client, incarnation, sequence)
+    return Mutation(Kind(kind), identity, table, lr, keys, floats, state)

@@ -1,0 +1,81 @@
+"""A shard of the simplest kind: rows in a dict, and hooks that hold a call or make it fail.
+
+Above it: the tests of the server. Below it: nothing; `hps.service.shard` is the real one.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import hps
+from hps.errors import GapError
+from hps.service.shard import Ack, Applied
+from hps.update_log.records import Identity
+from hps.update_log.sessions import Marks
+
+DIM = 4
+
+
+class FakeShard:
+    """Every key's row starts as the key; a push adds its gradients.
+
+    `before` is called with the verb's name right before it takes effect; what it raises, the verb
+    raises.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.tables = {
+            name: hps.TableConfig(name=name, dim=DIM, features=[name]) for name in names or ("ads",)
+        }
+        self.index, self.count, self.lineage = 0, 1, "0"
+        self.before: Callable[[str], object] = lambda verb: None
+        self.mark = 0
+        self.pushed: list[tuple[Any, ...]] = []
+        self.timeouts: list[float] = []
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[str, int], Any] = {}
+
+    def _row(self, table: str, key: int) -> Any:
+        return self._rows.get((table, key), np.full(DIM, np.float32(key % 1000)))
+
+    def pull(self, table: str, keys: Any, out: Any = None) -> Any:
+        self.before("pull")
+        rows = np.empty((len(keys), DIM), np.float32) if out is None else out
+        for idx, key in enumerate(keys.tolist()):
+            rows[idx] = self._row(table, key)
+        return rows
+
+    def contains(self, table: str, keys: Any) -> Any:
+        self.before("contains")
+        return np.array([(table, key) in self._rows for key in keys.tolist()], bool)
+
+    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[Any, ...]]:
+        self.before("items")
+        keys = sorted(key for name, key in self._rows if name == table)
+        for first in range(0, len(keys), batch):
+            part = keys[first : first + batch]
+            yield np.array(part, np.uint64), np.stack([self._row(table, key) for key in part])
+
+    def num_rows(self, table: str) -> int:
+        return len([key for name, key in self._rows if name == table])
+
+    def push(
+        self, identity: Identity, table: str, keys: Any, grads: Any, lr: Any, ack: Ack, timeout: float
+    ) -> Applied:
+        self.before("push")
+        with self._lock:
+            if identity.sequence > self.mark + 1:
+                raise GapError(f"{identity} is ahead of mark {self.mark}", self.mark)
+            is_repeat = identity.sequence <= self.mark
+            if not is_repeat:
+                self.mark = identity.sequence
+                self.pushed.append((identity, table, keys.copy(), grads.copy(), lr, ack))
+                self.timeouts.append(timeout)
+                for key, grad in zip(keys.tolist(), grads, strict=True):
+                    self._rows[table, key] = self._row(table, key) + grad
+            return Applied(Marks(self.mark, self.mark, 0), is_repeat)
+
+    def stats(self) -> dict[str, Any]:
+        return {"tables": {name: {"rows": self.num_rows(name)} for name in self.tables}}
