@@ -1,10 +1,11 @@
 """Types of the native module; csrc/bindings/ defines it, one section a component."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 def xxh64(data: bytes, seed: int = 0) -> int: ...
 
@@ -260,6 +261,36 @@ class SsdStore:
 
 def verify_store(path: str) -> list[tuple[str, str]]: ...
 def crc32c(data: bytes, seed: int = 0, portable: bool = False) -> int: ...
+
+# --- update_log
+
+class UpdateLog:
+    @staticmethod
+    def open(
+        folder: str,
+        store: int,
+        epoch: int,
+        after: int,
+        *,
+        file_bytes: int = ...,
+        buffer_bytes: int = ...,
+    ) -> UpdateLog: ...
+    def read(self, max_bytes: int) -> list[tuple[int, bytes]]: ...
+    def append(self, parts: Sequence[Buffer]) -> int: ...
+    def take_back(self, number: int) -> None: ...
+    @property
+    def appended(self) -> int: ...
+    @property
+    def logged(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+    def wait(self, number: int, durable: bool, timeout: float) -> bool: ...
+    def cut(self, number: int) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def dropped_bytes(self) -> int: ...
+    def close(self) -> None: ...
 
 # --- reader
 

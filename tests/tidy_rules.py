@@ -46,6 +46,7 @@ NATIVE_LAYERS = {
     "gpu_cache": ("common", "table", "optimizer"),
     "ssd_store": ("common", "table"),
     "sharding": ("common", "optimizer", "dram_cache"),
+    "update_log": ("common", "ssd_store"),  # its file layer, encoders and checksums
 }
 
 

@@ -11,6 +11,7 @@ namespace nb = nanobind;
 namespace hps {
 void BindReader(nb::module_& module);
 void BindSsdStore(nb::module_& module);
+void BindUpdateLog(nb::module_& module);
 }  // namespace hps
 
 NB_MODULE(_C, module) {
@@ -29,4 +30,5 @@ NB_MODULE(_C, module) {
   hps::BindShardPlan(module);
   hps::BindSsdStore(module);
   hps::BindTurn(module);
+  hps::BindUpdateLog(module);
 }

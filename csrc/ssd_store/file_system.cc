@@ -22,6 +22,8 @@ void File::StartWriteback(uint64_t, uint64_t) {}
 
 std::unique_ptr<File> FileSystem::Hold(const std::string&) { return nullptr; }
 
+uint64_t FileSystem::BootNumber() { return 0; }
+
 Status FileSystem::ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) {
   uint64_t largest = 0;
   for (uint64_t i = 0; i < count; ++i) largest = std::max(largest, reads[i].size);

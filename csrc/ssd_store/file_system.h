@@ -91,6 +91,9 @@ class FileSystem {
   // Makes a folder in one that is there; no error if it exists.
   virtual Status CreateFolder(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
+  // Another number after each start of the machine: what was written under the same one can be
+  // read, synced or not. 0: nobody can tell. Here: 0.
+  virtual uint64_t BootNumber();
 
   // Reads all, in any order, many of them under way at once, through a bounded number of buffers.
   // After an error, of a read or of the sink, no further read is begun; some may have been sunk.

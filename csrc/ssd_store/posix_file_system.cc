@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/hash.h"
 #include "ssd_store/batch_read.h"
 
 namespace hps {
 namespace {
 
 constexpr uint64_t kFewReads = 3;  // not worth a ring
+constexpr char kBootPath[] = "/proc/sys/kernel/random/boot_id";
 
 int FlagsOf(OpenMode mode) {
   switch (mode) {
@@ -112,6 +114,15 @@ class PosixFiles final : public FileSystem {
   }
 
   bool Exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
+
+  uint64_t BootNumber() override {
+    const int descriptor = open(kBootPath, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return 0;
+    char text[64];
+    const ssize_t count = read(descriptor, text, sizeof(text));
+    close(descriptor);
+    return count > 0 ? Xxh64(text, static_cast<size_t>(count), 0) : 0;
+  }
 
   Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) override {
     if (count <= kFewReads) return FileSystem::ReadBatch(reads, count, sink);
