@@ -3,7 +3,8 @@
 // Above it: faulty_calls.py, which builds it and writes the block of shared memory below. Below it:
 // libc. HPS_FAULTS names the file of the block; without it every call goes through. Syncs fail for
 // files whose path holds "/log/". A disk is full when the files of HPS_FAULTS_FOLDER take more than
-// the limit, and slow when writes and syncs wait; so no root and no file system of its own is needed.
+// the limit, and slow when writes and syncs wait; so no root and no file system of its own is
+// needed.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

@@ -12,9 +12,14 @@ import os
 import sys
 import traceback
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from hps import _C
 from hps.cli.main import main as hps_main
 from tests.torture.service_planted import PLANTED
+
+
+LOG_FILE_BYTES = 1 << 17  # instead of 64 MiB: many files, and a full disk that the log notices
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,17 @@ class Order:
         return json.dumps(asdict(self)) + "\n"
 
 
+class SmallLogFiles:
+    """The native log, with small files; stands in the place of hps._C.UpdateLog."""
+
+    native = _C.UpdateLog
+
+    @classmethod
+    def open(cls, *place: Any) -> Any:
+        """As UpdateLog.open."""
+        return cls.native.open(*place, file_bytes=LOG_FILE_BYTES)
+
+
 def serve(order: Order) -> int:
     """A server's whole life; its exit code."""
     output = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -47,6 +63,7 @@ def serve(order: Order) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.update(order.environment)
+    _C.UpdateLog = SmallLogFiles  # type: ignore[misc,assignment]
     if order.plant:
         PLANTED[order.plant].put_in()
     return hps_main(order.arguments)
