@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
-.PHONY: build demo test torture check format bench gpu native asan tsan clean
+.PHONY: build demo test torture check proto format bench gpu native asan tsan clean
 
 build:
 	@tools/bootstrap.sh
@@ -25,6 +25,9 @@ check: build ## Lint, format, types.
 	ruff format --check .
 	mypy
 	clang-format --dry-run -Werror $(NATIVE_FILES)
+
+proto: build ## Generate hps/v1 from proto/.
+	tools/proto.sh
 
 format: build
 	ruff check --fix .

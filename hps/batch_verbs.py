@@ -137,13 +137,13 @@ class BatchVerbs(CutVerbs):
         ]
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
-            is_other = not isinstance(rows, BatchRows) or not self.holds(rows)
-            if is_other or rows.is_released or rows.table != table or not rows.are_of(keys[0]):
-                raise ConfigError(
-                    f"apply: the rows given for table {table!r} were released, or are those of "
-                    f"other keys or of another server; pass rows=None to have them looked up"
-                )
-            return rows, grads[0]
+            is_own = self.holds(rows) and not rows.is_released and rows.table == table
+            if isinstance(rows, BatchRows) and is_own and rows.are_of(keys[0]):
+                return rows, grads[0]
+            raise ConfigError(
+                f"apply: the rows given for table {table!r} were released, or are those of "
+                f"other keys or of another server; pass rows=None to have them looked up"
+            )
         held.append(self._pin_now(table, joined(keys)))
         return held[-1], joined(grads)
 

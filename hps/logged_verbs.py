@@ -111,9 +111,7 @@ class LoggedVerbs(BatchVerbs):
         """What the store holds of a service's mutations; None if it was never served."""
         return self._history
 
-    def begin_history(
-        self, index: int | None, count: int | None, open_log: OpenLog
-    ) -> History:
+    def begin_history(self, index: int | None, count: int | None, open_log: OpenLog) -> History:
         """Starts the history of a store that has none; its log is open.
 
         Raises:

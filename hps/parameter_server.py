@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hps import _C
 from hps import checkpoint as cut
 from hps.arrays import (
     HOST,

@@ -44,6 +44,9 @@ class PinnedRows(Protocol):
     def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
         """Sums or means of bags, float32 [B, F * D]."""
 
+    def are_of(self, keys: Any) -> bool:
+        """True if these are the keys, byte for byte, in their order."""
+
     def release(self) -> None:
         """Lets go; nothing to do the second time."""
 

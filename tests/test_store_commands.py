@@ -200,12 +200,6 @@ def test_compact_prints_the_bytes_before_and_after(
     assert "bytes_compacted" in text and re.search(r"write_amplification: [12]\.", text)
 
 
-def test_what_is_not_built_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "store", "--listen", "127.0.0.1:1"]) == 1
-    error = capsys.readouterr().err
-    assert "not built yet" in error and "docs/roadmap.md" in error
-
-
 def test_digits_name_a_checkpoint_by_its_id(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = stream_for_people(arguments.json)
     values = vars(arguments)
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
-    if options.resume and engine_of(Path(options.store)) is None:
+    if options.resume and engine_of(Path(options.store or "")) is None:
         print(
             f"hps: there is no store in {options.store} to resume; training starts from the "
             "beginning",

@@ -1,4 +1,4 @@
-"""What a shard takes and gives: acknowledgement levels, terms, marks, and what became of a mutation.
+"""What a shard takes and gives: acknowledgement levels, terms, what became of a mutation.
 
 Above it: shard.py, the handlers of the server. Below it: update_log/sessions.py.
 """

@@ -4,6 +4,7 @@ Above it: shard.py. Below it: nothing. Until a checkpoint holds them, the log's 
 without this thread a server's disk would fill, and its next opening would take longer and longer.
 """
 
+import atexit
 import threading
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ class Checkpointer:
         self.last_error = ""
         self._thread = threading.Thread(target=self._run, name="hps-checkpointer", daemon=True)
         self._thread.start()
+        atexit.register(self.stop)  # no thread may be within native code when Python ends
 
     def look(self) -> None:
         """The log has grown; cheap."""
@@ -42,6 +44,7 @@ class Checkpointer:
         self._stop.set()
         self._wake.set()
         self._thread.join()
+        atexit.unregister(self.stop)
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

@@ -189,7 +189,7 @@ class RemoteParameterServer(RemoteCuts):
         drafts = []
         for session, places in self._shares(array, row_bytes):
             head = pb.AssignRequest(
-                table=table, dim=config.dim, lineage=session.lineage, ack=_ack(ack)
+                table=table, dim=config.dim, lineage=session.lineage, ack=_number(ack_number(ack))
             )
             parts = [array[places], weights[places], b"" if floats is None else floats[places]]
             what = f"assign of {len(places)} keys of table {table!r}"
@@ -211,7 +211,7 @@ class RemoteParameterServer(RemoteCuts):
         shares = self._shares(array, 8)
         drafts = []
         for session, places in shares:
-            head = pb.EraseRequest(table=table, lineage=session.lineage, ack=_ack(ack))
+            head = pb.EraseRequest(table=table, lineage=session.lineage, ack=_number(ack_number(ack)))
             what = f"erase of {len(places)} keys of table {table!r}"
             drafts.append((session, Draft("Erase", head, [array[places]], ack_number(ack), what)))
         changes = self._change(drafts, f"erase of table {table!r}")
@@ -376,7 +376,7 @@ class RemoteParameterServer(RemoteCuts):
         requests = []
         for session, keys, _ in pieces:
             head = pb.PullRequest(
-                table=table, wire=pb.DType.ValueType(wire), dim=dim, lineage=session.lineage
+                table=table, wire=_number(wire), dim=dim, lineage=session.lineage
             )
             message = METHODS["Pull"].request.join(head, [keys])
             requests.append(Request(session, "Pull", message))
@@ -487,9 +487,9 @@ class RemoteParameterServer(RemoteCuts):
         for session, keys, first in self._pieces(plan, 8 + wire.num_bytes(1, dim)):
             head = pb.PushRequest(
                 table=table,
-                ack=_ack_of(level),
+                ack=_number(level),
                 lr=self.learning_rates[table],
-                wire=pb.DType.ValueType(wire),
+                wire=_number(wire),
                 dim=dim,
                 lineage=session.lineage,
             )
@@ -505,8 +505,8 @@ class RemoteParameterServer(RemoteCuts):
         for session, keys, _ in pieces:
             head = pb.CreateRequest(
                 table=table,
-                ack=_ack_of(LOGGED),
-                wire=pb.DType.ValueType(wire),
+                ack=_number(LOGGED),
+                wire=_number(wire),
                 dim=dim,
                 lineage=session.lineage,
             )
@@ -558,12 +558,9 @@ def _whole(parts: list[Floats]) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _ack(ack: str) -> pb.Ack.ValueType:
-    return _ack_of(ack_number(ack))
-
-
-def _ack_of(level: int) -> pb.Ack.ValueType:
-    return pb.Ack.ValueType(level)
+def _number(value: int) -> Any:
+    """An enum's number, as the generated messages take it."""
+    return int(value)
 
 
 def _non_finite(table: str, key: int, wire: Wire) -> NonFiniteError:

@@ -23,6 +23,7 @@ from hps.service.table_messages import from_message
 from hps.sharding import ShardMap
 from hps.v1 import parameter_server_pb2 as pb
 
+_LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 SLOW = 10.0  # calls that go over whole tables may take so many deadlines
 _QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
 
@@ -97,7 +98,7 @@ class Shards:
         until = self._until()
         level = DURABLE if durable else LOGGED
         waiting = [session for session in self._sessions if session.window.incarnation]
-        request = pb.FlushRequest(ack=pb.Ack.ValueType(level)).SerializeToString()
+        request = pb.FlushRequest(ack=_LEVELS[level]).SerializeToString()
         while waiting:
             # First what the shard lacks, then the flush, then what it says it has.
             for session in waiting:

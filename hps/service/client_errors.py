@@ -4,6 +4,7 @@ Above it: the client's transport, session and rounds. Below it: hps.errors, the 
 """
 
 from enum import Enum
+from typing import Any
 
 import grpc
 
@@ -68,7 +69,8 @@ class Failure(Exception):
     def of(cls, error: grpc.RpcError) -> "Failure":
         """From what grpc raises."""
         detail = None
-        for name, value in error.trailing_metadata() or ():
+        metadata: Any = error.trailing_metadata() or ()
+        for name, value in metadata:
             if name == ERROR_METADATA and isinstance(value, bytes):
                 detail = ErrorDetail.FromString(value)
         return cls(error.code(), detail, error.details() or "")

@@ -181,7 +181,8 @@ class Session:
             request.incarnation = self.window.incarnation
         seconds = self.attempt_seconds(until)
         reply = self.transport.call("OpenSession", request.SerializeToString(), seconds)
-        return pb.OpenSessionReply.FromString(reply)
+        answer: pb.OpenSessionReply = pb.OpenSessionReply.FromString(reply)
+        return answer
 
     def _resend(self, until: float) -> None:
         """Sends what the shard lacks, in order; raises Failure."""

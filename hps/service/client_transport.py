@@ -5,7 +5,7 @@ pass as bytes, since generated code would copy their arrays once more.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -59,7 +59,7 @@ class Transport(Protocol):
 
 
 class _PendingCall:
-    def __init__(self, future: "grpc.Future") -> None:
+    def __init__(self, future: Any) -> None:
         self._future = future
 
     def reply(self) -> bytes:
@@ -77,10 +77,12 @@ class GrpcTransport:
 
     def __init__(self, address: str, config: ClientConfig) -> None:
         self.address = address
-        options = list(_CHANNEL_OPTIONS)
-        self._metadata = []
+        options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+        # Of multi-callables, whose types the calls' own bytes do not fit.
+        self._methods: dict[str, Any] = {}
+        self._metadata: Any = ()
         if config.token is not None:
-            self._metadata.append(("authorization", f"Bearer {config.token}"))
+            self._metadata = (("authorization", f"Bearer {config.token}"),)
         if config.tls is None:
             self._channel = grpc.insecure_channel(address, options)
         else:
@@ -89,7 +91,6 @@ class GrpcTransport:
             if config.tls.server_name is not None:
                 options.append(("grpc.ssl_target_name_override", config.tls.server_name))
             self._channel = grpc.secure_channel(address, credentials, options)
-        self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
 
     def call(self, method: str, request: bytes, timeout: float) -> bytes:
         """One call, waited for."""
@@ -106,9 +107,8 @@ class GrpcTransport:
 
     def stream(self, method: str, request: bytes, timeout: float) -> Iterator[bytes]:
         """Replies as they come."""
-        replies = self._channel.unary_stream(f"/{SERVICE}/{method}")(
-            request, timeout=timeout, metadata=self._metadata
-        )
+        opened: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")
+        replies = opened(request, timeout=timeout, metadata=self._metadata)
         try:
             yield from replies
         except grpc.RpcError as error:
@@ -120,7 +120,7 @@ class GrpcTransport:
         """Closes the channel."""
         self._channel.close()
 
-    def _method(self, name: str) -> "grpc.UnaryUnaryMultiCallable":
+    def _method(self, name: str) -> Any:
         if name not in self._methods:
             self._methods[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
         return self._methods[name]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import Message
 
 from hps.errors import HpsError
@@ -64,7 +65,7 @@ class Draft:
 
     def num_bytes(self) -> int:
         """About as many as its message will have."""
-        return 256 + sum(memoryview(array).nbytes for array in self.arrays)
+        return 256 + sum(array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays)
 
 
 @dataclass(slots=True, eq=False)

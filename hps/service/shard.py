@@ -197,11 +197,7 @@ class Shard(ShardCuts):
                 answer = history.sessions.answer(identity)
                 number = session.trail.record_of(identity.sequence)
             elif identity.sequence > session.mark + 1:
-                raise GapError(
-                    f"client {identity.client_id!r}: sequence {identity.sequence} came, and "
-                    f"{session.mark + 1} is missing; send again from there on",
-                    session.mark,
-                )
+                raise _gap(identity, session.mark)
             else:
                 self._check_able()
                 answer = self._apply(mutation)
@@ -249,15 +245,22 @@ class Shard(ShardCuts):
             self._fail(f"a mutation that is in the log could not be applied: {error}")
 
     def _await_predecessor(self, identity: Identity, deadline: float) -> None:
-        """Waits shortly for the mutation that this one follows: it may be under way."""
+        """Waits shortly for the mutation that this one follows, which may be under way.
+
+        Raises:
+            GapError: it did not come.
+        """
 
         def is_here() -> bool:
             session = self._history.sessions.get(identity.client_id)
-            return session is None or session.mark + 1 >= identity.sequence
+            return session is None or identity.sequence <= session.mark + 1
 
-        if not is_here():
-            shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
-            self._moves.wait_until(is_here, shortly)
+        if is_here():
+            return
+        shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
+        session = self._history.sessions.get(identity.client_id)
+        if session is not None and not self._moves.wait_until(is_here, shortly):
+            raise _gap(identity, session.mark)
 
     def _await(self, history: History, log: UpdateLog, number: int, terms: Terms) -> None:
         """Waits until a record is as safe as asked."""
@@ -272,8 +275,9 @@ class Shard(ShardCuts):
             raise
         if not is_safe:
             raise DeadlineError(
-                f"the deadline passed before the log was {'on the disk' if is_durable else 'written'}"
-                f"; the change is applied: send it again under the same sequence to wait for it"
+                f"the deadline passed before the log was "
+                f"{'on the disk' if is_durable else 'written'}; the change is applied: send it "
+                f"again under the same sequence to wait for it"
             )
 
     def _marks(self, session: Session) -> Marks:
@@ -283,7 +287,9 @@ class Shard(ShardCuts):
         logged = max(log.logged, durable)
         applied = session.mark
         return Marks(
-            applied, min(applied, trail.sequence_at(logged)), min(applied, trail.sequence_at(durable))
+            applied,
+            min(applied, trail.sequence_at(logged)),
+            min(applied, trail.sequence_at(durable)),
         )
 
     def flush(self, ack: Ack, timeout: float = 60.0) -> None:
@@ -294,3 +300,11 @@ class Shard(ShardCuts):
         """
         history, log = self._history, self._log
         self._await(history, log, log.appended, Terms(ack, timeout))
+
+
+def _gap(identity: Identity, mark: int) -> GapError:
+    return GapError(
+        f"client {identity.client_id!r}: sequence {identity.sequence} came, and {mark + 1} is "
+        f"missing; send again from there on",
+        mark,
+    )

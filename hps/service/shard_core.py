@@ -13,6 +13,7 @@ from typing import Any
 from hps import checkpoint as cut
 from hps.config import MAX_TABLES, Config, TableConfig
 from hps.errors import ConfigError, StoreError
+from hps.field_checks import require_whole
 from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
 from hps.service.gate import Gate, Moves
@@ -34,6 +35,9 @@ class ShardOptions:
         log_bytes: from this size of the log on a checkpoint is taken.
         max_sessions: clients that are remembered; beyond it the least recently used is fenced.
         max_tables: that create_table goes up to.
+
+    Raises:
+        ConfigError: a field outside its limits.
     """
 
     index: int | None = None
@@ -41,6 +45,14 @@ class ShardOptions:
     log_bytes: int = 2**30
     max_sessions: int = MAX_SESSIONS
     max_tables: int = MAX_TABLES
+
+    def __post_init__(self) -> None:
+        require_whole("ShardOptions.count", 1 if self.count is None else self.count, 1, 2**16)
+        index = 0 if self.index is None else self.index
+        require_whole("ShardOptions.index", index, 0, (self.count or 2**16) - 1)
+        require_whole("ShardOptions.log_bytes", self.log_bytes, 1, 2**63 - 1)
+        require_whole("ShardOptions.max_sessions", self.max_sessions, 1, 10**6)
+        require_whole("ShardOptions.max_tables", self.max_tables, 1, MAX_TABLES)
 
 
 class ShardCore:

@@ -39,8 +39,8 @@ class ShardCuts(ShardReads):
             timeout: seconds to wait for the turn.
 
         Returns:
-            {"tag", "rows_written", "bytes", "seconds", "lineage", "sessions": {client: (incarnation,
-            sequence)}}.
+            {"tag", "rows_written", "bytes", "seconds", "lineage", "sessions"}, the last a dict
+            from client to (incarnation, sequence).
 
         Raises:
             ConfigError: a bad tag. StoreError: disk full or an I/O error; the one before stays the
@@ -68,7 +68,7 @@ class ShardCuts(ShardReads):
             group: that the checkpoint must belong to; empty is not checked.
 
         Returns:
-            {"group", "sessions": {client: (incarnation, sequence)}} of the checkpoint.
+            {"group", "sessions"} of the checkpoint, as `checkpoint` gives them.
 
         Raises:
             ConfigError: no such checkpoint. MismatchError: of another group, or another shard's.

@@ -54,7 +54,7 @@ class ServedCut:
         try:
             value = json.loads(extras[SERVICE])
             names = ("epoch", "number", "lineage", "group", "index", "count")
-            return cls(*(value[name] for name in names), sessions=Sessions.from_json(value))
+            return cls(**{name: value[name] for name in names}, sessions=Sessions.from_json(value))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptionError(
                 f"the checkpoint's {SERVICE} cannot be read: {error!r}"
@@ -98,26 +98,26 @@ class History:
     def begin(
         cls, path: Path, index: int | None, count: int | None, cut: ServedCut | None
     ) -> "History":
-        """Of a store that has none yet; goes on with the marks of its checkpoint, if it has any.
+        """Of a store that has none yet.
 
         Args:
             path: the store's.
-            index: of the shard; None takes the checkpoint's, or 0.
-            count: of shards; None takes the checkpoint's, or 1.
-            cut: what the current checkpoint says of the service.
+            index: of the shard; None is 0.
+            count: of shards; None is 1.
+            cut: what the current checkpoint says of a service, which goes on then.
 
         Raises:
             StoreError: the system refused.
         """
         if cut is None:
-            cut = ServedCut(1, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
+            cut = ServedCut(1, 0, FIRST_LINEAGE, "", index or 0, count or 1, Sessions())
         epoch = Epoch(
             store=secrets.randbits(63),
             number=cut.epoch,
             lineage=cut.lineage,
             fence=cut.sessions.fence,
-            index=cut.index if index is None else index,
-            count=cut.count if count is None else count,
+            index=cut.index,
+            count=cut.count,
         )
         epoch.save(path)
         return cls(path, epoch, cut)

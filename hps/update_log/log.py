@@ -84,7 +84,8 @@ def open_update_log(folder: str, store: int, epoch: int, after: int) -> UpdateLo
         CorruptionError: damage anywhere but in the final record, with file and offset.
         StoreError: the system refused.
     """
-    return _C.UpdateLog.open(folder, store, epoch, after)
+    log: UpdateLog = _C.UpdateLog.open(folder, store, epoch, after)  # type: ignore[attr-defined]
+    return log
 
 
 def has_files(folder: Path) -> bool:

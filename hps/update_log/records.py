@@ -21,8 +21,14 @@ _HEAD = struct.Struct("<BBBBIQQdIIII")
 _HAS_STATE = 1
 _ALIGNMENT = 8  # of the keys, so that they are read where they lie
 _MAX_SEQUENCE = 2**63 - 1
-_NO_KEYS: Keys = np.empty(0, np.uint64)
-_NO_FLOATS: Floats = np.empty((0, 0), np.float32)
+
+
+def _no_keys() -> Keys:
+    return np.empty(0, np.uint64)
+
+
+def _no_floats() -> Floats:
+    return np.empty((0, 0), np.float32)
 
 
 class Kind(IntEnum):
@@ -88,8 +94,8 @@ class Mutation:
     identity: Identity
     table: str = ""
     lr: float = 0.0
-    keys: Keys = field(default=_NO_KEYS)
-    floats: Floats = field(default=_NO_FLOATS)
+    keys: Keys = field(default_factory=_no_keys)
+    floats: Floats = field(default_factory=_no_floats)
     state: Floats | None = None
 
 
@@ -115,7 +121,7 @@ def encode(mutation: Mutation) -> list[Part]:
     names += bytes(-len(names) % _ALIGNMENT)
     parts: list[Part] = [head + names]
     parts += [array for array in (mutation.keys, mutation.floats, state) if array is not None]
-    return [part for part in parts if memoryview(part).nbytes]
+    return [part for part in parts if isinstance(part, bytes) or part.nbytes]
 
 
 def decode(number: int, payload: bytes) -> Mutation:

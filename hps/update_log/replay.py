@@ -107,7 +107,7 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
             now = getattr(new.optimizer, name)
             if name not in _FREE and now != value:
                 raise ConfigError(
-                    f"table {old.name!r}: {name}={now} was {value} when the updates in the log were "
-                    f"made, which are still to be applied; open the store once with "
+                    f"table {old.name!r}: {name}={now} was {value} when the updates were made that "
+                    f"are in the log and still to be applied; open the store once with "
                     f"hps.open(path, read_only=False) and leave its `with` block, then change it"
                 )

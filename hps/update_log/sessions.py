@@ -56,7 +56,7 @@ class Trail:
         return steps[bisect_right(steps, number, key=lambda step: step[0]) - 1][1]
 
     def record_of(self, sequence: int) -> int:
-        """A record up to which all up to `sequence` is held; 0 if that has been durable for long."""
+        """A record up to which `sequence` is held; 0 if it has been durable for long."""
         steps = self._steps
         idx = bisect_right(steps, sequence - 1, key=lambda step: step[1])
         return steps[min(idx, len(steps) - 1)][0]

@@ -11,9 +11,8 @@ import numpy as np
 
 import hps
 from hps.errors import GapError
-from hps.service.shard import Ack, Applied
-from hps.update_log.records import Identity
-from hps.update_log.sessions import Marks
+from hps.service.shard import Applied, Identity, Terms
+from hps.update_log import Marks
 
 DIM = 4
 
@@ -26,14 +25,13 @@ class FakeShard:
     """
 
     def __init__(self, *names: str) -> None:
-        self.tables = {
-            name: hps.TableConfig(name=name, dim=DIM, features=[name]) for name in names or ("ads",)
-        }
+        self.tables = [
+            hps.TableConfig(name=name, dim=DIM, features=[name]) for name in names or ("ads",)
+        ]
         self.index, self.count, self.lineage = 0, 1, "0"
         self.before: Callable[[str], object] = lambda verb: None
         self.mark = 0
         self.pushed: list[tuple[Any, ...]] = []
-        self.timeouts: list[float] = []
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], Any] = {}
 
@@ -62,7 +60,7 @@ class FakeShard:
         return len([key for name, key in self._rows if name == table])
 
     def push(
-        self, identity: Identity, table: str, keys: Any, grads: Any, lr: Any, ack: Ack, timeout: float
+        self, identity: Identity, table: str, keys: Any, grads: Any, *, lr: Any, terms: Terms
     ) -> Applied:
         self.before("push")
         with self._lock:
@@ -71,11 +69,10 @@ class FakeShard:
             is_repeat = identity.sequence <= self.mark
             if not is_repeat:
                 self.mark = identity.sequence
-                self.pushed.append((identity, table, keys.copy(), grads.copy(), lr, ack))
-                self.timeouts.append(timeout)
+                self.pushed.append((identity, table, keys.copy(), grads.copy(), lr, terms))
                 for key, grad in zip(keys.tolist(), grads, strict=True):
                     self._rows[table, key] = self._row(table, key) + grad
             return Applied(Marks(self.mark, self.mark, 0), is_repeat)
 
     def stats(self) -> dict[str, Any]:
-        return {"tables": {name: {"rows": self.num_rows(name)} for name in self.tables}}
+        return {"tables": {one.name: {"rows": self.num_rows(one.name)} for one in self.tables}}

@@ -120,7 +120,7 @@ def test_a_message_cut_off_anywhere_is_refused_or_is_whole_fields() -> None:
         with pytest.raises(FramingError):
             PUSH.split(whole[:length])
         num_refused += 1
-    assert num_refused > 100 and len(ends) == 6
+    assert num_refused > 100 and len(ends) == 7
 
 
 @pytest.mark.parametrize(

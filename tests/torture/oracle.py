@@ -123,13 +123,18 @@ class Oracle:
         Raises:
             OracleViolation: there is none; says which key is the first that does not fit.
         """
-        found = [
-            self._find_in(name, self._counts_of(name, server.items(name, state=True)), limits)
-            for name in ("sgd", "adagrad")
-        ]
+        found = [self.find_in(server, name, limits) for name in ("sgd", "adagrad")]
         if found[0] != found[1]:
             raise OracleViolation(f"the sgd table is at {found[0]}, the adagrad table {found[1]}")
         return found[0]
+
+    def find_in(self, server: Any, name: str, limits: Counts) -> tuple[int, ...]:
+        """As `find`, of one table."""
+        counts = self._counts_of(name, server.items(name, state=True))
+        return tuple(
+            self._find_one(name, client, counts[:, client], int(limits[client]))
+            for client in range(self.num_clients)
+        )
 
     def _counts_of(self, name: str, pieces: Iterator[tuple[Any, ...]]) -> Counts:
         """int64 [NUM_KEYS, clients], after every row has been checked in itself."""
@@ -162,12 +167,6 @@ class Oracle:
         columns = [self._curve.at(ones, seen[:, client]) for client in range(self.num_clients)]
         columns.append(self._curve.at(stamps, total))
         return np.column_stack([weights for weights, _ in columns] + [sums for _, sums in columns])
-
-    def _find_in(self, name: str, counts: Counts, limits: Counts) -> tuple[int, ...]:
-        return tuple(
-            self._find_one(name, client, counts[:, client], int(limits[client]))
-            for client in range(self.num_clients)
-        )
 
     def _find_one(self, name: str, client: int, seen: Counts, limit: int) -> int:
         counts = np.zeros(NUM_KEYS, np.int64)

@@ -46,9 +46,7 @@ class TwinLogDisk:
 class TwinUpdateLog:
     """As hps.update_log.UpdateLog."""
 
-    def __init__(
-        self, disk: TwinLogDisk, folder: Path, store: int, epoch: int, after: int
-    ) -> None:
+    def __init__(self, disk: TwinLogDisk, folder: Path, store: int, epoch: int, after: int) -> None:
         self.disk, self.folder, self.store, self.epoch = disk, folder, store, epoch
         folder.mkdir(exist_ok=True)
         self.files: list[tuple[int, Path]] = []  # (first number, path), oldest first

@@ -1,0 +1,138 @@
+"""Records say what was encoded, whole, or that they cannot be read; marks and trails."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+import hps
+from hps.errors import CorruptionError, FencedError
+from hps.update_log import Identity, Kind, Mutation, Sessions, decode, encode
+from hps.update_log.sessions import Trail
+
+
+def _payload(mutation: Mutation) -> bytes:
+    return b"".join(bytes(memoryview(part).cast("B")) for part in encode(mutation))
+
+
+def _mutations(seed: int) -> list[Mutation]:
+    chance = np.random.default_rng(seed)
+    edge = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
+    mutations = [
+        Mutation(Kind.SESSION, Identity("a", 3, 1)),
+        Mutation(Kind.NOTHING, Identity("ü" * 32, 2**63 - 1, 2**63 - 1)),
+        Mutation(Kind.ERASE, Identity("a-b", 1, 9), "ads", 0.5, edge),
+        Mutation(Kind.CREATE, Identity("a-b", 1, 10), "t" * 64, 0.1, edge),
+        Mutation(Kind.PUSH, Identity("c", 1, 1), "ads", 0.1, edge[:0], np.empty((0, 4), "f4")),
+    ]
+    for length in (1, 4, 33):
+        keys = chance.integers(0, 2**64, length, np.uint64)
+        floats = chance.standard_normal((length, 5)).astype(np.float32)
+        state = chance.standard_normal((length, 3)).astype(np.float32)
+        identity = Identity(f"client-{length}", 7, length)
+        mutations += [
+            Mutation(Kind.PUSH, identity, "ads", 1 / 3, keys, floats),
+            Mutation(Kind.ASSIGN, identity, "ads", 0.1, keys, floats, state),
+            Mutation(Kind.ASSIGN, identity, "sgd", 0.1, keys, floats, state[:, :0]),
+            Mutation(Kind.ASSIGN, identity, "ads", 0.1, keys, floats, None),
+        ]
+    return mutations
+
+
+@pytest.mark.parametrize("mutation", _mutations(1), ids=lambda one: one.kind.name)
+def test_a_record_says_what_was_encoded(mutation: Mutation) -> None:
+    found = decode(1, _payload(mutation))
+    assert (found.kind, found.identity, found.table) == (
+        mutation.kind,
+        mutation.identity,
+        mutation.table,
+    )
+    assert found.lr == mutation.lr
+    assert found.keys.tolist() == mutation.keys.tolist()
+    assert found.floats.shape == mutation.floats.shape
+    assert found.floats.tobytes() == mutation.floats.tobytes()
+    assert (found.state is None) == (mutation.state is None)
+    if found.state is not None and mutation.state is not None:
+        assert found.state.shape == mutation.state.shape
+        assert found.state.tobytes() == mutation.state.tobytes()
+
+
+def test_a_record_that_is_cut_short_or_longer_is_refused() -> None:
+    for mutation in _mutations(2):
+        payload = _payload(mutation)
+        for length in {0, 1, 47, 48, len(payload) - 8, len(payload) - 1} - {len(payload)}:
+            with pytest.raises(CorruptionError, match="record 9"):
+                decode(9, payload[: max(0, length)])
+        with pytest.raises(CorruptionError, match="record 9"):
+            decode(9, payload + b"\0")
+
+
+def test_a_record_of_another_version_or_kind_is_refused() -> None:
+    payload = _payload(Mutation(Kind.NOTHING, Identity("a", 1, 1)))
+    for place, value in ((0, 2), (1, 99), (40, 2), (44, 1)):
+        changed = bytearray(payload)
+        changed[place : place + 1] = struct.pack("<B", value)
+        with pytest.raises(CorruptionError, match="another version"):
+            decode(1, bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("client", "incarnation", "sequence"),
+    [("", 1, 1), ("x" * 65, 1, 1), ("a\n", 1, 1), ("a", -1, 1), ("a", 1, 0), ("a", 1, 2**63)],
+)
+def test_an_identity_outside_its_limits_is_refused(
+    client: str, incarnation: int, sequence: int
+) -> None:
+    with pytest.raises(hps.ConfigError):
+        Identity(client, incarnation, sequence)
+
+
+def test_a_trail_never_says_more_than_is_so() -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    trail, number, durable = Trail(0), 0, 0
+    holds = {0: 0}  # sequence -> record
+    for sequence in range(1, 2000):
+        number += chance.randint(1, 3)
+        trail.add(number, sequence)
+        holds[sequence] = number
+        if chance.random() < 0.02:
+            durable = chance.randint(durable, number)
+            trail.forget(durable)
+        if chance.random() < 0.2:
+            asked = chance.randint(durable, number)
+            found = trail.sequence_at(asked)
+            assert holds[found] <= asked
+            assert trail.sequence_at(number) == sequence
+            old = chance.randint(1, sequence)
+            record = trail.record_of(old)
+            assert record >= holds[old] or holds[old] <= durable
+            assert record <= number
+    assert len(trail._steps) < 300
+
+
+def test_sessions_come_out_of_a_checkpoint_as_they_went_in() -> None:
+    sessions = Sessions()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        sessions.renew(name, number)
+    sessions.advance(Identity("a", 1, 1), 7)
+    sessions.fence = 2
+    found = Sessions.from_json(sessions.to_json())
+    assert found.to_json() == sessions.to_json()
+    assert [name for name, _ in found] == ["b", "c", "a"]  # least recently used first
+    with pytest.raises(FencedError, match="restore ended"):
+        found.find("b", 2)
+    assert found.find("c", 3).mark == 0
+
+
+def test_an_incarnation_is_never_given_twice_though_its_session_was_dropped() -> None:
+    sessions = Sessions()
+    sessions.renew("a", sessions.incarnations + 1)
+    sessions.renew("b", sessions.incarnations + 1)
+    sessions.trim(1)
+    with pytest.raises(FencedError, match="no such session"):
+        sessions.find("a", 1)
+    sessions.renew("a", sessions.incarnations + 1)
+    assert sessions.find("a", 3).mark == 0
