@@ -1,0 +1,613 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FLOAT32: _ClassVar[DType]
+    FLOAT16: _ClassVar[DType]
+    BFLOAT16: _ClassVar[DType]
+    INT8_ROW: _ClassVar[DType]
+
+class Ack(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMORY: _ClassVar[Ack]
+    LOGGED: _ClassVar[Ack]
+    DURABLE: _ClassVar[Ack]
+FLOAT32: DType
+FLOAT16: DType
+BFLOAT16: DType
+INT8_ROW: DType
+MEMORY: Ack
+LOGGED: Ack
+DURABLE: Ack
+
+class Identity(_message.Message):
+    __slots__ = ("client_id", "incarnation", "sequence")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    incarnation: int
+    sequence: int
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Marks(_message.Message):
+    __slots__ = ("applied", "logged", "durable")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    LOGGED_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    applied: int
+    logged: int
+    durable: int
+    def __init__(self, applied: _Optional[int] = ..., logged: _Optional[int] = ..., durable: _Optional[int] = ...) -> None: ...
+
+class ErrorDetail(_message.Message):
+    __slots__ = ("kind", "message", "mark", "retry_after_ms")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OTHER: _ClassVar[ErrorDetail.Kind]
+        CONFIG: _ClassVar[ErrorDetail.Kind]
+        CAPACITY: _ClassVar[ErrorDetail.Kind]
+        NON_FINITE: _ClassVar[ErrorDetail.Kind]
+        CORRUPTION: _ClassVar[ErrorDetail.Kind]
+        STORE: _ClassVar[ErrorDetail.Kind]
+        GAP: _ClassVar[ErrorDetail.Kind]
+        FENCED: _ClassVar[ErrorDetail.Kind]
+        MISMATCH: _ClassVar[ErrorDetail.Kind]
+        OVERLOADED: _ClassVar[ErrorDetail.Kind]
+        DRAINING: _ClassVar[ErrorDetail.Kind]
+        AUTHENTICATION: _ClassVar[ErrorDetail.Kind]
+        PERMISSION: _ClassVar[ErrorDetail.Kind]
+        DEADLINE: _ClassVar[ErrorDetail.Kind]
+    OTHER: ErrorDetail.Kind
+    CONFIG: ErrorDetail.Kind
+    CAPACITY: ErrorDetail.Kind
+    NON_FINITE: ErrorDetail.Kind
+    CORRUPTION: ErrorDetail.Kind
+    STORE: ErrorDetail.Kind
+    GAP: ErrorDetail.Kind
+    FENCED: ErrorDetail.Kind
+    MISMATCH: ErrorDetail.Kind
+    OVERLOADED: ErrorDetail.Kind
+    DRAINING: ErrorDetail.Kind
+    AUTHENTICATION: ErrorDetail.Kind
+    PERMISSION: ErrorDetail.Kind
+    DEADLINE: ErrorDetail.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    kind: ErrorDetail.Kind
+    message: str
+    mark: int
+    retry_after_ms: int
+    def __init__(self, kind: _Optional[_Union[ErrorDetail.Kind, str]] = ..., message: _Optional[str] = ..., mark: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    lineage: str
+    shard_map: ShardMap
+    limits: Limits
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+
+class ShardMap(_message.Message):
+    __slots__ = ("index", "count", "num_virtual", "hash")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NUM_VIRTUAL_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    count: int
+    num_virtual: int
+    hash: str
+    def __init__(self, index: _Optional[int] = ..., count: _Optional[int] = ..., num_virtual: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("max_message_bytes", "max_keys", "max_dim", "max_tables", "max_client_bytes", "max_client_requests", "default_deadline_ms")
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DIM_FIELD_NUMBER: _ClassVar[int]
+    MAX_TABLES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CLIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CLIENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    max_message_bytes: int
+    max_keys: int
+    max_dim: int
+    max_tables: int
+    max_client_bytes: int
+    max_client_requests: int
+    default_deadline_ms: int
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_dim: _Optional[int] = ..., max_tables: _Optional[int] = ..., max_client_bytes: _Optional[int] = ..., max_client_requests: _Optional[int] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZER_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FLOATS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dim: int
+    optimizer: Optimizer
+    initializer: Initializer
+    features: FeatureList
+    shared_vocabulary: bool
+    share: float
+    state_floats: int
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ...) -> None: ...
+
+class FeatureList(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Optimizer(_message.Message):
+    __slots__ = ("kind", "lr", "numbers")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    lr: float
+    numbers: _containers.ScalarMap[str, float]
+    def __init__(self, kind: _Optional[str] = ..., lr: _Optional[float] = ..., numbers: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Initializer(_message.Message):
+    __slots__ = ("kind", "numbers")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    numbers: _containers.ScalarMap[str, float]
+    def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ("client_id", "incarnation", "shard_map", "lineage")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    incarnation: int
+    shard_map: ShardMap
+    lineage: str
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., lineage: _Optional[str] = ...) -> None: ...
+
+class OpenSessionReply(_message.Message):
+    __slots__ = ("incarnation", "marks", "lineage")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    marks: Marks
+    lineage: str
+    def __init__(self, incarnation: _Optional[int] = ..., marks: _Optional[_Union[Marks, _Mapping]] = ..., lineage: _Optional[str] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("table", "wire", "dim", "lineage", "padding", "keys")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    wire: DType
+    dim: int
+    lineage: str
+    padding: bytes
+    keys: bytes
+    def __init__(self, table: _Optional[str] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class PullReply(_message.Message):
+    __slots__ = ("dim", "wire", "padding", "rows")
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    dim: int
+    wire: DType
+    padding: bytes
+    rows: bytes
+    def __init__(self, dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class ContainsRequest(_message.Message):
+    __slots__ = ("table", "lineage", "padding", "keys")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    lineage: str
+    padding: bytes
+    keys: bytes
+    def __init__(self, table: _Optional[str] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class ContainsReply(_message.Message):
+    __slots__ = ("stored",)
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    stored: bytes
+    def __init__(self, stored: _Optional[bytes] = ...) -> None: ...
+
+class ItemsRequest(_message.Message):
+    __slots__ = ("table", "batch", "state")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    batch: int
+    state: bool
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[int] = ..., state: bool = ...) -> None: ...
+
+class ItemsReply(_message.Message):
+    __slots__ = ("dim", "state_floats", "padding", "keys", "rows", "state")
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    STATE_FLOATS_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    dim: int
+    state_floats: int
+    padding: bytes
+    keys: bytes
+    rows: bytes
+    state: bytes
+    def __init__(self, dim: _Optional[int] = ..., state_floats: _Optional[int] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class NumRowsRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class NumRowsReply(_message.Message):
+    __slots__ = ("num_rows",)
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    num_rows: int
+    def __init__(self, num_rows: _Optional[int] = ...) -> None: ...
+
+class DigestRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class DigestReply(_message.Message):
+    __slots__ = ("low", "high")
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    low: int
+    high: int
+    def __init__(self, low: _Optional[int] = ..., high: _Optional[int] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "lr", "wire", "dim", "lineage", "padding", "keys", "grads")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    GRADS_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    lr: float
+    wire: DType
+    dim: int
+    lineage: str
+    padding: bytes
+    keys: bytes
+    grads: bytes
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lr: _Optional[float] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., grads: _Optional[bytes] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "sequence")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    sequence: int
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class AssignRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "dim", "lineage", "padding", "keys", "rows", "state")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    dim: int
+    lineage: str
+    padding: bytes
+    keys: bytes
+    rows: bytes
+    state: bytes
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class AssignReply(_message.Message):
+    __slots__ = ("marks", "is_repeat")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ...) -> None: ...
+
+class EraseRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "lineage", "padding", "keys")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    lineage: str
+    padding: bytes
+    keys: bytes
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class EraseReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "erased")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    ERASED_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    erased: bytes
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., erased: _Optional[bytes] = ...) -> None: ...
+
+class CreateRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "wire", "dim", "lineage", "padding", "keys")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    wire: DType
+    dim: int
+    lineage: str
+    padding: bytes
+    keys: bytes
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class CreateReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "dim", "wire", "padding", "rows")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    dim: int
+    wire: DType
+    padding: bytes
+    rows: bytes
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class SkipRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ...) -> None: ...
+
+class SkipReply(_message.Message):
+    __slots__ = ("marks", "is_repeat")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ...) -> None: ...
+
+class FlushRequest(_message.Message):
+    __slots__ = ("ack",)
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    ack: Ack
+    def __init__(self, ack: _Optional[_Union[Ack, str]] = ...) -> None: ...
+
+class FlushReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateTableRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: Table
+    def __init__(self, table: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+
+class CreateTableReply(_message.Message):
+    __slots__ = ("is_new",)
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    is_new: bool
+    def __init__(self, is_new: bool = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTablesReply(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ("tag", "model", "reader", "group")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    model: bytes
+    reader: bytes
+    group: str
+    def __init__(self, tag: _Optional[str] = ..., model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("tag", "rows_written", "bytes_written", "seconds", "lineage", "sessions")
+    class SessionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: SessionMark
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SessionMark, _Mapping]] = ...) -> None: ...
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    rows_written: int
+    bytes_written: int
+    seconds: float
+    lineage: str
+    sessions: _containers.MessageMap[str, SessionMark]
+    def __init__(self, tag: _Optional[str] = ..., rows_written: _Optional[int] = ..., bytes_written: _Optional[int] = ..., seconds: _Optional[float] = ..., lineage: _Optional[str] = ..., sessions: _Optional[_Mapping[str, SessionMark]] = ...) -> None: ...
+
+class SessionMark(_message.Message):
+    __slots__ = ("incarnation", "sequence")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    sequence: int
+    def __init__(self, incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("tag", "prepare", "group", "lineage")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    prepare: bool
+    group: str
+    lineage: str
+    def __init__(self, tag: _Optional[str] = ..., prepare: bool = ..., group: _Optional[str] = ..., lineage: _Optional[str] = ...) -> None: ...
+
+class RestoreReply(_message.Message):
+    __slots__ = ("lineage",)
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    lineage: str
+    def __init__(self, lineage: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCheckpointsReply(_message.Message):
+    __slots__ = ("checkpoints",)
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+
+class CheckpointInfo(_message.Message):
+    __slots__ = ("id", "tag", "rows", "bytes", "created", "group")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    tag: str
+    rows: int
+    bytes: int
+    created: float
+    group: str
+    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ...) -> None: ...
+
+class DeleteCheckpointRequest(_message.Message):
+    __slots__ = ("tag",)
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    def __init__(self, tag: _Optional[str] = ...) -> None: ...
+
+class DeleteCheckpointReply(_message.Message):
+    __slots__ = ("readers",)
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    readers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, readers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CheckpointStateRequest(_message.Message):
+    __slots__ = ("tag",)
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    def __init__(self, tag: _Optional[str] = ...) -> None: ...
+
+class CheckpointStateReply(_message.Message):
+    __slots__ = ("model", "reader", "group")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    model: bytes
+    reader: bytes
+    group: str
+    def __init__(self, model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
