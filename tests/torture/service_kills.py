@@ -129,6 +129,7 @@ class Run:
         kept = clients.ledger.kept
         self._report.kills += 1
         for shard in victims:
+            self._report.tallies["sessions that went on"] += shard.num_resumed()
             shard.kill()
         copies = [shard.copy() for shard in victims]
         for shard in victims:
@@ -182,8 +183,6 @@ class Run:
     def _count(self, clients: Pushers) -> None:
         tallies = self._report.tallies
         tallies["pushes"] += int(clients.ledger.begun.sum())
-        for remote in clients.remotes:
-            tallies["resent"] += remote.stats()["client"]["resent"]
         self._report.violations += clients.problems
 
 

@@ -14,10 +14,10 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import hps.service.server  # noqa: F401 - what `hps serve` imports when it begins
 from hps import _C
 from hps.cli.main import main as hps_main
 from tests.torture.service_planted import PLANTED
-
 
 LOG_FILE_BYTES = 1 << 17  # instead of 64 MiB: many files, and a full disk that the log notices
 

@@ -35,7 +35,7 @@ RECIPES = {
     "K1": ServiceRecipe(
         "shards killed under four pushing clients",
         lambda seed, plant: Case(seed, plant),
-        ("pushes", "replayed", "resent", "ahead of what was acknowledged"),
+        ("pushes", "replayed", "sessions that went on", "ahead of what was acknowledged"),
         ("acknowledged-unlogged", "replay-forgets", "marks-forgotten", "replay-torn"),
     ),
     "N1": ServiceRecipe(
@@ -59,7 +59,7 @@ RECIPES = {
     "N4": ServiceRecipe(
         "connections cut in the middle of a message",
         lambda seed, plant: Case(seed, plant, doors=cutting),
-        ("cut connections", "resent", "replayed"),
+        ("cut connections", "sessions that went on", "replayed"),
         ("repeats-applied",),
     ),
 }

@@ -128,6 +128,10 @@ class Shard:
         status = Path(f"/proc/{self.pid}/stat")
         return not status.exists() or status.read_text().rpartition(") ")[2][0] == "Z"
 
+    def num_resumed(self) -> int:
+        """Sessions that clients have gone on with at this process, by its log lines."""
+        return self.output.read_text().count('"event": "session"')
+
     def kill(self) -> None:
         """SIGKILL; the process is gone when this returns.
 
