@@ -31,7 +31,7 @@ class LogScan {
   void PassOverCovered();
   Status ReadFiles();
   Status ReadRecords(const Candidate& candidate, LogReader* reader);
-  // The log ends at `place`, unless it must not: `what` was expected there, in the file `path`.
+  // The log ends at `place`, unless it must not: `path` is the file with the damage.
   Status EndAt(LogPosition place, const std::string& path, const std::string& what);
   Status CheckEnd();
 
@@ -103,7 +103,7 @@ Status LogScan::ReadFiles() {
     const bool is_first = contents_->files.empty();
     const uint64_t expected = is_first ? question_.after + 1 : contents_->last + 1;
     const std::string missing = "record " + std::to_string(expected) +
-                                " is expected here; the next file begins with record " +
+                                " is expected; this file begins with record " +
                                 std::to_string(candidate.first);
     if (is_first && candidate.first > expected) {
       HPS_RETURN_IF_ERROR(EndAt({candidate.first, 0}, candidate.path, missing));
@@ -111,7 +111,7 @@ Status LogScan::ReadFiles() {
     }
     if (!is_first && candidate.first != expected) {
       const LogFile& before = contents_->files.back();
-      HPS_RETURN_IF_ERROR(EndAt({before.first, before.end}, before.path, missing));
+      HPS_RETURN_IF_ERROR(EndAt({before.first, before.end}, candidate.path, missing));
       break;
     }
     LogReader reader;

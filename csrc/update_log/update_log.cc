@@ -157,27 +157,34 @@ Status UpdateLog::Read(uint64_t max_bytes, std::vector<LogRecord>* records) {
     if (has_appended_) return Misuse("it is read before the first append, not after it");
   }
   records->clear();
-  uint64_t bytes = 0;
-  while (next_old_file_ < old_files_.size() && (records->empty() || bytes < max_bytes)) {
+  for (uint64_t bytes = 0;; has_next_ = false) {
+    HPS_RETURN_IF_ERROR(FindNext());
+    if (!has_next_) return Status::Ok();
+    bytes += reader_->payload().size();
+    if (!records->empty() && bytes > max_bytes) return Status::Ok();
+    records->push_back({reader_->number(), std::string(reader_->payload())});
+  }
+}
+
+// has_next_: the reader is at a record that was not handed out. False: there is none left.
+Status UpdateLog::FindNext() {
+  while (!has_next_ && next_old_file_ < old_files_.size()) {
     const LogFile& file = old_files_[next_old_file_];
-    bool is_whole = true;
     if (reader_ == nullptr) {
+      bool is_whole = false;
       reader_ = std::make_unique<LogReader>();
       HPS_RETURN_IF_ERROR(reader_->Open(files_, file.path, file.first, &is_whole));
       if (!is_whole) return Corruption(file.path, 0, "the header has changed since it was read");
     }
     bool is_found = false;
     HPS_RETURN_IF_ERROR(reader_->Next(&is_found));
-    if (is_found && reader_->number() > options_.after) {
-      records->push_back({reader_->number(), std::string(reader_->payload())});
-      bytes += reader_->payload().size();
-    } else if (!is_found) {
-      if (reader_->offset() != file.end) {
-        return Corruption(file.path, reader_->offset(), "a record has changed since it was read");
-      }
-      reader_.reset();
-      ++next_old_file_;
+    has_next_ = is_found && reader_->number() > options_.after;
+    if (is_found) continue;
+    if (reader_->offset() != file.end) {
+      return Corruption(file.path, reader_->offset(), "a record has changed since it was read");
     }
+    reader_.reset();
+    ++next_old_file_;
   }
   return Status::Ok();
 }

@@ -44,7 +44,7 @@ class UpdateLog {
                      std::unique_ptr<UpdateLog>* log);
   ~UpdateLog();
 
-  // The next records behind `after`: until they have `max_bytes`, and at least one; none at the
+  // The next records behind `after`: at most `max_bytes` of them, but at least one; none at the
   // end. Before the first Append only.
   Status Read(uint64_t max_bytes, std::vector<LogRecord>* records);
   // Adds a record whose payload is the parts one after the other. Waits while the buffer is full.
@@ -76,6 +76,8 @@ class UpdateLog {
   Status MakeDurable(const LogContents& contents, LogMark mark, LogMarkFile* mark_file);
   Status StartThread(std::unique_ptr<LogMarkFile> mark_file);
 
+  Status FindNext();
+
   // Append's parts; with the lock.
   Status CheckOpen() const;
   Status MakeRoom(uint64_t bytes, bool* starts_file, Lock* lock);
@@ -104,6 +106,7 @@ class UpdateLog {
   std::vector<LogFile> old_files_;  // with records behind `after`
   size_t next_old_file_ = 0;
   std::unique_ptr<LogReader> reader_;
+  bool has_next_ = false;
   uint64_t dropped_bytes_ = 0;
 
   std::unique_ptr<LogWriter> writer_;

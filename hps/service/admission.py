@@ -138,7 +138,9 @@ class Admissions:
         """
         with self._changed:
             if self._num_streams >= self._limits.streams:
-                raise overloaded(f"{self._num_streams} push streams are open, the most there may be")
+                raise overloaded(
+                    f"{self._num_streams} push streams are open, the most there may be"
+                )
             self._num_streams += 1
 
     def close_stream(self) -> None:

@@ -4,7 +4,7 @@ Above it: the handlers, by way of admission.py. Below it: the file of `--tokens`
 
     {"tokens": [{"name": "trainer",              what logs and limits call its bearer
                  "token": "...",                 the secret, 16 characters or more; or
-                 "sha256": "...",                its SHA-256 in hex, so that the file holds no secret
+                 "sha256": "...",                its SHA-256 in hex: then the file is no secret
                  "expires": "2027-01-31T00:00:00+00:00",         ISO 8601 with zone; absent: never
                  "tables": {"ads": ["read", "write"], "*": ["read"]},     "*": every table
                  "clients": ["trainer-*"]}]}     client ids it may open sessions of; absent: any

@@ -11,19 +11,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import grpc
 
+from hps.service.admission import Admission, Admissions, check_expiry
 from hps.service.auth import Caller
 from hps.service.call_counts import CallCounts
-from hps.service.admission import Admission, Admissions, check_expiry
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
 from hps.service.status import DETAIL_KEY, Code, Refusal, draining, late, refusal_of
 from hps.service.watchdog import Watch, Watchdog
 from hps.v1.parameter_server_pb2 import ErrorDetail
 
-_FOREVER = float("inf")
+_NO_DEADLINE_SECONDS = 1e9  # gRPC gives the end of time as the deadline of a call without one
+_LONGEST_SECONDS = 3600.0  # of a call, whatever its client asks for
 _AFTER_DEADLINE_SECONDS = 1.0
 
 
@@ -37,7 +39,7 @@ class Call:
         self.caller = caller
         self.admission = admission
         self.watch = watch
-        self.deadline = _FOREVER  # monotonic
+        self.deadline = 0.0  # monotonic; set before the handler runs
         self.request_bytes = 0
         self.reply_bytes = 0
 
@@ -66,6 +68,8 @@ class Call:
         return data
 
 
+# gRPC's type of bytes in and bytes out.
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Unary = Callable[[Call, bytes], bytes]
 ServerStream = Callable[[Call, bytes], Iterator[bytes]]
 
@@ -80,7 +84,7 @@ class Service:
     log: LogLines
     limits: ServerLimits
 
-    def unary(self, name: str, run: Unary) -> grpc.RpcMethodHandler:
+    def unary(self, name: str, run: Unary) -> Handler:
         """The handler of a method with one request and one reply."""
 
         def behave(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
@@ -94,7 +98,7 @@ class Service:
 
         return grpc.stream_unary_rpc_method_handler(behave)
 
-    def server_stream(self, name: str, run: ServerStream) -> grpc.RpcMethodHandler:
+    def server_stream(self, name: str, run: ServerStream) -> Handler:
         """The handler of a method with one request and a stream of replies."""
 
         def behave(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -108,7 +112,7 @@ class Service:
 
         return grpc.stream_stream_rpc_method_handler(behave)
 
-    def both_streams(self, name: str, run: Unary) -> grpc.RpcMethodHandler:
+    def both_streams(self, name: str, run: Unary) -> Handler:
         """The handler of a method that answers each request of a stream in turn."""
 
         def behave(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -121,9 +125,7 @@ class Service:
 
         return grpc.stream_stream_rpc_method_handler(behave)
 
-    def _answer_each(
-        self, call: Call, requests: Iterator[bytes], run: Unary
-    ) -> Iterator[bytes]:
+    def _answer_each(self, call: Call, requests: Iterator[bytes], run: Unary) -> Iterator[bytes]:
         seconds = self.limits.deadline_seconds
         while True:
             call.watch.due = time.monotonic() + seconds
@@ -180,9 +182,9 @@ class _Passage:
         watch = service.watchdog.watch(context.cancel, self._started + limit)
         call = Call(context, caller, admission, watch)
         remaining = context.time_remaining()
-        if remaining is None or remaining == _FOREVER:
+        if remaining is None or remaining > _NO_DEADLINE_SECONDS:
             remaining = limit
-        call.deadline = self._started + remaining
+        call.deadline = self._started + min(remaining, _LONGEST_SECONDS)
 
         def ended() -> None:
             service.watchdog.release(watch)

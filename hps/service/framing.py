@@ -26,7 +26,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 5, 5, 10
 
 M = TypeVar("M", bound=Message)
-Buffer = bytes | bytearray | memoryview | NDArray[Any]
+Array = bytes | bytearray | memoryview | NDArray[Any]
 
 
 class FramingError(ConfigError):
@@ -127,7 +127,7 @@ class Frame(Generic[M]):
             )
         return read_small(self._kind, b"".join([data[start:end] for start, end in pieces]))
 
-    def join(self, head: M, arrays: Sequence[Buffer]) -> bytes:
+    def join(self, head: M, arrays: Sequence[Array]) -> bytes:
         """The message of a head and its arrays, which are copied once.
 
         Args:
@@ -136,8 +136,8 @@ class Frame(Generic[M]):
                 at a multiple of 8 bytes.
         """
         before = [head.SerializeToString()]
-        views = [memoryview(array).cast("B") for array in arrays]
-        between: list[Buffer] = []
+        views = [_flat(array) for array in arrays]
+        between: list[bytes | memoryview] = []
         for number, view in zip(self._arrays, views, strict=True):
             between += [_opening(number, len(view)), view]
         gap = sum(len(piece) for piece in before + between[:-1])
@@ -188,7 +188,7 @@ class Outgoing:
         size = len(small) + num_bytes
         # CPython lets the maker of a bytes object fill it while nobody else holds it.
         self.message: bytes = _new_bytes(None, size)
-        memory = (ctypes.c_char * size).from_address(_address_of(self.message))
+        memory: Any = (ctypes.c_char * size).from_address(_address_of(self.message))
         whole = np.frombuffer(memory, np.uint8)
         whole[: len(small)] = np.frombuffer(small, np.uint8)
         self.rows: NDArray[np.uint8] = whole[len(small) :]
@@ -244,6 +244,12 @@ def _opening(number: int, num_bytes: int) -> bytes:
             value >>= 7
         opening.append(value)
     return bytes(opening)
+
+
+def _flat(array: Any) -> memoryview:
+    """An array's bytes; memoryview casts no empty one of two dimensions."""
+    view = memoryview(array)
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def _padding(num_bytes: int, alignment: int) -> bytes:

@@ -6,16 +6,16 @@ whether the server is serving and what its messages look like, nothing of what i
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from hps.service.calls import Call, Service
+from hps.service.calls import Call, Handler, Service
 from hps.service.framing import read_small
 from hps.service.status import not_found
 
 HEALTH_NAME = "grpc.health.v1.Health"
+REFLECTION_NAME = "grpc.reflection.v1alpha.ServerReflection"
 _LOOK_SECONDS = 0.5  # how soon a watcher notices that the call has ended
 
 
@@ -63,32 +63,41 @@ class Health:
             kind = status.SERVICE_UNKNOWN
         else:
             kind = status.SERVING if is_serving else status.NOT_SERVING
-        return status(status=kind).SerializeToString()
+        reply: bytes = status(status=kind).SerializeToString()
+        return reply
 
 
 class Reflection:
-    """What the services look like, for clients that have no .proto."""
+    """What the services look like, for clients that have no .proto; thread-safe.
+
+    Args:
+        names: of the services.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._servicer = reflection.ReflectionServicer((*names, reflection.SERVICE_NAME))
+        self._names = (*names, REFLECTION_NAME)
+        self._servicer: Any = None
 
     def info(self, call: Call, data: bytes) -> bytes:
-        """One request of ServerReflection.ServerReflectionInfo."""
+        """One request of ServerReflectionInfo."""
+        # Imported when it is first asked for: it would take a tenth of the server's start.
+        from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+        if self._servicer is None:
+            self._servicer = reflection.ReflectionServicer(self._names)
         request = read_small(reflection_pb2.ServerReflectionRequest, data)
         (reply,) = self._servicer.ServerReflectionInfo(iter([request]), None)
         answer: bytes = reply.SerializeToString()
         return answer
 
 
-def open_handlers(
-    service: Service, health: Health, names: tuple[str, ...]
-) -> dict[str, grpc.RpcMethodHandler]:
+def open_handlers(service: Service, health: Health, names: tuple[str, ...]) -> dict[str, Handler]:
     """The handlers of both services, by their full names; they need no token."""
     about = Reflection((*names, HEALTH_NAME))
     return {
         f"/{HEALTH_NAME}/Check": service.unary("Health.Check", health.check),
         f"/{HEALTH_NAME}/Watch": service.server_stream("Health.Watch", health.watch),
-        f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": service.both_streams(
+        f"/{REFLECTION_NAME}/ServerReflectionInfo": service.both_streams(
             "ServerReflectionInfo", about.info
         ),
     }

@@ -63,6 +63,6 @@ class ServerLimits:
         for name in ("flight_bytes", "client_bytes"):
             if getattr(self, name) < 2 * int(self.message_bytes):
                 raise ConfigError(
-                    f"limit {name}={getattr(self, name)}: a request and a reply must fit, two times "
-                    f"message_bytes={self.message_bytes}"
+                    f"limit {name}={getattr(self, name)}: a request and a reply must fit, "
+                    f"two times message_bytes={self.message_bytes}"
                 )

@@ -82,7 +82,9 @@ def serve_metrics(
 
 def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
     calls = CounterMetricFamily(
-        "hps_calls", "Calls that have ended, and messages of push streams", labels=("method", "status")
+        "hps_calls",
+        "Calls that have ended, and messages of push streams",
+        labels=("method", "status"),
     )
     received = CounterMetricFamily("hps_request_bytes", "Bytes of requests", labels=("method",))
     sent = CounterMetricFamily("hps_reply_bytes", "Bytes of replies", labels=("method",))
@@ -108,8 +110,8 @@ def _tiers(figures: dict[str, Any]) -> Iterator[Metric]:
         family = CounterMetricFamily(f"hps_tier_{name}", f"{name} of rows", labels=("tier",))
         yield _filled(family, tiers, name)
     for name in _TIER_GAUGES:
-        family = GaugeMetricFamily(f"hps_tier_{name}", f"{name} in the tier", labels=("tier",))
-        yield _filled(family, tiers, name)
+        gauge = GaugeMetricFamily(f"hps_tier_{name}", f"{name} in the tier", labels=("tier",))
+        yield _filled(gauge, tiers, name)
     rows = GaugeMetricFamily("hps_table_rows", "Stored rows of a table", labels=("table",))
     yield _filled(rows, figures.get("tables", {}), "rows")
 

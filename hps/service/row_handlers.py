@@ -87,9 +87,7 @@ class RowHandlers:
         call.admission.take(batch * (8 + 4 * floats))
         for keys, rows, *state in self._shard.items(table.name, batch, request.state):
             call.remaining()
-            head = pb.ItemsReply(
-                dim=table.dim, state_floats=state[0].shape[1] if state else 0
-            )
+            head = pb.ItemsReply(dim=table.dim, state_floats=state[0].shape[1] if state else 0)
             yield _ITEMS_REPLY.join(head, [keys, rows, state[0] if state else b""])
 
     # Changes.

@@ -15,7 +15,7 @@ from hps.errors import ConfigError
 from hps.service.admission import Admissions
 from hps.service.auth import TokenFile
 from hps.service.call_counts import CallCounts
-from hps.service.calls import Service
+from hps.service.calls import Handler, Service
 from hps.service.health import Health, open_handlers
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
@@ -102,7 +102,7 @@ class Server:
         self._warn_of_openness(host)
 
     def reload(self) -> None:
-        """Reads tokens and certificates again; what cannot be read is logged and stays as it was."""
+        """Reads tokens and certificates again; those that cannot be read stay as they were."""
         things: tuple[tuple[str, Callable[[], object] | None], ...] = (
             ("tokens", self._tokens.reread if self._tokens else None),
             ("certificate", self._tls.reload if self._tls else None),
@@ -160,7 +160,7 @@ class Server:
         self._log.info("metrics", address=f"{host}:{bound}")
         return server
 
-    def _open_handlers(self, calls: Service) -> dict[str, grpc.RpcMethodHandler]:
+    def _open_handlers(self, calls: Service) -> dict[str, Handler]:
         admissions = Admissions(_OPEN_LIMITS, None)
         service = Service(admissions, self._watchdog, calls.counts, calls.log, _OPEN_LIMITS)
         return open_handlers(service, self._health, (SERVICE_NAME,))
@@ -179,14 +179,14 @@ class Server:
 class _Methods(grpc.GenericRpcHandler):
     """Finds the handler of a method by its full name."""
 
-    def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
+    def __init__(self, handlers: dict[str, Handler]) -> None:
         self._handlers = handlers
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> "Handler | None":
         return self._handlers.get(details.method)
 
 
-def _own_handlers(calls: Service, shard: Shard) -> dict[str, grpc.RpcMethodHandler]:
+def _own_handlers(calls: Service, shard: Shard) -> dict[str, Handler]:
     rows = RowHandlers(shard, calls.limits)
     store = StoreHandlers(shard, calls.limits, calls.log)
     unary = {

@@ -39,13 +39,13 @@ class Refusal(Exception):
     """
 
     def __init__(
-        self, code: Code, kind: int, message: str, *, mark: int = 0, retry_ms: int = 0
+        self, code: Code, kind: ErrorDetail.Kind, message: str, *, mark: int = 0, retry_ms: int = 0
     ) -> None:
         super().__init__(message)
         self.code = code
         clipped = message.encode(errors="replace")[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
         self.detail = ErrorDetail(
-            kind=ErrorDetail.Kind.ValueType(kind),
+            kind=kind,
             message=clipped,
             mark=mark,
             retry_after_ms=retry_ms,
@@ -54,9 +54,7 @@ class Refusal(Exception):
 
 def overloaded(message: str) -> Refusal:
     """Too much in flight: a retry helps."""
-    return Refusal(
-        Code.RESOURCE_EXHAUSTED, ErrorDetail.OVERLOADED, message, retry_ms=RETRY_MS
-    )
+    return Refusal(Code.RESOURCE_EXHAUSTED, ErrorDetail.OVERLOADED, message, retry_ms=RETRY_MS)
 
 
 def too_large(message: str) -> Refusal:

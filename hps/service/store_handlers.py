@@ -208,8 +208,8 @@ class StoreHandlers:
         reply = pb.CheckpointStateReply(model=model, reader=reader, group=group)
         if reply.ByteSize() > int(self._limits.message_bytes):
             raise too_large(
-                f"the checkpoint's dense side has {reply.ByteSize()} bytes; start the server with a "
-                f"--max-message above that"
+                f"the checkpoint's dense side has {reply.ByteSize()} bytes; start the server with "
+                f"a --max-message above that"
             )
         call.admission.take(reply.ByteSize())
         return reply.SerializeToString()

@@ -14,7 +14,7 @@ _PERIOD_SECONDS = 1.0
 class Watch:
     """One watched call. `due` is the monotonic time at which it is cancelled."""
 
-    def __init__(self, cancel: Callable[[], None], due: float) -> None:
+    def __init__(self, cancel: Callable[[], object], due: float) -> None:
         self.cancel = cancel
         self.due = due
         self.is_idle = False  # a stream that waits for its client
@@ -30,7 +30,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="hps-watchdog", daemon=True)
         self._thread.start()
 
-    def watch(self, cancel: Callable[[], None], due: float) -> Watch:
+    def watch(self, cancel: Callable[[], object], due: float) -> Watch:
         """Cancels a call at `due`, until it is released; `due` may be moved meanwhile."""
         watch = Watch(cancel, due)
         with self._lock:

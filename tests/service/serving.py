@@ -68,9 +68,9 @@ class Channel:
             kind, requests = self.channel.unary_stream, self._bytes(requests)
         else:
             requests = (self._bytes(request) for request in requests)
-        return kind(
-            f"/{SERVICE_NAME}/{method}", response_deserializer=REPLIES[method].FromString
-        )(requests, metadata=_header(token), **how)
+        return kind(f"/{SERVICE_NAME}/{method}", response_deserializer=REPLIES[method].FromString)(
+            requests, metadata=_header(token), **how
+        )
 
     def refusal(self, method: str, request: Any, **how: Any) -> "Refused":
         """How a call is refused."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import hps
-from hps.errors import GapError, HpsError
+from hps.errors import FencedError, GapError, HpsError
 from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.answers import Ack, Terms
 from hps.service.shard import Identity, Shard, ShardOptions
@@ -39,10 +39,11 @@ class Steps:
 
     Args:
         dies_at: number of the step, from 1; 0 is never.
+        aim: only steps with this in their names are counted.
     """
 
-    def __init__(self, dies_at: int = 0) -> None:
-        self.dies_at = dies_at
+    def __init__(self, dies_at: int = 0, aim: str = "") -> None:
+        self.dies_at, self.aim = dies_at, aim
         self.count = 0
         self.is_dead = False
         self.last = ""
@@ -51,7 +52,7 @@ class Steps:
     def take(self, name: str) -> None:
         """One step more."""
         with self._lock:
-            if not self.is_dead:
+            if not self.is_dead and self.aim in name:
                 self.count += 1
                 self.last = name
                 self.is_dead = self.count == self.dies_at
@@ -62,8 +63,8 @@ class Steps:
 class Stepping:
     """A store or a log, of which each call that changes something is a step, before and after."""
 
-    def __init__(self, inner: Any, steps: Steps, names: tuple[str, ...]) -> None:
-        self.inner, self.steps, self.names = inner, steps, names
+    def __init__(self, inner: Any, steps: Steps, kind: str, names: tuple[str, ...]) -> None:
+        self.inner, self.steps, self.kind, self.names = inner, steps, kind, names
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
@@ -71,9 +72,9 @@ class Stepping:
             return found
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self.steps.take(f"before {name}")
+            self.steps.take(f"before {self.kind}.{name}")
             result = found(*arguments, **options)
-            self.steps.take(f"after {name}")
+            self.steps.take(f"after {self.kind}.{name}")
             return result
 
         return call
@@ -113,16 +114,16 @@ class ShardLab:
 
     def _open_store(self, *arguments: Any, **options: Any) -> Any:
         self._stores.append(SsdStore.open(*arguments, **options))
-        return Stepping(self._stores[-1], self.steps, _STORE_STEPS)
+        return Stepping(self._stores[-1], self.steps, "store", _STORE_STEPS)
 
     def _open_log(self, *arguments: Any) -> Any:
-        self.steps.take("before open_log")
+        self.steps.take("before log.open")
         self._opened.append(self.open_log(*arguments))
-        return Stepping(self._opened[-1], self.steps, _LOG_STEPS)
+        return Stepping(self._opened[-1], self.steps, "log", _LOG_STEPS)
 
-    def open(self, dies_at: int = 0) -> Shard:
+    def open(self, dies_at: int = 0, aim: str = "") -> Shard:
         """A new life, which may end while it opens."""
-        self.steps = Steps(dies_at)
+        self.steps = Steps(dies_at, aim)
         self.shard = Shard(self.config, self.options, _tiers=self.tiers())
         return self.shard
 
@@ -190,7 +191,10 @@ class TestClient:
     def connect(self, shard: Shard) -> None:
         """Opens or goes on with the session; the shard's mark says where to go on."""
         is_new = self.incarnation is None or self.chance.random() < 0.3
-        session = shard.open_session(self.name, None if is_new else self.incarnation)
+        try:
+            session = shard.open_session(self.name, None if is_new else self.incarnation)
+        except FencedError:  # a newer one was logged, and the shard died before it said so
+            session = shard.open_session(self.name)
         self.incarnation = session.incarnation
         mark = session.marks.applied
         if not self.acknowledged <= mark <= self.sent:

@@ -17,16 +17,18 @@ from hps.v1.parameter_server_pb2 import Identity, PullReply, PullRequest, PushRe
 PUSH = Frame(PushRequest, (14, 15))
 PULL = Frame(PullRequest, (15,))
 KEYS = st.lists(st.integers(0, 2**64 - 1), max_size=20)
-UNKNOWN = [b"\xf8\x07\x96\x01", b"\x82\x08\x03abc", b"\x8d\x08\x01\x02\x03\x04"]  # fields 127 to 129
+UNKNOWN = [
+    b"\xf8\x07\x96\x01",
+    b"\x82\x08\x03abc",
+    b"\x8d\x08\x01\x02\x03\x04",
+]  # fields 127 to 129
 
 
 def pushes() -> SearchStrategy[PushRequest]:
     return st.builds(
         PushRequest,
         id=st.none()
-        | st.builds(
-            Identity, client_id=st.text(max_size=8), sequence=st.integers(0, 2**64 - 1)
-        ),
+        | st.builds(Identity, client_id=st.text(max_size=8), sequence=st.integers(0, 2**64 - 1)),
         table=st.text(max_size=10),
         ack=st.integers(0, 2),
         lr=st.none() | st.floats(width=32, allow_nan=False),

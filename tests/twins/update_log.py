@@ -10,8 +10,11 @@ import errno
 import os
 import random
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from hps import _C
 from hps.errors import CorruptionError, StoreError
@@ -20,6 +23,17 @@ from hps.update_log.log import FILE_PREFIX, Part
 _HEAD = struct.Struct("<8sQQQI")  # magic, store, epoch, first number, checksum
 _RECORD = struct.Struct("<IIQ")  # length, checksum, number
 _MAGIC = b"HPSTWLOG"
+
+
+def _alone(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """One verb at a time."""
+
+    @wraps(verb)
+    def call(self: "TwinUpdateLog", *arguments: Any) -> Any:
+        with self.lock:
+            return verb(self, *arguments)
+
+    return call
 
 
 class TwinLogDisk:
@@ -48,6 +62,7 @@ class TwinUpdateLog:
 
     def __init__(self, disk: TwinLogDisk, folder: Path, store: int, epoch: int, after: int) -> None:
         self.disk, self.folder, self.store, self.epoch = disk, folder, store, epoch
+        self.lock = threading.RLock()
         folder.mkdir(exist_ok=True)
         self.files: list[tuple[int, Path]] = []  # (first number, path), oldest first
         self.pending: list[tuple[int, bytes]] = []  # appended, not written
@@ -120,6 +135,7 @@ class TwinUpdateLog:
 
     # As UpdateLog.
 
+    @_alone
     def read(self, max_bytes: int) -> list[tuple[int, bytes]]:
         piece: list[tuple[int, bytes]] = []
         while self.unread and (
@@ -128,6 +144,7 @@ class TwinUpdateLog:
             piece.append(self.unread.pop(0))
         return piece
 
+    @_alone
     def append(self, parts: Sequence[Part]) -> int:
         self._check()
         assert not self.unread, "what the log holds is read before the first append"
@@ -143,6 +160,7 @@ class TwinUpdateLog:
             self._write(len(self.pending))
         return self.appended
 
+    @_alone
     def take_back(self, number: int) -> None:
         assert number == self.appended
         self._check()
@@ -156,6 +174,7 @@ class TwinUpdateLog:
         del self.sizes[number]
         self.appended -= 1
 
+    @_alone
     def wait(self, number: int, durable: bool, timeout: float) -> bool:
         self._check()
         assert number <= self.appended
@@ -165,6 +184,7 @@ class TwinUpdateLog:
             self._sync()
         return True
 
+    @_alone
     def cut(self, number: int) -> None:
         self._check()
         done = [first for first, _ in self.files[1:] if first <= number + 1]
@@ -172,15 +192,18 @@ class TwinUpdateLog:
         self.sizes = {place: size for place, size in self.sizes.items() if place > number}
 
     @property
+    @_alone
     def num_bytes(self) -> int:
         return sum(self.sizes.values())
 
+    @_alone
     def close(self) -> None:
         if not self.is_closed and not self.failure:
             self._write(len(self.pending))
             self._sync()
         self.is_closed = True
 
+    @_alone
     def crash(self, chance: random.Random) -> None:
         """A kill: some of what was not written is, the last of it maybe in part."""
         if self.is_closed or self.failure:
