@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.errors import HpsError
-from hps.service.framing import Buffer, Frame, Incoming
+from hps.service.framing import Array as Buffer, Frame, Incoming
 from hps.v1 import parameter_server_pb2 as pb
 
 MEMORY, LOGGED, DURABLE = 0, 1, 2

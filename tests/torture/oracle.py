@@ -141,7 +141,7 @@ class Oracle:
         place_of = {key: place for place, key in enumerate(self.keys.tolist())}
         counts = np.zeros((NUM_KEYS, self.num_clients), np.int64)
         for keys, weights, state in pieces:
-            places = np.array([place_of.get(key, -1) for key in keys.tolist()])
+            places = np.array([place_of.get(key, -1) for key in keys.tolist()], np.int64)
             if len(places) and places.min() < 0:
                 raise OracleViolation(f"{name}: key {keys[places.argmin()]} was never sent")
             floats = weights if name == "sgd" else state - START

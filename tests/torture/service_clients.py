@@ -5,8 +5,8 @@ Above it: the service_*.py recipes. Below it: hps.RemoteParameterServer, service
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,16 @@ from tests.torture.service_oracle import NUM_CLIENTS, ServiceOracle
 
 DEADLINE = 60.0  # of every call: servers come back much sooner
 IN_FLIGHT = 4
-Connect = Callable[[list[str], str], Any]
 
 
-def connect(addresses: list[str], name: str) -> Any:
-    """A client as users make it."""
-    return hps.RemoteParameterServer(addresses, client_id=name, deadline=DEADLINE)
+class _LetGo(Exception):
+    """Leaves a client's `with` block, which then waits for nothing."""
+
+
+def let_go(remote: Any) -> None:
+    """Closes a client whose shards may be gone."""
+    with suppress(_LetGo, hps.RemoteError), remote:
+        raise _LetGo
 
 
 class Ledger:
@@ -117,11 +121,12 @@ class Pusher(threading.Thread):
 class Pushers:
     """All clients of a run."""
 
-    def __init__(
-        self, addresses: Sequence[str], oracle: ServiceOracle, connect: Connect = connect
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], oracle: ServiceOracle, deadline: float) -> None:
         self.ledger = Ledger()
-        self.remotes = [connect(list(addresses), f"client-{i}") for i in range(NUM_CLIENTS)]
+        self.remotes = [
+            hps.RemoteParameterServer(addresses, client_id=f"client-{i}", deadline=deadline)
+            for i in range(NUM_CLIENTS)
+        ]
         self._threads = [
             Pusher(client, remote, oracle, self.ledger)
             for client, remote in enumerate(self.remotes)
@@ -146,17 +151,23 @@ class Pushers:
             thread.join()
 
     def close(self) -> None:
-        self.end()
+        self.end()  # which has flushed, unless there are problems
         for remote in self.remotes:
-            remote.close()
+            let_go(remote)
 
 
 @contextmanager
 def pushers(
-    addresses: Sequence[str], oracle: ServiceOracle, connect: Connect = connect
+    addresses: Sequence[str], oracle: ServiceOracle, deadline: float = DEADLINE
 ) -> Iterator[Pushers]:
-    """Four clients that push for as long as the block takes; its end waits for them."""
-    found = Pushers(addresses, oracle, connect)
+    """Four clients that push for as long as the block takes; its end waits for them.
+
+    Args:
+        addresses: of the shards.
+        oracle: of what they push.
+        deadline: seconds of a call, the time included in which no server answers.
+    """
+    found = Pushers(addresses, oracle, deadline)
     try:
         yield found
     finally:

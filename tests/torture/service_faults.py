@@ -20,12 +20,12 @@ import hps
 from tests.torture.faulty_calls import Faults, faulty_nursery
 from tests.torture.oracle import OracleViolation
 from tests.torture.scratch import scratch_folder
-from tests.torture.service_clients import Ledger, ack_of
+from tests.torture.service_clients import Ledger, ack_of, let_go
 from tests.torture.service_kills import ServiceReport
 from tests.torture.service_oracle import NUM_CLIENTS, ServiceOracle
 from tests.torture.service_shards import Nursery, Shard, config, create_tables
 
-DEADLINE = 3.0
+DEADLINE = 1.5  # of a call, in seconds: so long clients try a shard whose log has failed
 LONGEST_REFUSAL = 2 * DEADLINE  # until a typed error is told
 LONGEST_WAIT = 20.0  # for what must happen in time
 MOST_ROOM = 300_000  # bytes that the disk still has when it is said to be full
@@ -109,7 +109,7 @@ class FaultRun:
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> "FaultRun":
-        self._scope.callback(self._kill)
+        self._scope.callback(self.shard.end)
         self.shard.start()
         self.shard.wait_until_ready()
         create_tables([self.shard])
@@ -129,11 +129,8 @@ class FaultRun:
 
     def _connect(self, name: str) -> Any:
         remote = hps.RemoteParameterServer([self.shard.address], client_id=name, deadline=DEADLINE)
-        return self._scope.enter_context(contextlib.closing(remote))
-
-    def _kill(self) -> None:
-        if self.shard.pid:
-            self.shard.kill()
+        self._scope.callback(let_go, remote)
+        return remote
 
     def end(self) -> None:
         """No client pushes any more."""
@@ -178,7 +175,7 @@ class FaultRun:
             OracleViolation: it is not.
         """
         kept, begun = self.ledger.kept, self.ledger.begun
-        self._kill()
+        self.shard.kill()
         with contextlib.closing(hps.ParameterServer(config(self.shard.store))) as server:
             marks = self.oracle.marks(server, 0, begun)
         if (marks < kept).any() or (exact and not np.array_equal(marks, begun)):
@@ -192,8 +189,15 @@ def _failed_sync(run: FaultRun, report: ServiceReport) -> None:
     run.until("a sync of the log", lambda: run.faults["failed_syncs"] > 0)
     time.sleep(0.1)  # what had been acknowledged before is told
     acknowledged = run.ledger.acknowledged
-    run.until("a refusal of every client", lambda: all(p.refusals for p in run.clients))
-    if not np.array_equal(acknowledged, run.ledger.acknowledged):
+
+    def has_gone_on() -> bool:
+        return not np.array_equal(acknowledged, run.ledger.acknowledged)
+
+    run.until(
+        "a refusal of every client",
+        lambda: has_gone_on() or all(pusher.refusals for pusher in run.clients),
+    )
+    if has_gone_on():
         raise OracleViolation(
             f"after a failed sync {run.ledger.acknowledged} were acknowledged, not {acknowledged}"
         )

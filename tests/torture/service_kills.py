@@ -24,13 +24,16 @@ from hps.ssd_store import verify
 from tests.torture.oracle import Counts, OracleViolation
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_chaos import Doors, direct
-from tests.torture.service_clients import Connect, Ledger, Pushers, connect, pushers
+from tests.torture.service_clients import DEADLINE, Ledger, Pushers, pushers
 from tests.torture.service_oracle import ServiceOracle
-from tests.torture.service_shards import Nursery, Shard, config, nursery, shards
+from tests.torture.service_shards import Nursery, Shard, ShardFailure, config, nursery, shards
 
 KILLS_PER_STORE = 15
 KILLS_BEFORE_A_LOOK = 4  # at the servers' answers, where a bug is planted
-_LONGEST_LIFE = 0.12  # seconds between the moment that shards listen and a kill
+_LONGEST_LIFE = 0.12  # seconds between the moment that shards listen, or pushes go on, and a kill
+PLANTED_DEADLINE = 2.0
+_PART_OF_PUSHES = 0.75  # of kills: they wait for pushes; the others meet openings and retries
+_LONGEST_WAIT = 5.0  # seconds for pushes to go on
 
 
 @dataclass
@@ -77,14 +80,17 @@ class Case:
     plant: a bug of service_planted.py in every server, or "".
     num_shards: that the clients push to.
     doors: what stands between clients and shards, service_chaos.py.
-    connect: makes a client.
     """
 
     seed: int
     plant: str = ""
     num_shards: int = 2
     doors: Callable[[list[Shard], int], AbstractContextManager[Doors]] = direct
-    connect: Connect = connect
+
+    @property
+    def deadline(self) -> float:
+        """Seconds of the clients' calls: nobody should wait long for what a bug has broken."""
+        return PLANTED_DEADLINE if self.plant else DEADLINE
 
 
 class Run:
@@ -111,19 +117,29 @@ class Run:
         self._report.tallies["stores"] += 1
         with shards(self._nursery, self._folder, case.num_shards, case.plant) as found:
             with case.doors(found, case.seed) as doors:
-                with pushers(doors.addresses, self._oracle, case.connect) as clients:
-                    for _ in range(kills):
-                        self._kill(found, clients)
-                        if self._report.violations:
-                            break
-                    clients.end()
-                    self._count(clients)
-                    self._look_at_servers(found, clients)
+                with pushers(doors.addresses, self._oracle, case.deadline) as clients:
+                    self._torture(found, clients, kills)
                 self._report.tallies.update(doors.tallies)
+            self._report.violations += clients.problems
             if not self._report.violations:
                 self._finish(found, clients.ledger)
 
+    def _torture(self, found: list[Shard], clients: Pushers, kills: int) -> None:
+        for _ in range(kills):
+            try:
+                self._kill(found, clients)
+            except ShardFailure as error:
+                self._report.violations.append(f"seed {self._case.seed}: {error}")
+            if self._report.violations or clients.problems:
+                return
+        clients.end()
+        self._report.tallies["pushes"] += int(clients.ledger.begun.sum())
+        if not clients.problems:
+            self._look_at_servers(found, clients)
+
     def _kill(self, found: list[Shard], clients: Pushers) -> None:
+        if self._chance.random() < _PART_OF_PUSHES:
+            self._wait_for_pushes(clients.ledger)
         time.sleep(self._chance.random() * _LONGEST_LIFE)
         victims = self._chance.sample(found, self._chance.randint(1, len(found)))
         kept = clients.ledger.kept
@@ -138,7 +154,13 @@ class Run:
             self._look(shard, copy, kept, clients.ledger)
         for shard in victims:
             shard.wait_until_ready()
-        self._report.violations += clients.problems
+
+    def _wait_for_pushes(self, ledger: Ledger) -> None:
+        """Until all clients have found the shards again."""
+        before = ledger.acknowledged
+        deadline = time.monotonic() + _LONGEST_WAIT
+        while (ledger.acknowledged == before).any() and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _look(self, shard: Shard, copy: Path, kept: Counts, ledger: Ledger) -> Counts | None:
         """What a shard's rows show; None after a violation, which is in the report then."""
@@ -162,7 +184,7 @@ class Run:
     def _look_at_servers(self, found: list[Shard], clients: Pushers) -> None:
         """What the servers answer is what their stores will show."""
         begun = clients.ledger.begun
-        for shard in () if self._report.violations else found:
+        for shard in found:
             view = OneShard(clients.remotes[0], shard)
             try:
                 marks = self._oracle.marks(view, shard.index, begun)
@@ -179,11 +201,6 @@ class Run:
             marks = self._look(shard, shard.store, ledger.begun, ledger)
             if marks is not None and not np.array_equal(marks, ledger.begun):
                 self._report.violations.append(f"at {marks} in the end, sent were {ledger.begun}")
-
-    def _count(self, clients: Pushers) -> None:
-        tallies = self._report.tallies
-        tallies["pushes"] += int(clients.ledger.begun.sum())
-        self._report.violations += clients.problems
 
 
 def run_kills(case: Case, kills: int) -> ServiceReport:

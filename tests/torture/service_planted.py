@@ -159,6 +159,20 @@ def _apply_gaps(shard: Shard, mutation: Any, session: Any) -> None:
     session.mark = max(session.mark, mutation.identity.sequence - 1)
 
 
+def _lower_marks() -> None:
+    """A client that asks how far it is hears, and gets, a mark that is one too low."""
+    open_session = Shard.open_session
+
+    def opened(shard: Shard, client_id: str, incarnation: int | None = None, *rest: Any) -> Any:
+        with shard._gate.change(monotonic() + 60):
+            session = shard._history.sessions.get(client_id)
+            if incarnation is not None and session is not None:
+                session.mark = max(0, session.mark - 1)
+        return open_session(shard, client_id, incarnation, *rest)
+
+    Shard.open_session = opened  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Plant:
     """A planted bug: what puts it into the process."""
@@ -172,6 +186,7 @@ PLANTED = {
     "marks-forgotten": Plant(_forget_marks),
     "replay-torn": Plant(_tear_batches),
     "repeats-applied": Plant(lambda: _change_mutations(_apply_repeats)),
+    "marks-told-low": Plant(_lower_marks),
     "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
     "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
     "full-disk-ignored": Plant(lambda: _change_log(DeafLog)),

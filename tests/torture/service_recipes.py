@@ -53,14 +53,14 @@ RECIPES = {
     "N3": ServiceRecipe(
         "replies that are lost",
         _behind(Chaos(lost_replies=0.2)),
-        ("lost replies", "repeats", "replayed"),
-        ("repeats-applied",),
+        ("lost replies", "sessions that went on", "replayed"),
+        ("marks-told-low",),
     ),
     "N4": ServiceRecipe(
         "connections cut in the middle of a message",
         lambda seed, plant: Case(seed, plant, doors=cutting),
         ("cut connections", "sessions that went on", "replayed"),
-        ("repeats-applied",),
+        ("marks-told-low",),
     ),
 }
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,10 @@ START_SECONDS = 30.0
 DRAM = "64KiB"
 LOG_BYTES = "256KiB"  # so that servers checkpoint by themselves while they are tortured
 _ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class ShardFailure(AssertionError):
+    """A server process that did not start, or ended by itself; has what it printed."""
 
 
 class Nursery:
@@ -115,12 +119,12 @@ class Shard:
         """Returns when the process listens.
 
         Raises:
-            RuntimeError: it does not within START_SECONDS; has what it printed.
+            ShardFailure: it does not within START_SECONDS; has what it printed.
         """
         deadline = time.monotonic() + START_SECONDS
         while "listening on" not in self.output.read_text():
             if time.monotonic() > deadline or self.has_ended():
-                raise RuntimeError(f"shard {self.index} did not start: {self.output.read_text()}")
+                raise ShardFailure(f"shard {self.index} did not start: {self.output.read_text()}")
             time.sleep(0.002)
 
     def has_ended(self) -> bool:
@@ -136,20 +140,19 @@ class Shard:
         """SIGKILL; the process is gone when this returns.
 
         Raises:
-            RuntimeError: it had ended by itself; has what it printed.
+            ShardFailure: it had ended by itself; has what it printed.
         """
         os.kill(self.pid, signal.SIGKILL)  # not reaped before, so the pid is still its own
         status = self._nursery.ask(Order(reap=self.pid))
         self.pid = 0
         if not os.WIFSIGNALED(status):
-            raise RuntimeError(f"shard {self.index} ended by itself: {self.output.read_text()}")
+            raise ShardFailure(f"shard {self.index} ended by itself: {self.output.read_text()}")
 
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        os.kill(self.pid, signal.SIGTERM)
-        status = self._nursery.ask(Order(reap=self.pid))
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
+    def end(self) -> None:
+        """Kills the process if there is one, in whatever state."""
+        if self.pid:
+            with suppress(ShardFailure):
+                self.kill()
 
     def copy(self) -> Path:
         """The store as it lies there, for a look that disturbs nobody."""
@@ -190,5 +193,4 @@ def shards(nursery: Nursery, folder: Path, count: int, plant: str = "") -> Itera
         yield found
     finally:
         for shard in found:
-            if shard.pid:
-                shard.kill()
+            shard.end()

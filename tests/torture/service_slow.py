@@ -1,15 +1,16 @@
 """Recipe N5: one slow disk, and what the keys of the other shards notice of it.
 
-Above it: test_service_slow.py, run.py. Below it: faulty_calls.py, service_shards.py. One client
-pushes to all shards as fast as its window lets it, and pulls keys of shard 0 alone. The disk of
-shard 1 is slow in every other stretch of time: pulls must take as long as in the stretches between,
-and what waits for the slow shard must stay within the client's window.
+Above it: test_service_faults.py, run.py. Below it: faulty_calls.py, service_shards.py. One client
+pushes to all shards at a steady pace, and pulls keys of shard 0 alone. The disk of shard 1 is slow
+in every other stretch of time: pulls must take as long as in the stretches between. In a last
+stretch it pushes as fast as it can: what waits for the slow shard must stay within its window.
 """
 
 import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,6 @@ import hps
 from hps.sharding import ShardMap
 from tests.torture.faulty_calls import Faults, faulty_nursery
 from tests.torture.scratch import scratch_folder
-from tests.torture.service_clients import Connect
 from tests.torture.service_oracle import ServiceOracle
 from tests.torture.service_shards import Shard, create_tables
 
@@ -29,7 +29,12 @@ ATTEMPTS = 5  # the best one counts: a busy machine makes any p99 slower, a bug 
 STRETCHES = 8  # of an attempt, quick and slow in turn
 STRETCH_SECONDS = 0.2
 DELAY_US = 20_000
-WINDOW_BYTES = 64 << 10
+PACE_SECONDS = 0.005
+WINDOW_BYTES = 16 << 10
+MOST_WAITING = 16 * WINDOW_BYTES  # a window a shard, and answers that nobody has looked at yet
+FLOOD_SECONDS = 0.5  # until the window holds; where it does not, until MOST_WAITING are waiting
+LONGEST_FLOOD = 5.0
+Connect = Callable[[list[str], str], Any]
 _DEADLINE = 60.0
 
 
@@ -37,6 +42,13 @@ def connect(addresses: list[str], name: str) -> Any:
     """A client with a small window."""
     return hps.RemoteParameterServer(
         addresses, client_id=name, deadline=_DEADLINE, window=WINDOW_BYTES
+    )
+
+
+def connect_unbounded(addresses: list[str], name: str) -> Any:
+    """The planted bug: a client that takes all it is given."""
+    return hps.RemoteParameterServer(
+        addresses, client_id=name, deadline=_DEADLINE, window=WINDOW_BYTES << 10
     )
 
 
@@ -74,8 +86,11 @@ class SlowReport:
 
     def missing(self) -> list[str]:
         """What should have happened and has not."""
-        found = [] if self.delays and self.pulls else ["delays of the disk"]
-        return found + ([] if self.slow_pushes > 2 else ["pushes that the slow disk holds up"])
+        happened = {
+            "delays of the disk": self.delays and self.pulls,
+            "pushes that the slow disk holds up": self.slow_pushes > 2,
+        }
+        return [what for what, has_happened in happened.items() if not has_happened]
 
     def __str__(self) -> str:
         return (
@@ -86,10 +101,11 @@ class SlowReport:
 
 
 class Pushing(threading.Thread):
-    """Pushes to all shards, as many at once as the client lets it."""
+    """Pushes to all shards at a pace, or as many at once as the client lets it."""
 
     def __init__(self, remote: Any, oracle: ServiceOracle) -> None:
         super().__init__(daemon=True)
+        self.pace_seconds = PACE_SECONDS
         self._remote, self._oracle = remote, oracle
         self._ends = threading.Event()
         self._waiting: deque[Any] = deque()
@@ -108,6 +124,7 @@ class Pushing(threading.Thread):
                     self._waiting.popleft()[1].result()
                 waiting = sum(size for size, _ in self._waiting)
                 self.most_waiting_bytes = max(self.most_waiting_bytes, waiting)
+                time.sleep(self.pace_seconds)
             for _, answer in self._waiting:
                 answer.result()
         except hps.HpsError as error:
@@ -185,8 +202,7 @@ def run_slow(seed: int, attempts: int = ATTEMPTS, connect: Connect = connect) ->
             _run_slow(found, faults, ServiceOracle(seed, 2), (attempts, connect), report)
         finally:
             for shard in found:
-                if shard.pid:
-                    shard.kill()
+                shard.end()
     return report
 
 
@@ -204,7 +220,7 @@ def _run_slow(
     create_tables(found)
     addresses = [shard.address for shard in found]
     attempts, make = how
-    with closing(make(addresses, "both")) as remote, closing(connect(addresses, "one")) as other:
+    with closing(make(addresses, "both")) as remote, connect(addresses, "one") as other:
         pushing = Pushing(remote, oracle)
         pushing.start()
         for _ in range(attempts):
@@ -214,9 +230,23 @@ def _run_slow(
             report.delays = faults["delays"]
             if slower <= MOST_SLOWER and not report.missing():
                 break
-        pushing.end()
+        _flood(pushing, faults)
     report.most_waiting_bytes = pushing.most_waiting_bytes
     _judge(report, pushing)
+
+
+def _flood(pushing: Pushing, faults: Faults) -> None:
+    """The last stretch."""
+    faults["delay_us"] = DELAY_US
+    pushing.pace_seconds = 0.0
+    began = time.monotonic()
+    while time.monotonic() < began + FLOOD_SECONDS or (
+        WINDOW_BYTES * 8 < pushing.most_waiting_bytes <= MOST_WAITING
+        and time.monotonic() < began + LONGEST_FLOOD
+    ):
+        time.sleep(0.01)
+    faults["delay_us"] = 0
+    pushing.end()
 
 
 def _judge(report: SlowReport, pushing: Pushing) -> None:
@@ -224,5 +254,5 @@ def _judge(report: SlowReport, pushing: Pushing) -> None:
         report.violations.append(f"a push failed: {pushing.error}")
     if min(report.slower) > MOST_SLOWER:
         report.violations.append(f"a slow shard makes pulls of the other {report.slower} as slow")
-    if report.most_waiting_bytes > 2 * WINDOW_BYTES:  # one window a shard
+    if report.most_waiting_bytes > MOST_WAITING:
         report.violations.append(f"{report.most_waiting_bytes} bytes were waiting")

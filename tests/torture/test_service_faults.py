@@ -5,7 +5,7 @@ import pytest
 from tests.torture.faulty_calls import missing_tools
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_recipes import fresh_seed
-from tests.torture.service_slow import OneAtATime, run_slow
+from tests.torture.service_slow import OneAtATime, connect_unbounded, run_slow
 
 pytestmark = pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
 
@@ -30,6 +30,11 @@ def test_a_slow_disk_does_not_hold_up_the_other_shard() -> None:
     print(report)
     assert report.violations == []
     assert report.missing() == []
+
+
+def test_a_client_without_a_bound_is_found() -> None:
+    report = run_slow(fresh_seed(), attempts=1, connect=connect_unbounded)
+    assert "bytes were waiting" in report.violations[-1]
 
 
 def test_a_client_that_asks_one_shard_after_the_other_is_found() -> None:
