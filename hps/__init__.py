@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from hps.parameter_server import ParameterServer
     from hps.parameter_server import open as open
     from hps.pipeline import Pipeline
-    from hps.remote import RemoteParameterServer
     from hps.row_optimizer import RowOptimizer
+    from hps.service.client import RemoteParameterServer
+    from hps.service.client_options import TlsConfig
 
 __version__ = "0.1.0"
 
@@ -59,6 +60,7 @@ __all__ = [
     "SsdStoreConfig",
     "StoreError",
     "TableConfig",
+    "TlsConfig",
     "Uniform",
 ]
 
@@ -67,9 +69,10 @@ _LAZY = {
     "ParameterServer": "hps.parameter_server",
     "open": "hps.parameter_server",
     "Pipeline": "hps.pipeline",
-    "RemoteParameterServer": "hps.remote",
+    "RemoteParameterServer": "hps.service.client",
     "RowOptimizer": "hps.row_optimizer",
     "SparseEmbedding": "hps.embedding",
+    "TlsConfig": "hps.service.client_options",
 }
 
 

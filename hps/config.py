@@ -309,6 +309,14 @@ def let_idle_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+def keep_grpc_silent() -> None:
+    """Keeps gRPC's core from writing lines of its own to standard error; before grpc is imported.
+
+    A level that is set in the environment stands.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

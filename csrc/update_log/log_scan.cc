@@ -102,16 +102,19 @@ Status LogScan::ReadFiles() {
     const Candidate& candidate = candidates_[i];
     const bool is_first = contents_->files.empty();
     const uint64_t expected = is_first ? question_.after + 1 : contents_->last + 1;
-    const std::string missing = "record " + std::to_string(expected) +
-                                " is expected; this file begins with record " +
-                                std::to_string(candidate.first);
     if (is_first && candidate.first > expected) {
-      HPS_RETURN_IF_ERROR(EndAt({candidate.first, 0}, candidate.path, missing));
+      HPS_RETURN_IF_ERROR(EndAt({candidate.first, 0}, candidate.path,
+                                "the file begins with record " + std::to_string(candidate.first) +
+                                    ", but record " + std::to_string(expected) +
+                                    " is still needed"));
       break;
     }
     if (!is_first && candidate.first != expected) {
       const LogFile& before = contents_->files.back();
-      HPS_RETURN_IF_ERROR(EndAt({before.first, before.end}, candidate.path, missing));
+      HPS_RETURN_IF_ERROR(EndAt({before.first, before.end}, before.path,
+                                "record " + std::to_string(expected) +
+                                    " is expected here; the next file begins with record " +
+                                    std::to_string(candidate.first)));
       break;
     }
     LogReader reader;

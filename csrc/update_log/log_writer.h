@@ -22,6 +22,8 @@ class LogWriter {
 
   // The spare file has space for so many bytes. An error changes nothing.
   Status ReserveSpare(uint64_t bytes);
+  // The present file has space up to `end`, and had up to `start`. An error changes nothing.
+  Status Grow(uint64_t start, uint64_t end) { return current_->Allocate(start, end - start); }
   // The spare file becomes the one that begins with record `first`, header written.
   Status Start(uint64_t first);
   Status Write(uint64_t offset, const void* bytes, uint64_t size);

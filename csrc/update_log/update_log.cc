@@ -61,14 +61,18 @@ Status UpdateLog::Append(const std::vector<LogPart>& parts, uint64_t* number) {
   return Status::Ok();
 }
 
-// Every record leaves room behind it for the frame that takes it back.
+// Every record leaves room behind it for the frame that takes it back. A file without a record
+// grows for the first one: another one would have its name.
 Status UpdateLog::MakeRoom(uint64_t bytes, bool* starts_file, Lock* lock) {
-  const uint64_t file_bytes = kLogFileHeaderBytes + bytes + kFrameHeaderBytes;
   while (true) {
     HPS_RETURN_IF_ERROR(CheckOpen());
-    *starts_file = end_.offset + bytes + kFrameHeaderBytes > file_end_;
-    if (*starts_file && spare_bytes_ < file_bytes) {
-      HPS_RETURN_IF_ERROR(WaitForSpare(file_bytes, lock));
+    const uint64_t end = end_.offset + bytes + kFrameHeaderBytes;
+    const uint64_t spare_end = kLogFileHeaderBytes + bytes + kFrameHeaderBytes;
+    *starts_file = file_end_ == 0 || (end > file_end_ && end_.first <= appended_);
+    if (!*starts_file && end > file_end_) {
+      HPS_RETURN_IF_ERROR(WaitForSpace(end, &growth_wanted_, &file_end_, lock));
+    } else if (*starts_file && spare_end > spare_bytes_) {
+      HPS_RETURN_IF_ERROR(WaitForSpace(spare_end, &spare_wanted_, &spare_bytes_, lock));
     } else if (buffer_.HasRoom(bytes, *starts_file)) {
       return Status::Ok();
     } else {
@@ -77,14 +81,14 @@ Status UpdateLog::MakeRoom(uint64_t bytes, bool* starts_file, Lock* lock) {
   }
 }
 
-Status UpdateLog::WaitForSpare(uint64_t bytes, Lock* lock) {
-  spare_wanted_ = bytes;
-  spare_refusal_ = Status::Ok();
+Status UpdateLog::WaitForSpace(uint64_t bytes, uint64_t* wanted, const uint64_t* reserved,
+                               Lock* lock) {
+  *wanted = bytes;
+  refusal_ = Status::Ok();
   work_.notify_one();
-  changed_.wait(*lock,
-                [&] { return spare_bytes_ >= bytes || !spare_refusal_.ok() || !CheckOpen().ok(); });
-  spare_wanted_ = 0;
-  return spare_refusal_;
+  changed_.wait(*lock, [&] { return *reserved >= bytes || !refusal_.ok() || !CheckOpen().ok(); });
+  *wanted = 0;
+  return refusal_;
 }
 
 void UpdateLog::AddFrame(LogBuffer::Room room, uint64_t bytes) {

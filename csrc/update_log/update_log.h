@@ -81,14 +81,14 @@ class UpdateLog {
   // Append's parts; with the lock.
   Status CheckOpen() const;
   Status MakeRoom(uint64_t bytes, bool* starts_file, Lock* lock);
-  Status WaitForSpare(uint64_t bytes, Lock* lock);
+  Status WaitForSpace(uint64_t bytes, uint64_t* wanted, const uint64_t* reserved, Lock* lock);
   void AddFrame(LogBuffer::Room room, uint64_t bytes);
   void LowerNumbers(uint64_t number);
 
   // The thread's parts, in update_log_thread.cc; with the lock, given back while the system works.
   void Work();
   bool HasWork() const;
-  bool WantsSpare() const;
+  bool WantsSpace() const;
   bool WantsSync() const;
   // The newest record for which a sync is due.
   uint64_t SyncTarget() const { return std::min(durable_wanted_, appended_); }
@@ -96,7 +96,7 @@ class UpdateLog {
   Status WriteAll(Lock* lock);
   Status WriteRun(Lock* lock);
   Status Sync(Lock* lock);
-  void ReserveSpare(Lock* lock);
+  void ReserveSpace(Lock* lock);
   void Fail(const Status& status);
 
   FileSystem* const files_;
@@ -146,10 +146,11 @@ class UpdateLog {
   uint64_t durable_wanted_ = 0;
   uint64_t cut_ = 0;
 
-  // The file that comes next.
+  // The file that comes next, and what an append waits for.
   uint64_t spare_bytes_ = 0;       // reserved for it; 0: there is none
-  uint64_t spare_wanted_ = 0;      // by an append that waits
-  Status spare_refusal_;           // its answer
+  uint64_t spare_wanted_ = 0;      // by an append, of that
+  uint64_t growth_wanted_ = 0;     // by an append, of the present file
+  Status refusal_;                 // its answer
   bool is_start_pending_ = false;  // it has records in the buffer, and no name yet
   bool is_refused_ahead_ = false;  // when nobody waited; the next one who does has it tried again
 };

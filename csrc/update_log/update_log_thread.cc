@@ -19,7 +19,7 @@ void UpdateLog::Work() {
   }
 }
 
-bool UpdateLog::HasWork() const { return marked_ < end_ || WantsSync() || WantsSpare(); }
+bool UpdateLog::HasWork() const { return marked_ < end_ || WantsSync() || WantsSpace(); }
 
 // A close syncs all, also what took a durable record back.
 bool UpdateLog::WantsSync() const {
@@ -27,9 +27,9 @@ bool UpdateLog::WantsSync() const {
 }
 
 // One file ahead, once the present one is half full.
-bool UpdateLog::WantsSpare() const {
+bool UpdateLog::WantsSpace() const {
   if (is_stopping_) return false;
-  if (spare_wanted_ > spare_bytes_) return true;
+  if (spare_wanted_ > spare_bytes_ || growth_wanted_ > file_end_) return true;
   const bool is_due = file_end_ > 0 && file_end_ - end_.offset < options_.file_bytes / 2;
   return is_due && spare_bytes_ == 0 && !is_start_pending_ && !is_refused_ahead_;
 }
@@ -38,9 +38,10 @@ bool UpdateLog::WantsSpare() const {
 Status UpdateLog::DoNext(Lock* lock) {
   const bool has_written = logged_ >= SyncTarget() && !(is_stopping_ && marked_ < end_);
   if (WantsSync() && has_written) return Sync(lock);
-  const bool must_write = marked_ < end_ && (is_start_pending_ || spare_wanted_ == 0);
-  if (must_write || !WantsSpare()) return WriteAll(lock);
-  ReserveSpare(lock);
+  const bool is_awaited = spare_wanted_ + growth_wanted_ > 0;
+  const bool must_write = marked_ < end_ && (is_start_pending_ || !is_awaited);
+  if (must_write || !WantsSpace()) return WriteAll(lock);
+  ReserveSpace(lock);
   return Status::Ok();
 }
 
@@ -99,20 +100,23 @@ Status UpdateLog::Sync(Lock* lock) {
 }
 
 // A refusal is the answer to the append that waits, and harms nothing.
-void UpdateLog::ReserveSpare(Lock* lock) {
-  const uint64_t bytes = std::max(spare_wanted_, options_.file_bytes);
-  const bool is_awaited = spare_wanted_ > 0;
+void UpdateLog::ReserveSpace(Lock* lock) {
+  const bool grows = growth_wanted_ > file_end_;
+  const bool is_awaited = grows || spare_wanted_ > 0;
+  const uint64_t end = file_end_;
+  const uint64_t bytes = grows ? growth_wanted_ : std::max(spare_wanted_, options_.file_bytes);
   lock->unlock();
-  const Status status = writer_->ReserveSpare(bytes);
+  const Status status = grows ? writer_->Grow(end, bytes) : writer_->ReserveSpare(bytes);
   lock->lock();
-  spare_bytes_ = status.ok() ? bytes : 0;
-  if (status.ok()) {
-    is_refused_ahead_ = false;
-  } else if (is_awaited) {
-    spare_wanted_ = 0;
-    spare_refusal_ = status;
+  if (grows) {
+    if (status.ok()) file_end_ = bytes;
   } else {
-    is_refused_ahead_ = true;
+    spare_bytes_ = status.ok() ? bytes : 0;
+    is_refused_ahead_ = !status.ok();
+  }
+  if (!status.ok() && is_awaited) {
+    spare_wanted_ = growth_wanted_ = 0;
+    refusal_ = status;
   }
   changed_.notify_all();
 }

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
 
@@ -19,7 +20,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
-    parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
+    parser.add_argument("--store", type=Path, default=None, metavar="DIR", help="the store")
     parser.add_argument(
         "--checkpoint",
         type=checkpoint_name,
@@ -34,12 +35,13 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
     parser.add_argument("--on-error", default=None, help="the training run's if not given")
     parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
+    add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures as the flags say; returns the exit status."""
-    from hps.train import evaluate_store  # torch takes its time to import
+    from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
     from hps.train.report import format_table
 
     check_json_path(arguments.json)
@@ -49,6 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         "on_error": arguments.on_error,
     }
     changes = {name: value for name, value in given.items() if value is not None}
+    remote = client_config(arguments)
+    if (remote is None) == (arguments.store is None):
+        raise ConfigError("the model lies in a store or on servers; give --store or --server")
+    if remote is not None and (arguments.gpu or arguments.device):
+        raise ConfigError("--gpu and --device are the servers' own; leave them out with --server")
     gpu = None
     if arguments.gpu is not None:
         gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
@@ -56,9 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--device {arguments.device} names the GPU tier's; give its budget (--gpu) too"
         )
-    figures = evaluate_store(
-        arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
-    )
+    if remote is not None:
+        figures = evaluate_remote(arguments.data, remote, arguments.checkpoint, **changes)
+    else:
+        figures = evaluate_store(
+            arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
+        )
     print(format_table(figures), file=stream_for_people(arguments.json))
     write_json(arguments.json, figures)
     return 0

@@ -25,6 +25,7 @@ COMMANDS = {
     "compact": ("store_commands", "give back the space of overwritten rows"),
     "export": ("store_commands", "write a table's rows to parquet"),
     "import": ("store_commands", "read a table's rows from parquet"),
+    "client": ("client", "ask servers: rows, counters, checkpoints"),
     "bench": ("bench", "run a benchmark"),
 }
 

@@ -11,7 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hps.config import DramCacheConfig, GpuCacheConfig, parse_bytes
+from hps.config import (
+    DramCacheConfig,
+    GpuCacheConfig,
+    keep_grpc_silent,
+    num_cores,
+    parse_bytes,
+)
 from hps.errors import ConfigError
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
@@ -33,6 +39,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
+    keep_grpc_silent()  # standard error has JSON lines only
     from hps.service.log_lines import LogLines
     from hps.service.memory import keep_message_memory
     from hps.service.server import Server
@@ -42,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = _server_options(arguments)
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     index, count = _shard(arguments.shard)
+    tables = [parse_table(text) for text in arguments.table]
     shard = Shard(
         _location(arguments),
         ShardOptions(
@@ -53,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         ),
     )
     try:
-        for text in arguments.table:
-            shard.create_table(parse_table(text))
+        for table in tables:
+            shard.create_table(table)
         signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _: signals.put(number))
@@ -204,7 +212,12 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         "init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=",
     )
     group.add_argument("--seed", type=int, default=None, help="of a new store's initial values")
-    group.add_argument("--threads", type=int, default=0, help="of the native core; 0: all cores")
+    group.add_argument(
+        "--threads",
+        type=int,
+        default=max(1, num_cores() // 4),
+        help="of the native core for one call (several calls run at once); 0: all cores",
+    )
     group.add_argument(
         "--log-bytes", default="1GiB", help="a checkpoint is taken when the log has grown to this"
     )

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from hps.cli.output import check_json_path, stream_for_people, write_json
+from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import let_idle_threads_sleep
 
 
@@ -22,6 +23,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     _add_data_flags(parser)
     _add_model_flags(parser)
     _add_run_flags(parser)
+    add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 
 
@@ -35,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_json_path(arguments.json)
     out = stream_for_people(arguments.json)
-    values = vars(arguments)
+    values = {**vars(arguments), "remote": client_config(arguments)}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
-    if options.resume and engine_of(Path(options.store or "")) is None:
+    if options.resume and options.store is not None and engine_of(Path(options.store)) is None:
         print(
             f"hps: there is no store in {options.store} to resume; training starts from the "
             "beginning",
@@ -119,7 +121,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
+    group.add_argument("--store", type=Path, default=None, metavar="DIR", help="the store")
     group.add_argument("--dram", default="1GiB", help="budget of the host tier")
     group.add_argument("--gpu", default=None, help="budget of the GPU tier")
     group.add_argument("--device", default=None, help="of the GPU tier")

@@ -1,13 +1,13 @@
 """RemoteParameterServer: the verbs of ParameterServer over gRPC, on one shard or several.
 
-Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: client_cuts.py
-(checkpoints), client_rounds.py (calls to several shards), client_plans.py (which key goes where).
+Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: client_tables.py
+(whole tables), client_cuts.py (checkpoints), client_rounds.py (calls to several shards),
+client_plans.py (which key goes where).
 Keys are deduplicated and a key's gradients summed here, by the core's own loops, before they
 travel: so training against servers has the bits of training in one process.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 from types import TracebackType
@@ -18,27 +18,20 @@ import numpy as np
 from hps import _C
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import RowUpdate
-from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, RemoteError
-from hps.row_layout import Floats, Keys, RowLayout
+from hps.row_layout import Floats, Keys
 from hps.row_server import PinnedRows
-from hps.service.client_base import SLOW
-from hps.service.client_cuts import RemoteCuts
-from hps.service.client_errors import Failure
 from hps.service.client_options import ClientConfig, ClientFields, ack_number
 from hps.service.client_plans import PlanPool, RemoteRows
 from hps.service.client_rounds import Commit, Request, ask, commit
 from hps.service.client_session import Session
+from hps.service.client_tables import RemoteTables, number_of
 from hps.service.client_transport import GrpcTransport
-from hps.service.client_window import LOGGED, METHODS, Change, Draft
-from hps.service.table_messages import to_message
+from hps.service.client_window import LOGGED, METHODS, Draft
 from hps.service.wire import Wire, check_range, decode, encode
 from hps.v1 import parameter_server_pb2 as pb
 
-_MESSAGE_ROOM = 4096  # bytes of a message besides its arrays
 _MOST_WAITERS = 8  # threads of pull_async and push_async
-# Figures of a table that are the same on each shard; all other numbers of stats() add up.
-_NOT_ADDED = ("dim", "row_bytes", "state_floats")
 
 
 class NothingWarmed:
@@ -48,7 +41,7 @@ class NothingWarmed:
         """Nothing is held."""
 
 
-class RemoteParameterServer(RemoteCuts):
+class RemoteParameterServer(RemoteTables):
     """Embedding rows that lie on servers (`hps serve`): pulled, pushed and checkpointed from here.
 
     Calls may come from several threads. A change is applied exactly once, whatever is lost on the
@@ -164,156 +157,6 @@ class RemoteParameterServer(RemoteCuts):
         """A pull in another thread. Pushes that are still on their way may be seen or not."""
         return self._wait_aside(lambda: self.pull(table, keys, out))
 
-    def assign(
-        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
-    ) -> None:
-        """Sets rows outright; of a key that stands twice the last row counts.
-
-        Args:
-            table: its name.
-            keys: int64 or uint64 [L].
-            rows: float32 [L, dim].
-            state: float32 [L, state floats of a row], as items(state=True) gives it; None starts
-                the optimizer's state anew.
-            ack: as push.
-
-        Raises:
-            ConfigError: unknown table, wrong dtype or shape. Others: as push.
-        """
-        config = self._table(table, "assign")
-        array = as_keys(keys)
-        weights = as_floats(rows, len(array), config.dim, "rows")
-        width = RowLayout(config.optimizer.kind, config.dim).state_floats
-        floats = None if state is None else as_floats(state, len(array), width, "state")
-        row_bytes = 8 + 4 * (config.dim + (0 if floats is None else width))
-        drafts = []
-        for session, places in self._shares(array, row_bytes):
-            head = pb.AssignRequest(
-                table=table, dim=config.dim, lineage=session.lineage, ack=_number(ack_number(ack))
-            )
-            parts = [array[places], weights[places], b"" if floats is None else floats[places]]
-            what = f"assign of {len(places)} keys of table {table!r}"
-            drafts.append((session, Draft("Assign", head, parts, ack_number(ack), what)))
-        self._change(drafts, f"assign to table {table!r}")
-
-    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
-        """Drops keys.
-
-        Returns:
-            bool [L]: where a stored row was; a tensor if the keys were one.
-
-        Raises:
-            RemoteError: also where the keys are erased, but the answer that tells which were
-                stored was lost.
-        """
-        self._table(table, "erase")
-        array = as_keys(keys)
-        shares = self._shares(array, 8)
-        drafts = []
-        for session, places in shares:
-            head = pb.EraseRequest(table=table, lineage=session.lineage, ack=_number(ack_number(ack)))
-            what = f"erase of {len(places)} keys of table {table!r}"
-            drafts.append((session, Draft("Erase", head, [array[places]], ack_number(ack), what)))
-        changes = self._change(drafts, f"erase of table {table!r}")
-        erased = np.zeros(len(array), bool)
-        for (session, places), change in zip(shares, changes, strict=True):
-            told = change.reply.array(15, np.uint8, "erased") if change.reply else ()
-            if len(told) != len(places):
-                raise RemoteError(
-                    f"erase of table {table!r}: shard {session} has erased the keys, but its "
-                    "answer, which of them were stored, was lost"
-                )
-            erased[places] = told
-        return like(erased, keys)
-
-    def contains(self, table: str, keys: Any) -> Any:
-        """Which keys are stored: bool [L], a tensor if the keys were one."""
-        self._table(table, "contains")
-        array = as_keys(keys)
-        shares = self._shares(array, 8)
-        requests = []
-        for session, places in shares:
-            head = pb.ContainsRequest(table=table, lineage=session.lineage)
-            message = METHODS["Contains"].request.join(head, [array[places]])
-            requests.append(Request(session, "Contains", message))
-        stored = np.zeros(len(array), bool)
-        replies = ask(requests, self._until(), f"contains of table {table!r}")
-        for (_, places), data in zip(shares, replies, strict=True):
-            stored[places] = METHODS["Contains"].reply.split(data).array(15, np.uint8, "stored")
-        return like(stored, keys)
-
-    def num_rows(self, table: str) -> int:
-        """Stored rows of a table over all shards."""
-        self._table(table, "num_rows")
-        request = pb.NumRowsRequest(table=table)
-        return sum(r.num_rows for r in self._ask_all("NumRows", request, pb.NumRowsReply))
-
-    def items(
-        self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
-        """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
-
-        Pieces are copies of up to `batch` rows. A change of the table makes the next piece raise.
-
-        Raises:
-            ConfigError: unknown table; batch < 1. RemoteError: a shard has gone, or the table was
-            changed.
-        """
-        dim = self._table(table, "items").dim
-        if batch < 1:
-            raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
-        request = pb.ItemsRequest(table=table, batch=batch, state=state).SerializeToString()
-        for session in self._sessions:
-            seconds = SLOW * self.config.deadline
-            try:
-                for data in session.transport.stream("Items", request, seconds):
-                    piece = METHODS["Items"].reply.split(data)
-                    keys = piece.array(13, np.uint64, "keys").copy()
-                    rows = piece.array(14, np.float32, "rows").reshape(len(keys), dim).copy()
-                    if not state:
-                        yield keys, rows
-                        continue
-                    floats = piece.array(15, np.float32, "state")
-                    yield keys, rows, floats.reshape(len(keys), -1).copy()
-            except Failure as failure:
-                raise failure.typed(session.transport.address) from None
-
-    def digest(self, table: str) -> str:
-        """Order-independent hash of every stored row: the one that a single store would have."""
-        self._table(table, "digest")
-        replies = self._ask_all("Digest", pb.DigestRequest(table=table), pb.DigestReply)
-        low = sum(reply.low for reply in replies) % 2**64
-        high = sum(reply.high for reply in replies) % 2**64
-        return f"{high:016x}{low:016x}"
-
-    def stats(self) -> dict[str, Any]:
-        """Counters of each tier, then of each table, added up over the shards; under "shards"
-        those of each."""
-        self._check_usable("stats")
-        replies = self._ask_all("Stats", pb.StatsRequest(), pb.StatsReply)
-        each = [json.loads(reply.json) for reply in replies]
-        total: dict[str, Any] = {}
-        for part in each:
-            _add_up(total, part)
-        return {**total, "shards": each}
-
-    def create_table(self, table: TableConfig) -> bool:
-        """Makes a table on all shards; nothing to do where it is there just so.
-
-        Returns:
-            True if it was new on any shard.
-
-        Raises:
-            RemoteError: a table of that name is there and differs.
-        """
-        self._check_usable("create_table")
-        request = pb.CreateTableRequest(table=to_message(table))
-        replies = self._ask_all("CreateTable", request, pb.CreateTableReply)
-        rates = dict(self.learning_rates)
-        self._describe()
-        self.learning_rates.update(rates)
-        return any(reply.is_new for reply in replies)
-
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
     def pin(self, table: str, keys: Any) -> RemoteRows:
@@ -376,7 +219,7 @@ class RemoteParameterServer(RemoteCuts):
         requests = []
         for session, keys, _ in pieces:
             head = pb.PullRequest(
-                table=table, wire=_number(wire), dim=dim, lineage=session.lineage
+                table=table, wire=number_of(wire), dim=dim, lineage=session.lineage
             )
             message = METHODS["Pull"].request.join(head, [keys])
             requests.append(Request(session, "Pull", message))
@@ -402,7 +245,8 @@ class RemoteParameterServer(RemoteCuts):
         super().close()
 
     def __enter__(self) -> "RemoteParameterServer":
-        self._check_usable("with")
+        if not self._is_open:
+            raise RemoteError("this client is closed; make a new RemoteParameterServer")
         return self
 
     def __exit__(
@@ -417,12 +261,6 @@ class RemoteParameterServer(RemoteCuts):
             self._close_transports()
 
     # Parts.
-
-    def _table(self, table: str, verb: str) -> TableConfig:
-        self._check_usable(verb)
-        if table not in self.tables:
-            raise ConfigError(f"there is no table {table!r}; the shards have {sorted(self.tables)}")
-        return self.tables[table]
 
     def _wait_aside(self, wait: Callable[[], Any]) -> "Future[Any]":
         if self._waiters is None:
@@ -487,9 +325,9 @@ class RemoteParameterServer(RemoteCuts):
         for session, keys, first in self._pieces(plan, 8 + wire.num_bytes(1, dim)):
             head = pb.PushRequest(
                 table=table,
-                ack=_number(level),
+                ack=number_of(level),
                 lr=self.learning_rates[table],
-                wire=_number(wire),
+                wire=number_of(wire),
                 dim=dim,
                 lineage=session.lineage,
             )
@@ -505,8 +343,8 @@ class RemoteParameterServer(RemoteCuts):
         for session, keys, _ in pieces:
             head = pb.CreateRequest(
                 table=table,
-                ack=_number(LOGGED),
-                wire=_number(wire),
+                ack=number_of(LOGGED),
+                wire=number_of(wire),
                 dim=dim,
                 lineage=session.lineage,
             )
@@ -527,13 +365,6 @@ class RemoteParameterServer(RemoteCuts):
         nothing = np.empty((0, dim), np.float32)
         plan.scatter([_whole(part) if part else nothing for part in parts], out)
 
-    def _change(self, drafts: list[tuple[Session, Draft]], what: str) -> list[Change]:
-        return commit(drafts, self._until(), what).wait() if drafts else []
-
-    def _most_rows(self, row_bytes: int) -> int:
-        """Keys of one message, whose request and reply take so many bytes each."""
-        return int(max(1, min(self._max_keys, (self._max_bytes - _MESSAGE_ROOM) // row_bytes)))
-
     def _pieces(self, plan: _C.ShardPlan, row_bytes: int) -> list[tuple[Session, Keys, int]]:
         """(shard, distinct keys, place of the first) of each message, in the plan's order."""
         most, keys, starts = self._most_rows(row_bytes), plan.unique_keys, plan.starts
@@ -544,23 +375,9 @@ class RemoteParameterServer(RemoteCuts):
                 pieces.append((session, keys[first : min(first + most, end)], first))
         return pieces
 
-    def _shares(self, keys: Keys, row_bytes: int) -> list[tuple[Session, Any]]:
-        """(shard, places of its keys) of each message, duplicates and order kept."""
-        most = self._most_rows(row_bytes)
-        return [
-            (session, places[first : first + most])
-            for session, places in zip(self._sessions, self.shard_map.split(keys), strict=True)
-            for first in range(0, len(places), most)
-        ]
-
 
 def _whole(parts: list[Floats]) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _number(value: int) -> Any:
-    """An enum's number, as the generated messages take it."""
-    return int(value)
 
 
 def _non_finite(table: str, key: int, wire: Wire) -> NonFiniteError:
@@ -571,13 +388,3 @@ def _non_finite(table: str, key: int, wire: Wire) -> NonFiniteError:
         f"{where}; no row was changed. Look for a diverged loss, or skip the step as "
         "torch.amp.GradScaler does"
     )
-
-
-def _add_up(total: dict[str, Any], part: dict[str, Any]) -> None:
-    for name, value in part.items():
-        if isinstance(value, dict):
-            _add_up(total.setdefault(name, {}), value)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or name in _NOT_ADDED:
-            total.setdefault(name, value)
-        else:
-            total[name] = total.get(name, 0) + value

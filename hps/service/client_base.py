@@ -88,6 +88,16 @@ class Shards:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
+    def flush_all(self, durable: bool = False) -> None:
+        """Waits until all changes, whoever made them, are in the shards' logs, or on their disks.
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline.
+        """
+        self.flush(durable)
+        level = pb.DURABLE if durable else pb.LOGGED
+        self._ask_all("Flush", pb.FlushRequest(ack=level), pb.FlushReply)
+
     def flush(self, durable: bool = False) -> None:
         """Waits until this client's changes are in the shards' logs, or on their disks.
 
@@ -201,11 +211,12 @@ class Shards:
         reply: type[Any],
         sessions: Sequence[Session] | None = None,
     ) -> list[Any]:
+        chosen = self._sessions if sessions is None else sessions
         is_slow = method not in _QUICK
         until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
         calls = [
             Request(session, method, request.SerializeToString(), is_slow)
-            for session, request in zip(sessions or self._sessions, requests, strict=True)
+            for session, request in zip(chosen, requests, strict=True)
         ]
         replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]
         return replies

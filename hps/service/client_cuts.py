@@ -1,4 +1,4 @@
-"""RemoteCuts: the verbs of RemoteParameterServer that take, list and go back to cuts over all shards.
+"""RemoteCuts: the verbs of RemoteParameterServer for cuts over all shards: take, list, go back.
 
 Above it: client.py, which is one. Below it: client_base.py, hps.checkpoint (the dense side).
 
@@ -22,6 +22,7 @@ from hps.service.client_session import Session
 from hps.v1 import parameter_server_pb2 as pb
 
 _PART = re.compile(r"cut-([0-9a-f]{32})")
+_AUTOMATIC = "automatic"  # what a shard calls those that it takes by itself
 _KEEP_LAST = 2  # cuts without a tag
 _LEFTOVER_SECONDS = 600.0  # a part that no cut names may be of one that is being taken
 
@@ -168,7 +169,7 @@ class RemoteCuts(Shards):
     def checkpoints(self) -> list[dict[str, Any]]:
         """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
 
-        Checkpoints that the shards take by themselves are no cuts where there are several.
+        Checkpoints that the shards take by themselves are no cuts.
         """
         return [found.described() for found in self._cuts(self._listed())]
 
@@ -200,6 +201,8 @@ class RemoteCuts(Shards):
         parts = [{info.group: info for info in infos if info.group} for infos in listed[1:]]
         found = []
         for info in listed[0]:
+            if info.tag == _AUTOMATIC:
+                continue
             name = _name_of(info.group)
             held = [of_shard[name] for of_shard in parts if name and name in of_shard]
             if len(held) == len(parts):
@@ -241,9 +244,9 @@ class RemoteCuts(Shards):
 
     def _delete_one(self, session: Session, request: pb.DeleteCheckpointRequest) -> list[str]:
         try:
-            reply = self._ask_all(
-                "DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session]
-            )[0]
+            reply = self._ask_all("DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session])[
+                0
+            ]
         except ConfigError:  # the reply to an attempt that deleted it was lost
             return []
         return list(reply.readers)

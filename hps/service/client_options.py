@@ -1,6 +1,6 @@
 """What a client of the service is told: where the shards are, who it is, how much it may hold.
 
-Above it: client.py, the command line. Below it: hps.config. Frozen, keyword-only, checked when made.
+Above it: client.py, the command line. Below it: hps.config. Frozen, keyword-only, checked.
 """
 
 import os
@@ -44,7 +44,9 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ConfigError("TlsConfig: cert and key are the two files of one identity; give both")
+            raise ConfigError(
+                "TlsConfig: cert and key are the two files of one identity; give both"
+            )
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(ca, key, cert) as grpc takes them.

@@ -61,7 +61,7 @@ def open_sessions(sessions: Iterable[Session], until: float, what: str) -> None:
     """Makes sure that changes can be numbered, before any is.
 
     Raises:
-        RemoteError: a shard does not answer; nothing was done anywhere.
+        RemoteError: a shard does not answer, or refuses; nothing was done anywhere.
     """
     waiting = [session for session in sessions if not session.window.incarnation]
     pauses = Pauses(until)
@@ -69,8 +69,10 @@ def open_sessions(sessions: Iterable[Session], until: float, what: str) -> None:
         failures = {session: session.open(until) for session in waiting}
         waiting = [session for session, failure in failures.items() if failure is not None]
         _raise_ended(waiting)
-        refused = [f for f in failures.values() if f and f.verdict is Verdict.REFUSED]
-        if refused or (waiting and not pauses.wait(f for f in failures.values() if f)):
+        for session, failure in failures.items():
+            if failure is not None and failure.verdict is Verdict.REFUSED:
+                raise failure.typed(session.transport.address)
+        if waiting and not pauses.wait(f for f in failures.values() if f is not None):
             raise shards_open(what, (), waiting, "nothing was done on any shard")
 
 

@@ -131,7 +131,7 @@ class Session:
         return None
 
     def safe_up_to(self, level: int, until: float) -> int:
-        """Asks the shard for the highest change that it has as safe as `level`; 0 if it is silent."""
+        """Asks the shard for the highest change that is as safe as `level`; 0 if it is silent."""
         self.break_off()
         if self.heal(until) is not None:
             return 0

@@ -15,11 +15,10 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.errors import HpsError
-from hps.service.framing import Array as Buffer, Frame, Incoming
+from hps.service.framing import Array, Frame, Incoming
 from hps.v1 import parameter_server_pb2 as pb
 
 MEMORY, LOGGED, DURABLE = 0, 1, 2
-
 
 
 class Method:
@@ -59,13 +58,15 @@ class Draft:
 
     method: str
     head: Message
-    arrays: Sequence[Buffer]
+    arrays: Sequence[Array]
     ack: int
     what: str
 
     def num_bytes(self) -> int:
         """About as many as its message will have."""
-        return 256 + sum(array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays)
+        return 256 + sum(
+            array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -195,9 +196,7 @@ class Window:
         self.base = self.last
         self.changes.clear()
 
-    def _message(
-        self, method: str, head: Message, arrays: Sequence[Buffer], sequence: int
-    ) -> bytes:
+    def _message(self, method: str, head: Message, arrays: Sequence[Array], sequence: int) -> bytes:
         identity: pb.Identity = head.id  # type: ignore[attr-defined]
         identity.client_id = self._client_id
         identity.incarnation = self.incarnation

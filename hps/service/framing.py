@@ -20,8 +20,8 @@ from hps.errors import ConfigError
 MAX_FIELDS = 64  # top-level fields of one message, also those that this version does not know
 MAX_HEAD_BYTES = 2**16  # all but the arrays
 PADDING = 12  # the number of the field `padding`, in every message that has arrays
-_MESSAGE_ALIGNMENT = 8  # of the last array within a message
-_MEMORY_ALIGNMENT = 16  # the contents of a bytes object lie at a multiple of this
+_MESSAGE_ALIGNMENT = 8  # of arrays within a message; its own beginning lies at a multiple of 16
+_MEMORY_ALIGNMENT = 64  # of rows that are written in place: whole cache lines can be streamed
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 5, 5, 10
 
@@ -104,7 +104,7 @@ class Frame(Generic[M]):
                 break
             start = at
             number, first, at = _field(data, at)
-            if number in self._known:
+            if number in self._known and number != PADDING:
                 if number in seen:
                     raise FramingError(f"field {number} of {self._name} stands twice")
                 seen.add(number)
@@ -132,16 +132,18 @@ class Frame(Generic[M]):
 
         Args:
             head: its arrays and padding are empty.
-            arrays: one for each of the frame's, in their order; contiguous. The last one will lie
-                at a multiple of 8 bytes.
+            arrays: one for each of the frame's, in their order; contiguous. Each will lie at a
+                multiple of 8 bytes.
         """
-        before = [head.SerializeToString()]
-        views = [_flat(array) for array in arrays]
-        between: list[bytes | memoryview] = []
-        for number, view in zip(self._arrays, views, strict=True):
-            between += [_opening(number, len(view)), view]
-        gap = sum(len(piece) for piece in before + between[:-1])
-        return b"".join([*before, _padding(gap, _MESSAGE_ALIGNMENT), *between])
+        pieces: list[bytes | memoryview] = [head.SerializeToString()]
+        size = len(pieces[0])
+        for number, array in zip(self._arrays, arrays, strict=True):
+            view = _flat(array)
+            opening = _opening(number, len(view))
+            before = _padding(size + len(opening), _MESSAGE_ALIGNMENT) + opening
+            pieces += [before, view]
+            size += len(before) + len(view)
+        return b"".join(pieces)
 
     @property
     def _name(self) -> str:
@@ -173,7 +175,7 @@ class Outgoing:
     Args:
         head: the small fields; the array and the padding are empty in it.
         number: of the array's field.
-        num_bytes: of the array, which will lie at a multiple of 16 bytes of memory.
+        num_bytes: of the array, which will lie at a multiple of 64 bytes of memory.
 
     >>> from hps.v1.parameter_server_pb2 import PullReply
     >>> reply = Outgoing(PullReply(dim=1), 15, 4)
@@ -184,14 +186,19 @@ class Outgoing:
 
     def __init__(self, head: Message, number: int, num_bytes: int) -> None:
         small, opening = head.SerializeToString(), _opening(number, num_bytes)
-        small += _padding(len(small) + len(opening), _MEMORY_ALIGNMENT) + opening
-        size = len(small) + num_bytes
-        # CPython lets the maker of a bytes object fill it while nobody else holds it.
+        size = len(small) + len(opening) + num_bytes + _MEMORY_ALIGNMENT + 4
+        # CPython lets the maker of a bytes object fill it while nobody else holds it. Its length is
+        # fixed before its address is known: what the array moves on leaves the padding behind it.
         self.message: bytes = _new_bytes(None, size)
-        memory: Any = (ctypes.c_char * size).from_address(_address_of(self.message))
+        address = _address_of(self.message)
+        before = -(address + len(small) + 2 + len(opening)) % _MEMORY_ALIGNMENT
+        start = small + _padding_of(before) + opening
+        end = _padding_of(_MEMORY_ALIGNMENT - before)
+        memory: Any = (ctypes.c_char * size).from_address(address)
         whole = np.frombuffer(memory, np.uint8)
-        whole[: len(small)] = np.frombuffer(small, np.uint8)
-        self.rows: NDArray[np.uint8] = whole[len(small) :]
+        whole[: len(start)] = np.frombuffer(start, np.uint8)
+        whole[len(start) + num_bytes :] = np.frombuffer(end, np.uint8)
+        self.rows: NDArray[np.uint8] = whole[len(start) : len(start) + num_bytes]
 
 
 _new_bytes: Any = ctypes.pythonapi.PyBytes_FromStringAndSize
@@ -255,7 +262,9 @@ def _flat(array: Any) -> memoryview:
 def _padding(num_bytes: int, alignment: int) -> bytes:
     """A field that brings `num_bytes` to a multiple of `alignment`; nothing if they are at one."""
     gap = -num_bytes % alignment
-    if not gap:
-        return b""
-    gap = (gap - 2) % alignment
-    return bytes((PADDING << 3 | _BYTES, gap)) + bytes(gap)
+    return _padding_of((gap - 2) % alignment) if gap else b""
+
+
+def _padding_of(num_bytes: int) -> bytes:
+    """A field of padding with so many bytes, fewer than 128."""
+    return bytes((PADDING << 3 | _BYTES, num_bytes)) + bytes(num_bytes)

@@ -8,14 +8,14 @@ import ctypes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc takes no more
 _KEEP_BYTES = 256 * 2**20
-_ARENAS = 4
+_ARENAS = 1
 
 
 def keep_message_memory() -> None:
     """Lets malloc keep what messages took, for the next ones.
 
-    By default each message of megabytes is mapped and unmapped: its page faults cost more than
-    gRPC's own work on it. Without glibc nothing happens.
+    By default each message of megabytes is mapped and unmapped, and the heaps of threads come and
+    go: the page faults cost more than gRPC's own work on a message. Without glibc nothing happens.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from hps.errors import ConfigError
+from hps.field_checks import require_number
 from hps.service.admission import Admissions
 from hps.service.auth import TokenFile
 from hps.service.call_counts import CallCounts
@@ -48,6 +49,9 @@ class ServerOptions:
         allow_insecure: listen beyond this machine without TLS.
         metrics: HOST:PORT of the figures for Prometheus; None: none.
         drain_seconds: how long calls in flight may take to end when the server stops.
+
+    Raises:
+        ConfigError: no such address; others can reach it and there is no TLS.
     """
 
     listen: str
@@ -57,6 +61,13 @@ class ServerOptions:
     allow_insecure: bool = False
     metrics: str | None = None
     drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        require_number("ServerOptions.drain_seconds", self.drain_seconds)
+        for flag, address in (("--listen", self.listen), ("--metrics", self.metrics)):
+            if address is not None:
+                host, _ = split_address(flag, address)
+                check_exposure(flag, host, self.tls is not None, self.allow_insecure)
 
 
 class Server:
@@ -68,13 +79,11 @@ class Server:
         log: where lines go.
 
     Raises:
-        ConfigError: an address, token file or certificate that cannot be used; listening beyond
-            this machine without TLS.
+        ConfigError: a token file or certificate that cannot be used, an address that is taken.
     """
 
     def __init__(self, shard: Shard, options: ServerOptions, log: LogLines) -> None:
         host, port = split_address("--listen", options.listen)
-        check_exposure("--listen", host, options.tls is not None, options.allow_insecure)
         self._options = options
         self._log = log
         self._tokens = None if options.tokens is None else TokenFile(options.tokens)
@@ -154,7 +163,6 @@ class Server:
 
         options = self._options
         host, port = split_address("--metrics", options.metrics or "")
-        check_exposure("--metrics", host, options.tls is not None, options.allow_insecure)
         collector = ServerCollector(counts, self._admissions, shard)
         server, bound = serve_metrics(collector, host, port, options.tls)
         self._log.info("metrics", address=f"{host}:{bound}")

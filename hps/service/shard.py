@@ -87,7 +87,8 @@ class Shard(ShardCuts):
             old = sessions.get(client_id)
             if incarnation is not None:
                 session = sessions.find(client_id, incarnation)
-                return OpenedSession(incarnation, self._marks(session), self.lineage, True)
+                marks = self._marks(self._history, self._log, session)
+                return OpenedSession(incarnation, marks, self.lineage, True)
             self._check_able()
             mark = 0 if old is None else old.mark
             identity = Identity(client_id, sessions.incarnations + 1, mark + 1)
@@ -98,7 +99,8 @@ class Shard(ShardCuts):
             session = sessions.find(client_id, identity.incarnation)
             lineage, history, log = self.lineage, self._history, self._log
         self._await(history, log, number, Terms(Ack.DURABLE, deadline - monotonic()))
-        return OpenedSession(identity.incarnation, self._marks(session), lineage, old is not None)
+        marks = self._marks(history, log, session)
+        return OpenedSession(identity.incarnation, marks, lineage, old is not None)
 
     # Mutations.
 
@@ -205,7 +207,7 @@ class Shard(ShardCuts):
         self._moves.tell()
         self._checkpointer.look()
         self._await(history, log, number, Terms(terms.ack, deadline - monotonic()))
-        return Applied(self._marks(session), is_repeat, answer)
+        return Applied(self._marks(history, log, session), is_repeat, answer)
 
     def _apply(self, mutation: Mutation) -> Any:
         """Within the turn: logs a mutation, changes the rows and moves the mark."""
@@ -248,18 +250,16 @@ class Shard(ShardCuts):
         """Waits shortly for the mutation that this one follows, which may be under way.
 
         Raises:
-            GapError: it did not come.
+            GapError: it did not come. FencedError: the session has ended.
         """
 
-        def is_here() -> bool:
-            session = self._history.sessions.get(identity.client_id)
-            return session is None or identity.sequence <= session.mark + 1
+        session = self._history.sessions.find(identity.client_id, identity.incarnation)
 
-        if is_here():
-            return
+        def is_here() -> bool:
+            return identity.sequence <= session.mark + 1
+
         shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
-        session = self._history.sessions.get(identity.client_id)
-        if session is not None and not self._moves.wait_until(is_here, shortly):
+        if not is_here() and not self._moves.wait_until(is_here, shortly):
             raise _gap(identity, session.mark)
 
     def _await(self, history: History, log: UpdateLog, number: int, terms: Terms) -> None:
@@ -280,17 +280,12 @@ class Shard(ShardCuts):
                 f"again under the same sequence to wait for it"
             )
 
-    def _marks(self, session: Session) -> Marks:
-        history = self._history
-        log, trail = self._log, session.trail
+    def _marks(self, history: History, log: UpdateLog, session: Session) -> Marks:
+        applied, trail = session.mark, session.trail
         durable = max(log.durable, history.kept_number)
         logged = max(log.logged, durable)
-        applied = session.mark
-        return Marks(
-            applied,
-            min(applied, trail.sequence_at(logged)),
-            min(applied, trail.sequence_at(durable)),
-        )
+        sequences = [min(applied, trail.sequence_at(number)) for number in (logged, durable)]
+        return Marks(applied, *sequences)
 
     def flush(self, ack: Ack, timeout: float = 60.0) -> None:
         """Returns once all that was applied before is logged, or durable.
@@ -298,8 +293,11 @@ class Shard(ShardCuts):
         Raises:
             StoreError: the log has failed. DeadlineError: time is up.
         """
-        history, log = self._history, self._log
-        self._await(history, log, log.appended, Terms(ack, timeout))
+        deadline = monotonic() + timeout
+        with self._gate.change(deadline):
+            history, log = self._history, self._log
+            number = log.appended
+        self._await(history, log, number, Terms(ack, deadline - monotonic()))
 
 
 def _gap(identity: Identity, mark: int) -> GapError:

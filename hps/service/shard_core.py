@@ -157,9 +157,7 @@ class ShardCore:
 
     def _open_log(self) -> None:
         try:
-            log = self._history.open_log(self._tiers.open_log)
-            if log.read(1):
-                raise StoreError("the log holds records that the rows do not")
+            self._history.open_log_again(self._tiers.open_log)
         except BaseException as error:
             self._fail(f"the log could not be opened again: {error}")
             raise
@@ -203,6 +201,7 @@ class ShardCore:
     @property
     def _log(self) -> UpdateLog:
         if self._history.log is None:
+            self._check_able()
             raise StoreError("the update log is closed")
         return self._history.log
 

@@ -54,13 +54,14 @@ class ShardReads(ShardCore):
         """As ParameterServer.stats, with a part `service`."""
         with self._gate.read():
             stats = self._server.stats()
-        history, log = self._history, self._log
+        history = self._history
+        log = history.log
         stats["service"] = {
             "sessions": len(history.sessions),
             "records": history.number,
             "records_replayed": history.num_replayed,
             "records_since_checkpoint": history.number - history.kept_number,
-            "log_bytes": log.num_bytes,
+            "log_bytes": 0 if log is None else log.num_bytes,
             "waiting": self._gate.num_waiting,
             "checkpoints": self._checkpointer.taken,
             "checkpoint_failures": self._checkpointer.failures,

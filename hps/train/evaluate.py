@@ -1,6 +1,7 @@
 """How good a model is on a log it was not trained on: AUC, logloss, calibration.
 
-Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`, or servers.
+Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`,
+or servers.
 """
 
 import time

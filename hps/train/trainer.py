@@ -92,9 +92,7 @@ class Trainer:
         options: learning rates, scheduler, precision.
     """
 
-    def __init__(
-        self, server: "RowServer", recipe: ModelRecipe, options: TrainOptions
-    ) -> None:
+    def __init__(self, server: "RowServer", recipe: ModelRecipe, options: TrainOptions) -> None:
         torch.manual_seed(options.seed)
         self.recipe = recipe
         self.totals = Totals()

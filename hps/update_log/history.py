@@ -27,6 +27,7 @@ from hps.update_log.log import FOLDER, OpenLog, UpdateLog
 from hps.update_log.sessions import Sessions
 
 SERVICE = "service.json"  # among a checkpoint's extras
+PIECE_BYTES = 2**26  # of the log, read at once
 FIRST_LINEAGE = "0"  # of every store that was never restored, or its shards would not agree
 
 
@@ -146,15 +147,31 @@ class History:
     # The log.
 
     def open_log(self, open_log: OpenLog) -> UpdateLog:
-        """Opens the epoch's log behind what the rows hold.
+        """Opens the epoch's log; what it holds beyond the newest checkpoint is to be read.
 
         Raises:
             CorruptionError: it is damaged. StoreError: the system refused.
         """
         self.ensure_written()
         folder = str(self.path / FOLDER)
-        self.log = open_log(folder, self.epoch.store, self.epoch.number, self.number)
+        self.log = open_log(folder, self.epoch.store, self.epoch.number, self.kept_number)
         return self.log
+
+    def open_log_again(self, open_log: OpenLog) -> None:
+        """As open_log, where the rows hold all of it.
+
+        Raises:
+            CorruptionError: the log does not end with the last record that the rows hold.
+        """
+        log = self.open_log(open_log)
+        last = self.kept_number
+        while records := log.read(PIECE_BYTES):
+            last = records[-1][0]
+        if last != self.number:
+            raise CorruptionError(
+                f"{self.path / FOLDER}: the log ends with record {last}, and record {self.number} "
+                f"was the last"
+            )
 
     def close_log(self) -> None:
         """Closes the log; what was appended is durable."""

@@ -6,7 +6,7 @@ tests/twins). What a record says is records.py's; the log knows bytes.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -84,8 +84,7 @@ def open_update_log(folder: str, store: int, epoch: int, after: int) -> UpdateLo
         CorruptionError: damage anywhere but in the final record, with file and offset.
         StoreError: the system refused.
     """
-    log: UpdateLog = _C.UpdateLog.open(folder, store, epoch, after)  # type: ignore[attr-defined]
-    return log
+    return cast(UpdateLog, _C.UpdateLog.open(folder, store, epoch, after))
 
 
 def has_files(folder: Path) -> bool:

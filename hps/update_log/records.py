@@ -1,7 +1,7 @@
 """Mutations, and the records of the update log that hold them.
 
 Above it: replay.py, hps/service/shard.py, hps/logged_verbs.py. Below it: bytes; the layout is in
-docs/update_log_format.md. One record holds one mutation whole, with the number by which its client
+docs/exactly_once.md. One record holds one mutation whole, with the number by which its client
 knows it, so that what is applied and what is marked as applied can never differ.
 """
 

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
-from hps.update_log.history import History
+from hps.update_log.history import PIECE_BYTES, History
 from hps.update_log.log import UpdateLog
 from hps.update_log.records import Kind, Mutation, decode
 
-_PIECE_BYTES = 2**26
 # What a table may be given anew without the log's records meaning something else.
 _FREE = ("lr",)
 
@@ -45,7 +44,7 @@ def replay(
         StoreError: no space to write evicted rows.
     """
     count = 0
-    while records := log.read(_PIECE_BYTES):
+    while records := log.read(PIECE_BYTES):
         for number, payload in records:
             if not count:
                 _check_numbers(server.tables, described)

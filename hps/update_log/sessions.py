@@ -14,8 +14,9 @@ from hps.errors import FencedError
 from hps.update_log.records import Identity
 
 MAX_SESSIONS = 10_000
-_MAX_STEPS = 256
+_MAX_STEPS = 64
 _MAX_ANSWERS = 64
+_MAX_ANSWER_KEYS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Marks:
 class Trail:
     """Which record of the log holds which sequence of one session, as far back as it matters.
 
-    A few hundred steps are kept, fewer from longer ago; answers err towards less.
+    A few dozen steps are kept, fewer from longer ago; answers err towards less.
 
     >>> trail = Trail(7)
     >>> trail.add(100, 8)
@@ -144,7 +145,7 @@ class Sessions:
         self._by_client[identity.client_id] = session  # now the most recently used
         session.mark = identity.sequence
         session.trail.add(number, identity.sequence)
-        if answer is not None:
+        if answer is not None and len(answer) <= _MAX_ANSWER_KEYS:
             self._answers[identity.client_id, identity.sequence] = answer
             if len(self._answers) > _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]

@@ -229,9 +229,9 @@ class PullRequest(_message.Message):
     wire: DType
     dim: int
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
-    def __init__(self, table: _Optional[str] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("dim", "wire", "padding", "rows")
@@ -241,9 +241,9 @@ class PullReply(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     dim: int
     wire: DType
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     rows: bytes
-    def __init__(self, dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[_Iterable[bytes]] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class ContainsRequest(_message.Message):
     __slots__ = ("table", "lineage", "padding", "keys")
@@ -253,9 +253,9 @@ class ContainsRequest(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     table: str
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
-    def __init__(self, table: _Optional[str] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class ContainsReply(_message.Message):
     __slots__ = ("stored",)
@@ -283,11 +283,11 @@ class ItemsReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     dim: int
     state_floats: int
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     rows: bytes
     state: bytes
-    def __init__(self, dim: _Optional[int] = ..., state_floats: _Optional[int] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dim: _Optional[int] = ..., state_floats: _Optional[int] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class NumRowsRequest(_message.Message):
     __slots__ = ("table",)
@@ -334,10 +334,10 @@ class PushRequest(_message.Message):
     wire: DType
     dim: int
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     grads: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lr: _Optional[float] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., grads: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lr: _Optional[float] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., grads: _Optional[bytes] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("marks", "is_repeat", "sequence")
@@ -365,11 +365,11 @@ class AssignRequest(_message.Message):
     ack: Ack
     dim: int
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     rows: bytes
     state: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("marks", "is_repeat")
@@ -391,9 +391,9 @@ class EraseRequest(_message.Message):
     table: str
     ack: Ack
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class EraseReply(_message.Message):
     __slots__ = ("marks", "is_repeat", "erased")
@@ -421,9 +421,9 @@ class CreateRequest(_message.Message):
     wire: DType
     dim: int
     lineage: str
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class CreateReply(_message.Message):
     __slots__ = ("marks", "is_repeat", "dim", "wire", "padding", "rows")
@@ -437,9 +437,9 @@ class CreateReply(_message.Message):
     is_repeat: bool
     dim: int
     wire: DType
-    padding: bytes
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
     rows: bytes
-    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[_Iterable[bytes]] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class SkipRequest(_message.Message):
     __slots__ = ("id",)

@@ -1,14 +1,16 @@
 // FaultFileSystem: the operating system's files, but failing on request, losing power, or lying.
 //
-// Above it: native tests of ssd_store. Below it: PosixFileSystem. It counts the calls of a chosen
-// kind; at a chosen one it fails, once or (as a crash) from then on, a write after half of its
-// bytes. It remembers what each change replaced until it is synced, so that LosePower can take a
-// random part of the unsynced bytes back, in pieces of 512 bytes, and a random part of the unsynced
-// names. What a failed sync left behind is lost whatever comes after it: the kernel has dropped it.
-// A Lie is a planted bug: the call reports success and has not done its work. Thread-safe.
+// Above it: native tests of ssd_store and update_log. Below it: PosixFileSystem. It counts the
+// calls of a chosen kind; at a chosen one it fails, once or (as a crash) from then on, a write
+// after half of its bytes. It remembers what each change replaced until it is synced, so that
+// LosePower can take a random part of the unsynced bytes back, in pieces of 512 bytes, and a random
+// part of the unsynced names. What a failed sync left behind is lost whatever comes after it: the
+// kernel has dropped it. A Lie is a planted bug: the call reports success and has not done its
+// work. Thread-safe, but for `faults`, which is set while no other thread uses it.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <map>
@@ -58,24 +60,35 @@ class FaultFileSystem : public FileSystem {
   int64_t num_calls = 0;    // of the counted kind
   int64_t num_changes = 0;  // of Call::kChange
   int64_t num_struck = 0;
+  uint64_t boot = 1;                   // of the machine; a loss of power is another one
+  std::atomic<bool> is_killed{false};  // the process is: it changes nothing more
 
   // Counts a call; whether it is to fail.
   bool Strikes(Call call) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const bool is_change = call == Call::kChange || call == Call::kSync;
     if (is_change) ++num_changes;
-    if (call != faults.counted && !(is_change && faults.counted == Call::kChange)) return false;
+    if (call != faults.counted && !(is_change && faults.counted == Call::kChange)) {
+      return is_change && is_killed;
+    }
     const int64_t number = num_calls++;
     const bool strikes =
         faults.fail_at_call >= 0 &&
         (number == faults.fail_at_call || (faults.is_crash && number > faults.fail_at_call));
     num_struck += strikes;
-    return strikes;
+    return strikes || (is_change && is_killed);
   }
   // Whether the changing call that has just been counted is to be lied about in this way.
-  bool Lies(Lie lie) const { return faults.lie == lie && num_changes - 1 == faults.lie_at_call; }
+  bool Lies(Lie lie) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return faults.lie == lie && num_changes - 1 == faults.lie_at_call;
+  }
   Status Struck(const std::string& path) const {
     return SystemError("(fault) use", path, faults.error);
+  }
+  void SetSpace(int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    faults.space_left = bytes;
   }
   // Takes space of the disk; false when it is full.
   bool Grant(uint64_t size) {
@@ -94,6 +107,7 @@ class FaultFileSystem : public FileSystem {
   }
   Status CreateFolder(const std::string& path) override;
   bool Exists(const std::string& path) override { return files_->Exists(path); }
+  uint64_t BootNumber() override { return boot; }
 
   // Takes back a random part of what was not synced; the store must be gone by then.
   void LosePower(std::mt19937_64* random);
@@ -227,6 +241,8 @@ inline Status FaultFileSystem::Rename(const std::string& source, const std::stri
   names_.push_back(std::move(renamed));
   unsynced_[target] = std::move(unsynced_[source]);
   unsynced_.erase(source);
+  reserved_[target] = reserved_[source];
+  reserved_.erase(source);
   return files_->Rename(source, target);
 }
 
@@ -333,6 +349,7 @@ inline void FaultFileSystem::LosePower(std::mt19937_64* random) {
   }
   unsynced_.clear();
   names_.clear();
+  ++boot;
 }
 
 }  // namespace hps

@@ -1,12 +1,12 @@
-// What the fault recipes share: a store to torture, the check of what a fault has left, and the
-// account of a recipe.
+// What the fault recipes of the store share: a store to torture, and the check of what a fault has
+// left.
 //
-// Above it: ssd_crash_test.cc, ssd_disk_test.cc. Below it: torture_workload.h, fault_file_system.h.
+// Above it: ssd_crash_test.cc, ssd_disk_test.cc. Below it: torture_workload.h, fault_file_system.h,
+// recipe.h.
 #pragma once
 
 #include <malloc.h>
 
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -16,6 +16,7 @@
 
 #include "common/check.h"
 #include "fault_file_system.h"
+#include "recipe.h"
 #include "scratch_store.h"
 #include "ssd_store/verify.h"
 #include "torture_workload.h"
@@ -100,47 +101,6 @@ struct Life {
     files.num_calls = files.num_changes = files.num_struck = 0;
     files.faults = faults;
   }
-};
-
-// What a recipe has done. Its premise is that the fault struck, so `runs` counts those alone.
-struct Recipe {
-  int64_t runs = 0;
-  int64_t violations = 0;
-  std::string first;  // violation
-
-  // `wrong` is empty, or says what a run has found.
-  void Note(const std::string& wrong, int64_t seed, int64_t call) {
-    if (wrong.empty()) return;
-    if (violations++ == 0) {
-      first = "seed " + std::to_string(seed) + ", call " + std::to_string(call) + ": " + wrong;
-    }
-  }
-};
-
-// The recipes of a test program, with one line for each on standard output, which
-// tests/torture/run.py reads: "recipe <id> <runs> <violations> <what was done>".
-class Account {
- public:
-  void Add(const char* id, const Recipe& recipe, int64_t least, const std::string& what) {
-    std::printf("recipe %s %lld %lld %s\n", id, static_cast<long long>(recipe.runs),
-                static_cast<long long>(recipe.violations), what.c_str());
-    if (recipe.violations > 0) std::printf("violation of %s: %s\n", id, recipe.first.c_str());
-    if (recipe.runs < least) {
-      std::printf("%s: %lld runs are the least\n", id, static_cast<long long>(least));
-    }
-    is_good_ = is_good_ && recipe.violations == 0 && recipe.runs >= least;
-  }
-  // The same recipe with a bug planted, which it must find.
-  void AddPlanted(const char* id, const Recipe& recipe, const std::string& bug) {
-    const bool is_found = recipe.violations > 0;
-    std::printf("planted %s %s %s: %s\n", id, is_found ? "found" : "MISSED", bug.c_str(),
-                is_found ? recipe.first.c_str() : "");
-    is_good_ = is_good_ && is_found;
-  }
-  int ExitCode() const { return is_good_ ? 0 : 1; }
-
- private:
-  bool is_good_ = true;
 };
 
 // Which cut a store is at, by its position; the rows must be those of that many steps, and both the

@@ -29,7 +29,7 @@ REPLIES = {
     method.name: getattr(pb, method.output_type.name)
     for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods
 }
-_LONGEST_START_SECONDS = 20.0
+_LONGEST_START_SECONDS = 60.0
 
 
 class Channel:

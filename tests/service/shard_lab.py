@@ -147,6 +147,7 @@ class ShardLab:
             store.close()
         self._opened.clear()
         self._stores.clear()
+        self.steps = Steps()
 
 
 def hps_config(config: hps.Config, **changes: Any) -> hps.Config:

@@ -110,7 +110,7 @@ def test_a_trail_never_says_more_than_is_so() -> None:
             record = trail.record_of(old)
             assert record >= holds[old] or holds[old] <= durable
             assert record <= number
-    assert len(trail._steps) < 300
+    assert len(trail._steps) <= 64
 
 
 def test_sessions_come_out_of_a_checkpoint_as_they_went_in() -> None:

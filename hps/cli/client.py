@@ -1,0 +1,211 @@
+"""`hps client`: what a person asks of servers - rows, counters, checkpoints.
+
+Above it: hps.cli.main. Below it: hps.RemoteParameterServer.
+"""
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli.server_flags import add_server_flags, client_config
+from hps.errors import ConfigError
+
+_MOST_KEYS_SHOWN = 1000
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds `client` and its verbs."""
+    parser = subparsers.add_parser("client", help="ask servers: rows, counters, checkpoints")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add(verbs, "tables", run_tables, "the tables, and rows of each; --digest hashes every row")
+    _add(verbs, "stats", run_stats, "counters of the servers")
+    for name, run, text in (
+        ("pull", run_pull, "rows of keys"),
+        ("push", run_push, "a gradient for keys"),
+        ("erase", run_erase, "drop keys"),
+    ):
+        verb = _add(verbs, name, run, text)
+        verb.add_argument("table", metavar="TABLE")
+        verb.add_argument("keys", nargs="*", type=_key, metavar="KEY", help="0 to 2^64 - 1")
+        verb.add_argument("--keys-file", type=Path, metavar="FILE", help=".npy, uint64 or int64")
+        if name == "pull":
+            verb.add_argument("--out", type=Path, metavar="FILE", help="rows to a .npy file")
+        if name == "push":
+            verb.add_argument("--value", type=float, help="the gradient in every column")
+            verb.add_argument("--grads", type=Path, metavar="FILE", help=".npy, float32 [L, dim]")
+        if name != "pull":
+            verb.add_argument("--ack", default="logged", help="memory, logged or durable")
+    _add(verbs, "checkpoints", run_checkpoints, "the cuts that all shards hold")
+    for name, run, text in (
+        ("checkpoint", run_checkpoint, "take a cut over all shards"),
+        ("restore", run_restore, "go back to a cut, on all shards; all sessions end"),
+        ("delete-checkpoint", run_delete, "let go of a cut"),
+    ):
+        verb = _add(verbs, name, run, text)
+        how = "?" if name == "checkpoint" else None
+        verb.add_argument("tag", metavar="TAG", nargs=how, type=checkpoint_name)
+    verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")
+    verb.add_argument("--durable", action="store_true", help="on the disks")
+
+
+def run_tables(options: argparse.Namespace, server: Any) -> Any:
+    """Prints each table with its rows."""
+    out = stream_for_people(options.json)
+    figures = {}
+    print(f"{'table':<20} {'rows':>14} {'dim':>5}  optimizer", file=out)
+    for name, table in server.tables.items():
+        rows = server.num_rows(name)
+        figures[name] = {"rows": rows, "dim": table.dim, "optimizer": table.optimizer.kind}
+        if options.digest:
+            figures[name]["digest"] = server.digest(name)
+        line = f"{name:<20} {rows:>14,} {table.dim:>5}  {table.optimizer.kind}"
+        print(f"{line}  {figures[name].get('digest', '')}".rstrip(), file=out)
+    return figures
+
+
+def run_stats(options: argparse.Namespace, server: Any) -> Any:
+    """Prints the numbers of each tier, added up over the shards."""
+    out = stream_for_people(options.json)
+    figures = server.stats()
+    for tier, numbers in figures.items():
+        if isinstance(numbers, dict) and tier != "tables":
+            for name, value in numbers.items():
+                if isinstance(value, int | float) and value:
+                    shown = f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+                    print(f"{tier} {name}: {shown}", file=out)
+    return figures
+
+
+def run_pull(options: argparse.Namespace, server: Any) -> Any:
+    """Prints a line a key, or writes the rows to a file."""
+    keys = _keys(options)
+    rows = server.pull(options.table, keys)
+    stored = server.contains(options.table, keys)
+    if options.out is not None:
+        import numpy as np
+
+        np.save(options.out, rows)
+        print(f"{options.out}: {len(keys)} rows", file=stream_for_people(options.json))
+    else:
+        for key, row, is_stored in zip(keys[:_MOST_KEYS_SHOWN], rows, stored, strict=False):
+            text = " ".join(f"{value:.6g}" for value in row)
+            mark = "" if is_stored else "  (not stored: its initial value)"
+            print(f"{key}: {text}{mark}", file=stream_for_people(options.json))
+        if len(keys) > _MOST_KEYS_SHOWN:
+            print(f"... {len(keys):,} keys in all; --out writes them to a file")
+    return {"keys": keys.tolist(), "rows": rows.tolist(), "stored": stored.tolist()}
+
+
+def run_push(options: argparse.Namespace, server: Any) -> Any:
+    """Pushes one gradient for all keys, or those of a file."""
+    import numpy as np
+
+    keys = _keys(options)
+    if (options.value is None) == (options.grads is None):
+        raise ConfigError("push: give the gradient as --value NUMBER, or as --grads FILE")
+    if options.grads is not None:
+        grads = np.load(options.grads)
+    else:
+        if options.table not in server.tables:
+            raise ConfigError(
+                f"there is no table {options.table!r}; the shards have {sorted(server.tables)}"
+            )
+        dim = server.tables[options.table].dim
+        grads = np.full((len(keys), dim), options.value, np.float32)
+    server.push(options.table, keys, grads, ack=options.ack)
+    print(f"pushed {len(keys)} keys ({options.ack})", file=stream_for_people(options.json))
+    return {"pushed": len(keys)}
+
+
+def run_erase(options: argparse.Namespace, server: Any) -> Any:
+    """Drops keys and says how many were stored."""
+    erased = server.erase(options.table, _keys(options), ack=options.ack)
+    print(f"erased {int(erased.sum())} stored rows", file=stream_for_people(options.json))
+    return {"erased": int(erased.sum())}
+
+
+def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
+    """Lists the cuts."""
+    out = stream_for_people(options.json)
+    listed = server.checkpoints()
+    for info in listed:
+        created = datetime.fromtimestamp(info["created"], UTC).isoformat("T", "seconds")
+        numbers = f"id {info['id']}, rows {info['rows']:,}, bytes {info['bytes']:,}"
+        print(f"{info['tag'] or '(untagged)':<20} {numbers}, created {created}", file=out)
+    if not listed:
+        print("there is no checkpoint that all shards hold", file=out)
+    return listed
+
+
+def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
+    """Takes a cut of rows alone: no model is with it."""
+    info = server.checkpoint(None if options.tag is None else str(options.tag))
+    out = stream_for_people(options.json)
+    print(f"{info['tag'] or '(untagged)'}: {info['rows_written']:,} rows written", file=out)
+    return info
+
+
+def run_restore(options: argparse.Namespace, server: Any) -> Any:
+    """Goes back to a cut."""
+    server.restore(options.tag)
+    print(f"all shards are at {options.tag!r}", file=stream_for_people(options.json))
+    return {"restored": options.tag}
+
+
+def run_delete(options: argparse.Namespace, server: Any) -> Any:
+    """Lets go of a cut."""
+    readers = server.delete_checkpoint(options.tag)
+    out = stream_for_people(options.json)
+    print(f"deleted {options.tag}", file=out)
+    for reader in readers:
+        print(f"its files stay until {reader} closes", file=out)
+    return {"deleted": options.tag, "readers": readers}
+
+
+def run_flush(options: argparse.Namespace, server: Any) -> Any:
+    """Waits for the shards' logs, whoever wrote to them."""
+    server.flush_all(durable=options.durable)
+    where = "on the disks" if options.durable else "in the logs"
+    print(f"all changes are {where}", file=stream_for_people(options.json))
+    return {"durable": options.durable}
+
+
+def _add(verbs: Any, name: str, run: Any, text: str) -> Any:
+    verb = verbs.add_parser(name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add_server_flags(verb, required=True)
+    verb.add_argument("--json", type=Path, metavar="OUT", help="figures to a file, '-' for stdout")
+    if name == "tables":
+        verb.add_argument("--digest", action="store_true", help="also hash every row")
+    verb.set_defaults(run=_run, ask=run)
+    return verb
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Connects, asks, writes the figures."""
+    from hps.service.client import RemoteParameterServer
+
+    check_json_path(options.json)
+    config = client_config(options)
+    assert config is not None  # --server is required
+    with RemoteParameterServer.of(config) as server:
+        write_json(options.json, options.ask(options, server))
+    return 0
+
+
+def _key(text: str) -> int:
+    key = int(text, 0)
+    if not 0 <= key < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} is no key: 0 to 2^64 - 1")
+    return key
+
+
+def _keys(options: argparse.Namespace) -> Any:
+    import numpy as np
+
+    if bool(options.keys) == (options.keys_file is not None):
+        raise ConfigError(f"{options.verb}: give keys, or a file of them with --keys-file")
+    if options.keys_file is not None:
+        return np.load(options.keys_file)
+    return np.array(options.keys, np.uint64)

@@ -1,0 +1,90 @@
+"""`hps client` and the flags of servers: what they print, refuse, and write as JSON.
+
+Above it: pytest. Below it: hps.cli.client, hps.cli.server_flags, over real shards.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hps.cli.main import main
+from tests.service.client_lab import service
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs `hps client VERB ...` against two shards; returns (status, stdout, stderr)."""
+    with service(tmp_path, 2) as servers:
+
+        def run(*words: str) -> tuple[int, str, str]:
+            where = ["--server", ",".join(servers.addresses), "--client-id", "person"]
+            status = main(["client", words[0], *where, *words[1:]])
+            return (status, *capsys.readouterr())
+
+        yield run
+
+
+def test_person_pushes_looks_and_goes_back(ask, tmp_path: Path) -> None:
+    assert "not stored" in ask("pull", "ads", "7")[1]
+    assert ask("push", "ads", "7", "0xffffffffffffffff", "--value", "1")[1].startswith("pushed 2")
+    status, out, _ = ask("pull", "ads", "7", "8")
+    assert status == 0 and out.splitlines()[0].startswith("7: ") and "not stored" not in out[:80]
+    assert "ads" in ask("tables", "--digest")[1]
+    assert ask("checkpoint", "day-1")[1].startswith("day-1: 2 rows")
+    assert "erased 1 stored" in ask("erase", "ads", "7")[1]
+    assert "day-1" in ask("checkpoints")[1]
+    assert "day-1" in ask("restore", "day-1")[1]
+    tables = tmp_path / "tables.json"
+    ask("tables", "--json", str(tables))
+    assert json.loads(tables.read_text())["ads"]["rows"] == 2
+    assert "disks" in ask("flush", "--durable")[1]
+    assert "deleted" in ask("delete-checkpoint", "day-1")[1]
+    assert "no checkpoint" in ask("checkpoints")[1]
+    assert "dram_cache" in ask("stats")[1]
+
+
+def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
+    keys, grads, rows = (tmp_path / f"{name}.npy" for name in ("keys", "grads", "rows"))
+    np.save(keys, np.arange(2000, dtype=np.uint64))
+    np.save(grads, np.ones((2000, 8), np.float32))
+    assert ask("push", "ads", "--keys-file", str(keys), "--grads", str(grads))[0] == 0
+    assert ask("pull", "ads", "--keys-file", str(keys), "--out", str(rows))[0] == 0
+    assert np.load(rows).shape == (2000, 8)
+    assert "2,000 keys in all" in ask("pull", "ads", "--keys-file", str(keys))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pull", "none", "1"], "there is no table 'none'"),
+        (["pull", "ads"], "give keys"),
+        (["push", "ads", "1"], "give the gradient"),
+        (["push", "ads", "1", "--value", "1", "--ack", "soon"], "must be one of"),
+        (["restore", "none"], "no checkpoint 'none'"),
+        (["stats", "--wire", "float8"], "must be one of"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_status_1(ask, words: list[str], message: str) -> None:
+    status, _, errors = ask(*words)
+    assert status == 1 and message in errors and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "log.tsv"], "give store or remote"),
+        (["train", "log.tsv", "--store", "s", "--server", "a:1"], "give store or remote"),
+        (["train", "log.tsv", "--store", "s", "--tls-ca", "ca.pem"], "--tls-ca goes with --server"),
+        (["train", "log.tsv", "--server", "a:1", "--gpu", "1GiB"], "the servers' own"),
+        (["evaluate", "log.tsv"], "give --store or --server"),
+        (["evaluate", "log.tsv", "--server", "a"], "must be 'host:port'"),
+        (["client", "stats", "--server", "127.0.0.1:1", "--deadline", "0.2"], "deadline passed"),
+    ],
+)
+def test_flags_that_do_not_go_together(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 1
+    assert message in capsys.readouterr().err

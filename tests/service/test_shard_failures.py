@@ -1,0 +1,226 @@
+"""What a shard does when disk, log or store fail: reads go on, changes get a typed error, nothing
+that was acknowledged is lost, and it goes on when space returns.
+
+Above it: pytest. Below it: shard_lab.py.
+"""
+
+import errno
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.errors import DeadlineError
+from hps.service import checkpointer
+from hps.service.shard import Ack, Terms
+from tests.service.shard_lab import ShardLab
+from tests.service.test_shard_mutations import CLIENT, KEYS, Session, ones
+from tests.service.test_shard_restore import train
+from tests.twins.update_log import TwinUpdateLog
+
+MANY = np.arange(1000, 2000, dtype=np.uint64)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Any:
+    lab = ShardLab(tmp_path)
+    yield lab
+    lab.kill()
+
+
+def full(*arguments: Any, **options: Any) -> Any:
+    raise hps.StoreError(errno.ENOSPC, "No space left on device")
+
+
+def broken(*arguments: Any, **options: Any) -> Any:
+    raise hps.StoreError(errno.EIO, "planted: a sync failed")
+
+
+def test_a_full_disk_refuses_a_push_before_anything_and_takes_it_when_there_is_space(
+    lab: ShardLab,
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 2)
+    digest = shard.digest("sgd")
+    lab.logs.free_bytes = 10
+    identity = session.next()
+    for _ in range(2):
+        with pytest.raises(hps.StoreError, match="no space") as error:
+            shard.push(identity, "sgd", MANY[:3], ones())
+        assert error.value.errno == errno.ENOSPC
+    assert shard.digest("sgd") == digest and not shard.failure
+    assert shard.pull("sgd", MANY[:3]).tolist() == np.zeros((3, 4)).tolist()
+    lab.logs.free_bytes = None
+    assert not shard.push(identity, "sgd", MANY[:3], ones()).is_repeat
+
+
+def test_a_push_whose_evicted_rows_find_no_space_is_not_logged(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 8)
+    records = shard.stats()["service"]["records"]
+    monkeypatch.setattr(lab._stores[-1], "append", full)
+    identity = session.next()
+    with pytest.raises(hps.StoreError, match="No space"):
+        shard.push(identity, "sgd", MANY[:100], ones(100))
+    assert shard.stats()["service"]["records"] == records and shard._server.pins == 0
+    assert (shard.pull("sgd", np.arange(40, dtype=np.uint64)) == -1).all()
+    monkeypatch.undo()
+    assert not shard.push(identity, "sgd", MANY[:100], ones(100)).is_repeat
+
+
+def test_automatic_checkpoints_go_on_when_space_returns(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "_FIRST_PAUSE", 0.01)
+    shard = lab.open()
+    session = Session(shard)
+    with monkeypatch.context() as patch:
+        patch.setattr(lab._stores[-1], "checkpoint", full)
+        while not shard.stats()["service"]["checkpoint_failures"]:
+            train(session, 1)
+        assert "No space" in shard.stats()["service"]["checkpoint_error"] and not shard.failure
+        train(session, 1)
+    deadline = monotonic() + 30
+    while not shard.stats()["service"]["checkpoints"] and monotonic() < deadline:
+        sleep(0.01)
+    stats = shard.stats()["service"]
+    assert stats["checkpoints"] > 0 and stats["log_bytes"] < lab.options.log_bytes
+
+
+def test_a_sync_that_failed_ends_all_changes_and_keeps_what_was_acknowledged(
+    lab: ShardLab,
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 3)
+    durable = Terms(Ack.DURABLE, 5)
+    shard.push(session.next(), "sgd", MANY[:3], ones(), terms=durable)
+    lab.logs.fails_syncs = True
+    with pytest.raises(hps.StoreError, match="sync failed"):
+        shard.push(session.next(), "sgd", MANY[:3], ones(), terms=durable)
+    identity = session.next()
+    for _ in range(2):
+        with pytest.raises(hps.StoreError, match="sync failed"):
+            shard.push(identity, "sgd", MANY[:3], ones(), terms=Terms(Ack.MEMORY, 5))
+    with pytest.raises(hps.StoreError):
+        shard.open_session("other")
+    assert shard.pull("sgd", MANY[:3]).tolist() == (-2 * ones()).tolist()
+    lab.kill()
+    lab.logs.fails_syncs = False
+    shard = lab.open()
+    assert shard.open_session(CLIENT, session.incarnation).marks.applied >= 4
+
+
+def test_a_store_that_failed_ends_all_changes_and_reads_go_on(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 2)
+    digest = shard.digest("sgd")
+    monkeypatch.setattr(lab._stores[-1], "checkpoint", broken)
+    with pytest.raises(hps.StoreError, match="planted"):
+        shard.checkpoint()
+    with pytest.raises(hps.StoreError, match=r"takes no changes.*planted"):
+        shard.push(session.next(), "sgd", KEYS, ones())
+    assert "planted" in shard.failure and shard.digest("sgd") == digest
+    shard.close()
+    lab.kill()
+    assert lab.open().digest("sgd") == digest
+
+
+def test_an_erase_that_the_store_refused_whole_never_was(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 2)
+    digest = shard.digest("sgd")
+    keys = np.arange(10, dtype=np.uint64)
+    identity = session.next()
+    taken: list[int] = []
+    take_back = TwinUpdateLog.take_back
+
+    def note(self: TwinUpdateLog, number: int) -> None:
+        taken.append(number)
+        take_back(self, number)
+
+    monkeypatch.setattr(TwinUpdateLog, "take_back", note)
+    with monkeypatch.context() as patch:
+        patch.setattr(lab._stores[-1], "erase", full)
+        with pytest.raises(hps.StoreError, match="No space"):
+            shard.erase(identity, "sgd", keys)
+    assert len(taken) == 1 and not shard.failure and shard.digest("sgd") == digest
+    shard.skip(identity)
+    shard.push(session.next(), "sgd", MANY[:10], ones(10))
+    digest = shard.digest("sgd")
+    lab.kill()
+    assert lab.open().digest("sgd") == digest
+
+
+def test_a_change_that_is_logged_and_fails_half_way_is_whole_after_the_next_opening(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 4)
+    keys = np.arange(60, dtype=np.uint64)
+    store = lab._stores[-1]
+    erase = store.erase
+
+    def half(table: str, keys: Any) -> Any:
+        erase(table, keys[: len(keys) // 2])
+        broken()
+
+    shard.checkpoint()  # so that the rows lie in the store
+    monkeypatch.setattr(store, "erase", half)
+    with pytest.raises(hps.StoreError, match="planted"):
+        shard.erase(session.next(), "sgd", keys)
+    monkeypatch.undo()
+    with pytest.raises(hps.StoreError, match="in the log could not be applied"):
+        shard.push(session.again(), "sgd", KEYS, ones())
+    assert shard.num_rows("sgd") > 0
+    shard.close()
+    lab.kill()
+    shard = lab.open()
+    again = shard.erase(session.again(), "sgd", keys)
+    assert again.is_repeat and again.answer.all()
+    assert not shard.contains("sgd", keys).any()
+
+
+def test_a_close_whose_checkpoint_fails_loses_nothing(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 3)
+    digest = shard.digest("sgd")
+    monkeypatch.setattr(lab._stores[-1], "checkpoint", full)
+    with pytest.raises(hps.StoreError, match="No space"):
+        shard.close()
+    lab.kill()
+    shard = lab.open()
+    assert shard.stats()["service"]["records_replayed"] == 4 and shard.digest("sgd") == digest
+
+
+def test_a_wait_that_takes_too_long_says_that_the_change_is_applied(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    with monkeypatch.context() as patch:
+        patch.setattr(TwinUpdateLog, "wait", lambda self, number, durable, timeout: False)
+        with pytest.raises(DeadlineError, match="is applied"):
+            shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 0.1))
+        with pytest.raises(DeadlineError):
+            shard.flush(Ack.DURABLE, 0.1)
+    again = shard.push(session.again(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
+    assert again.is_repeat and again.marks.durable == 1
+    shard.flush(Ack.DURABLE)

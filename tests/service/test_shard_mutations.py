@@ -1,0 +1,332 @@
+"""What a shard does with each mutation, its repeats, its refusals; and that rows come out the same
+as without a service, whenever the shard dies.
+
+Above it: pytest. Below it: shard_lab.py.
+"""
+
+import random
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.errors import DeadlineError, FencedError, GapError
+from hps.parameter_server import ParameterServer
+from hps.service.shard import Ack, Identity, Shard, Terms
+from tests.lab import keys_of, random_floats, random_keys
+from tests.service.shard_lab import Death, ShardLab, hps_config
+
+# The shard's own thread dies with it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+CLIENT = "trainer-0"
+KEYS = keys_of(7, 8, 2**64 - 1)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Any:
+    lab = ShardLab(tmp_path)
+    yield lab
+    lab.kill()
+
+
+class Session:
+    """One client's, that numbers by itself."""
+
+    def __init__(self, shard: Shard, name: str = CLIENT) -> None:
+        self.shard, self.name = shard, name
+        opened = shard.open_session(name)
+        self.incarnation, self.sequence = opened.incarnation, opened.marks.applied
+
+    def next(self) -> Identity:
+        """The identity of the next mutation."""
+        self.sequence += 1
+        return self.again()
+
+    def again(self) -> Identity:
+        """The identity of the last mutation."""
+        return Identity(self.name, self.incarnation, self.sequence)
+
+
+def ones(count: int = 3) -> Any:
+    return np.ones((count, 4), np.float32)
+
+
+def test_a_push_that_comes_twice_is_applied_once(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    first = shard.push(session.next(), "sgd", KEYS, ones())
+    again = shard.push(session.again(), "sgd", KEYS, 5 * ones())
+    assert (first.is_repeat, again.is_repeat) == (False, True)
+    assert again.marks.applied == again.marks.logged == 1
+    assert shard.pull("sgd", KEYS).tolist() == (-ones()).tolist()
+
+
+def test_a_push_ahead_of_its_predecessor_waits_for_it(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    first, second = session.next(), session.next()
+    done: list[str] = []
+
+    def push(identity: Identity, name: str) -> None:
+        shard.push(identity, "sgd", KEYS, ones())
+        done.append(name)
+
+    late = threading.Thread(target=push, args=(second, "second"))
+    late.start()
+    while not shard._moves._waiting:
+        sleep(0.001)
+    push(first, "first")
+    late.join()
+    assert done[-1] == "second" or shard.stats()["service"]["records"] == 3
+    assert shard.open_session(CLIENT, session.incarnation).marks.applied == 2
+
+
+def test_a_gap_says_the_mark_and_changes_nothing(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    shard.push(session.next(), "sgd", KEYS, ones())
+    session.sequence += 1
+    started = monotonic()
+    with pytest.raises(GapError, match="2 is missing") as gap:
+        shard.push(session.next(), "sgd", KEYS, ones())
+    assert gap.value.mark == 1
+    assert 0.15 < monotonic() - started < 5
+    assert shard.pull("sgd", KEYS).tolist() == (-ones()).tolist()
+
+
+def test_a_crowd_that_comes_too_early_does_not_wait(lab: ShardLab) -> None:
+    shard = lab.open()
+    shard._moves._most = 0
+    session = Session(shard)
+    session.sequence = 5
+    started = monotonic()
+    with pytest.raises(GapError):
+        shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.LOGGED, 1000))
+    assert monotonic() - started < 0.15
+
+
+def test_a_new_incarnation_fences_the_old_one_and_goes_on_from_its_mark(lab: ShardLab) -> None:
+    shard = lab.open()
+    old = Session(shard)
+    shard.push(old.next(), "sgd", KEYS, ones())
+    new = Session(shard)
+    assert new.incarnation > old.incarnation and new.sequence == 1
+    with pytest.raises(FencedError, match="is the newest"):
+        shard.push(old.next(), "sgd", KEYS, ones())
+    with pytest.raises(FencedError):
+        shard.open_session(CLIENT, old.incarnation)
+    shard.push(new.next(), "sgd", KEYS, ones())
+    assert shard.pull("sgd", KEYS).tolist() == (-2 * ones()).tolist()
+    lab.kill()
+    shard = lab.open()
+    with pytest.raises(FencedError):
+        shard.push(old.next(), "sgd", KEYS, ones())
+    assert shard.open_session(CLIENT, new.incarnation).marks.applied == 2
+
+
+def test_a_session_that_was_dropped_for_newer_ones_is_fenced(tmp_path: Path) -> None:
+    lab = ShardLab(tmp_path, max_sessions=2)
+    shard = lab.open()
+    sessions = [Session(shard, name) for name in ("a", "b")]
+    shard.push(sessions[0].next(), "sgd", KEYS, ones())  # a is used after b
+    third = Session(shard, "c")
+    with pytest.raises(FencedError, match="no such session"):
+        shard.push(sessions[1].next(), "sgd", KEYS, ones())
+    shard.push(sessions[0].next(), "sgd", KEYS, ones())
+    again = shard.open_session("b")
+    assert not again.is_known and again.incarnation > third.incarnation
+    lab.kill()
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "keys", "change"),
+    [
+        (hps.NonFiniteError, "sgd", 3, {"grads": np.full((3, 4), np.nan, np.float32)}),
+        (hps.NonFiniteError, "sgd", 2, {"grads": np.full((2, 4), 3e38, np.float32)}),
+        (hps.ConfigError, "none", 3, {}),
+        (hps.ConfigError, "sgd", 3, {"grads": np.ones((3, 5), np.float32)}),
+        (hps.ConfigError, "sgd", 3, {"grads": np.ones((3, 4))}),
+        (hps.ConfigError, "sgd", 3, {"lr": float("nan")}),
+        (hps.CapacityError, "sgd", 500, {}),
+    ],
+)
+def test_a_refused_push_changes_nothing_and_its_sequence_can_be_skipped(
+    lab: ShardLab, error: type[Exception], name: str, keys: int, change: dict[str, Any]
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    records = shard.stats()["service"]["records"]
+    array = np.arange(keys, dtype=np.uint64) if keys != 2 else keys_of(5, 5)
+    given = {"grads": ones(keys), **change}
+    identity = session.next()
+    for _ in range(2):  # the mark has not moved, so that it is refused again
+        with pytest.raises(error):
+            shard.push(identity, name, array, **given)
+    assert shard.stats()["service"]["records"] == records
+    assert shard.num_rows("sgd") == 0 and shard._server.pins == 0
+    assert not shard.skip(identity).is_repeat
+    assert shard.skip(identity).is_repeat
+    assert shard.push(session.next(), "sgd", KEYS, ones()).marks.applied == 2
+
+
+def test_an_assign_that_is_not_finite_is_refused(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    identity = session.next()
+    with pytest.raises(hps.NonFiniteError):
+        shard.assign(identity, "sgd", KEYS, np.inf * ones())
+    shard.assign(identity, "sgd", KEYS, ones())
+    assert shard.pull("sgd", KEYS).tolist() == ones().tolist()
+
+
+def test_a_repeated_erase_gives_the_answer_that_was_lost_also_after_a_kill(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    shard.push(session.next(), "sgd", KEYS[:2], ones(2))
+    first = shard.erase(session.next(), "sgd", KEYS)
+    assert first.answer.tolist() == [True, True, False]
+    again = shard.erase(session.again(), "sgd", KEYS)
+    assert again.is_repeat and again.answer.tolist() == [True, True, False]
+    lab.kill()
+    shard = lab.open()
+    again = shard.erase(session.again(), "sgd", KEYS)
+    assert again.is_repeat and again.answer.tolist() == [True, True, False]
+    shard.checkpoint()
+    lab.kill()
+    shard = lab.open()
+    again = shard.erase(session.again(), "sgd", KEYS)
+    assert again.is_repeat and again.answer is None  # known no more, and it says so
+
+
+def test_a_repeated_create_gives_the_rows_as_they_are_now(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    rows = shard.create(session.next(), "sgd", KEYS).answer.copy()
+    assert rows.tolist() == np.zeros((3, 4)).tolist() and shard.num_rows("sgd") == 3
+    again = shard.create(session.again(), "sgd", KEYS)
+    assert again.is_repeat and again.answer.tolist() == rows.tolist()
+
+
+def test_empty_mutations_move_the_mark(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    none = KEYS[:0]
+    shard.push(session.next(), "sgd", none, ones(0))
+    shard.assign(session.next(), "sgd", none, ones(0))
+    assert shard.erase(session.next(), "sgd", none).answer.shape == (0,)
+    assert shard.create(session.next(), "sgd", none).answer.shape == (0, 4)
+    lab.kill()
+    assert lab.open().open_session(CLIENT, session.incarnation).marks.applied == 4
+
+
+def test_nobody_waits_beyond_a_deadline_while_a_checkpoint_is_taken(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    identity = session.next()
+    with shard._gate.change(monotonic() + 1):
+        with pytest.raises(DeadlineError, match="nothing was done"):
+            shard.push(identity, "sgd", KEYS, ones(), terms=Terms(Ack.MEMORY, 0.02))
+        assert shard.pull("sgd", KEYS).tolist() == np.zeros((3, 4)).tolist()  # reads go on
+    assert not shard.push(identity, "sgd", KEYS, ones()).is_repeat
+
+
+# The same rows as without a service.
+
+STREAM = 70
+
+
+def _tables() -> list[hps.TableConfig]:
+    return [
+        hps.TableConfig(name="adam", dim=3, optimizer=hps.Adam(lr=0.01), features=["a"]),
+        hps.TableConfig(name="ftrl", dim=3, optimizer=hps.FTRL(lr=0.1, l1=0.01), features=["f"]),
+    ]
+
+
+def _mutation(seed: int, number: int) -> tuple[str, str, dict[str, Any]]:
+    """(verb, table, arguments) of the number-th mutation of the stream."""
+    chance = np.random.default_rng((seed, number))
+    table = ["adam", "ftrl"][number % 2]
+    state_floats = {"adam": 8, "ftrl": 6}[table]
+    keys = random_keys(chance, 40, 300)
+    verb = ["push", "push", "push", "assign", "erase", "create"][chance.integers(6)]
+    if verb == "push":
+        lr = float(chance.choice([0.01, 0.05, 0.3]))
+        return verb, table, {"keys": keys, "grads": random_floats(chance, 40, 3), "lr": lr}
+    if verb == "assign":
+        state = np.abs(random_floats(chance, 40, state_floats)) if number % 4 < 2 else None
+        return verb, table, {"keys": keys, "rows": random_floats(chance, 40, 3), "state": state}
+    return verb, table, {"keys": keys}
+
+
+def _feed(server: ParameterServer, seed: int, number: int) -> None:
+    verb, table, given = _mutation(seed, number)
+    if verb == "create":
+        server.pull(table, given["keys"], create=True)
+        return
+    lr, before = given.pop("lr", None), server.learning_rates[table]
+    server.learning_rates[table] = lr or before
+    getattr(server, verb)(table, **given)
+    server.learning_rates[table] = before
+
+
+def _digests(server: Any) -> list[str]:
+    found = [server.digest(name) for name in ("adam", "ftrl")]
+    return [one if isinstance(one, str) else f"{one[1]:016x}{one[0]:016x}" for one in found]
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["dram", "gpu"])
+def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_shard_dies(
+    gpu: bool, tmp_path: Path
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    (tmp_path / "plain").mkdir()
+    lab = ShardLab(tmp_path, seed, gpu=gpu, log_bytes=15_000)
+    lab.config = hps_config(lab.config, tables=_tables(), dram=hps.DramCacheConfig(bytes=26_000))
+    plain = hps_config(lab.config, path=tmp_path / "plain" / "store", gpu=None)
+    with ParameterServer(plain) as server:
+        expected = [_digests(server)]
+        for number in range(1, STREAM + 1):
+            _feed(server, seed, number)
+            expected.append(_digests(server))
+    chance, mark, openings, replayed = random.Random(seed), 0, 0, 0
+    checkpoints = 0
+    while mark < STREAM:
+        try:
+            shard = lab.open(chance.randint(1, 60))
+            session = Session(shard)
+            mark, openings = session.sequence, openings + 1
+            replayed += shard.stats()["service"]["records_replayed"]
+            assert _digests(shard) == expected[mark]
+            while mark < STREAM:
+                verb, table, given = _mutation(seed, mark + 1)
+                getattr(shard, verb)(session.next(), table, **given)
+                mark += 1
+        except Death:
+            pass
+        checkpoints += 0 if lab.shard is None else lab.shard._checkpointer.taken
+        lab.kill()
+    shard = lab.open()
+    assert _digests(shard) == expected[STREAM]
+    assert openings > 3 and replayed > 10 and checkpoints > 0
+    shard.close()
+
+
+def test_a_shard_under_a_gpu_cache_moves_rows_through_all_tiers(tmp_path: Path) -> None:
+    lab = ShardLab(tmp_path, gpu=True)
+    shard = lab.open()
+    session = Session(shard)
+    keys = np.arange(1000, dtype=np.uint64)
+    for _ in range(2):
+        for first in range(0, 1000, 40):
+            shard.push(session.next(), "sgd", keys[first : first + 40], ones(40))
+    stats = shard.stats()
+    assert stats["gpu_cache"]["evictions"] > 0 and stats["dram_cache"]["evictions"] > 0
+    assert (shard.pull("sgd", keys) == -2).all()
+    lab.kill()
+    assert (lab.open().pull("sgd", keys) == -2).all()
+    lab.kill()
