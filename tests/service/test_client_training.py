@@ -31,6 +31,8 @@ def options(log: Path, where: Any, **changes: Any) -> TrainOptions:
         "hidden": (16,),
         "dropout": 0.2,
         "optimizer": "adam",
+        "scheduler": "cosine",  # so that each push has a learning rate of its own
+        "scheduler_steps": 20,
         "dram": "4MiB",
         "seed": SEED,
     }
