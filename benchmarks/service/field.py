@@ -89,9 +89,12 @@ class Team:
         self._setting = setting
         self._num_drivers = drivers
         has_servers = hasattr(self._module, "command")
-        Path(setting.folder).mkdir(parents=True, exist_ok=True)
-        shards = range(setting.shards if has_servers else 0)
-        self.servers = [ServerProcess(self._module.command(setting, shard)) for shard in shards]
+        folder = Path(setting.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.servers = [
+            ServerProcess(self._module.command(setting, shard), folder / f"server-{shard}.log")
+            for shard in range(setting.shards if has_servers else 0)
+        ]
         self.drivers: list[DriverProcess] = []
 
     def connect(self) -> None:

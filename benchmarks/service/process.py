@@ -38,17 +38,22 @@ class ServerProcess:
 
     Args:
         command: prints a line with `listening on HOST:PORT` when it is ready.
+        log: file for what it says besides, errors included.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+            )
 
     def wait_until_ready(self) -> str:
         """Its address.
 
         Raises:
-            RuntimeError: it ended, or was not ready in time; what it said stands on stderr.
+            RuntimeError: it ended, or was not ready in time; has what it said.
         """
         assert self._process.stdout is not None
         said = b""
@@ -62,7 +67,8 @@ class ServerProcess:
                 return found[1].decode()
             if not block:
                 break
-        raise RuntimeError(f"{' '.join(self._command)} did not say that it listens")
+        words = " ".join(self._command)
+        raise RuntimeError(f"{words} did not say that it listens: {self._log.read_text()}")
 
     def cpu(self) -> CpuSeconds:
         """CPU seconds of all its threads so far."""
