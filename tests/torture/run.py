@@ -17,14 +17,16 @@ from pathlib import Path
 
 from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
-from tests.torture.faulty_calls import missing_tools
+from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_recipes import RECIPES, run_recipe
-from tests.torture.service_slow import OneAtATime, run_slow
+from tests.torture.service_shards import nursery
+from tests.torture.service_slow import PLANTS as SLOW_PLANTS
+from tests.torture.service_slow import run_slow
 
 KILLS = 1000
 RESTORE_KILLS = 300
@@ -67,33 +69,36 @@ def _kills(seed: int) -> Iterator[Result]:
 
 
 def _service_kills(seed: int) -> Iterator[Result]:
-    for name, recipe in RECIPES.items():
-        report = run_recipe(name, seed, SERVICE_KILLS[name])
-        premise = [f"no {what}" for what in report.missing(recipe.needed)]
-        what = f"service, {recipe.what}: {report}"
-        yield Result(name, what, report.kills, report.violations + premise)
-        for plant in recipe.plants:
-            found = run_recipe(name, seed, 100, plant)
-            yield _planted(name, plant, found.kills, found.violations)
+    with nursery() as process:
+        for name, recipe in RECIPES.items():
+            report = run_recipe(process, name, seed, SERVICE_KILLS[name])
+            premise = [f"no {what}" for what in report.missing(recipe.needed)]
+            what = f"service, {recipe.what}: {report}"
+            yield Result(name, what, report.kills, report.violations + premise)
+            for plant in recipe.plants:
+                found = run_recipe(process, name, seed, 100, plant)
+                yield _planted(name, plant, found.kills, found.violations)
 
 
 def _service_faults(seed: int) -> Iterator[Result]:
     if reason := missing_tools():
         yield Result("F", "faulty disks under a service", skips={reason: len(FAULTS) + 1})
         return
-    for name in FAULTS:
-        report = run_faults(name, seed, SERVICE_FAULTS)
-        premise = [f"no {what}" for what in report.missing(NEEDED[name])]
-        problems = report.violations + premise
-        yield Result(name, f"service: {report}", report.tallies["runs"], problems)
-        found = run_faults(name, seed, 20, PLANTS[name])
-        yield _planted(name, PLANTS[name], found.tallies["runs"], found.violations)
-    for number in range(SLOW_RUNS):
-        slow = run_slow(seed + number)
-        premise = [f"no {what}" for what in slow.missing()]
-        yield Result("N5", f"service, {slow}", len(slow.slower), slow.violations + premise)
-    slow = run_slow(seed, attempts=2, connect=OneAtATime)
-    yield _planted("N5", "one shard after the other", len(slow.slower), slow.violations)
+    with faulty_nursery() as process:
+        for name in FAULTS:
+            report = run_faults(process, name, seed, SERVICE_FAULTS)
+            premise = [f"no {what}" for what in report.missing(NEEDED[name])]
+            problems = report.violations + premise
+            yield Result(name, f"service: {report}", report.tallies["runs"], problems)
+            found = run_faults(process, name, seed, 20, PLANTS[name])
+            yield _planted(name, PLANTS[name], found.tallies["runs"], found.violations)
+        for number in range(SLOW_RUNS):
+            slow = run_slow(process, seed + number)
+            premise = [f"no {what}" for what in slow.missing()]
+            yield Result("N5", f"service, {slow}", len(slow.slower), slow.violations + premise)
+        for bug, connect in SLOW_PLANTS.items():
+            slow = run_slow(process, seed, 2, connect)
+            yield _planted("N5", bug, len(slow.slower), slow.violations)
 
 
 def _overlaps(seed: int) -> Iterator[Result]:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 import hps
-from tests.torture.faulty_calls import Faults, faulty_nursery
+from tests.torture.faulty_calls import Faults
 from tests.torture.oracle import OracleViolation
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_clients import Ledger, ack_of, let_go
 from tests.torture.service_kills import ServiceReport
 from tests.torture.service_oracle import NUM_CLIENTS, ServiceOracle
-from tests.torture.service_shards import Nursery, Shard, config, create_tables
+from tests.torture.service_shards import Nursery, Shard, ShardFailure, config, create_tables
 
 DEADLINE = 1.5  # of a call, in seconds: so long clients try a shard whose log has failed
 LONGEST_REFUSAL = 2 * DEADLINE  # until a typed error is told
@@ -239,20 +239,26 @@ NEEDED = {"F1": ("failed syncs", "refused pushes"), "F2": ("refused calls", "ref
 PLANTS = {"F1": "failed-sync-ignored", "F2": "full-disk-ignored"}
 
 
-def run_faults(name: str, seed: int, runs: int, plant: str = "") -> ServiceReport:
-    """Runs F1 or F2 so many times, on new stores; with a plant until the first violation."""
+def run_faults(process: Nursery, name: str, seed: int, runs: int, plant: str = "") -> ServiceReport:
+    """Runs F1 or F2 so many times, on new stores; with a plant until the first violation.
+
+    Args:
+        process: a faulty_nursery.
+        name: of the recipe.
+        seed: of the first run; the others follow.
+        runs: how many.
+        plant: a bug of service_planted.py, or "".
+    """
     report = ServiceReport()
-    with faulty_nursery() as process:
-        for number in range(seed, seed + runs):
-            report.tallies["runs"] += 1
-            with scratch_folder() as folder:
-                try:
-                    gives_up = name == "F1"
-                    with FaultRun(process, folder, number, plant, gives_up=gives_up) as run:
-                        FAULTS[name](run, report)
-                except (OracleViolation, hps.HpsError) as error:
-                    where = f"{name}, seed {number}"
-                    report.violations.append(f"{where}: {type(error).__name__}: {error}")
-            if plant and report.violations:
-                break
+    for number in range(seed, seed + runs):
+        report.tallies["runs"] += 1
+        with scratch_folder() as folder:
+            try:
+                with FaultRun(process, folder, number, plant, gives_up=name == "F1") as run:
+                    FAULTS[name](run, report)
+            except (OracleViolation, ShardFailure, hps.HpsError) as error:
+                where = f"{name}, seed {number}"
+                report.violations.append(f"{where}: {type(error).__name__}: {error}")
+        if plant and report.violations:
+            break
     return report

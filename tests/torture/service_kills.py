@@ -26,12 +26,12 @@ from tests.torture.scratch import scratch_folder
 from tests.torture.service_chaos import Doors, direct
 from tests.torture.service_clients import DEADLINE, Ledger, Pushers, pushers
 from tests.torture.service_oracle import ServiceOracle
-from tests.torture.service_shards import Nursery, Shard, ShardFailure, config, nursery, shards
+from tests.torture.service_shards import Nursery, Shard, ShardFailure, config, shards
 
 KILLS_PER_STORE = 15
 KILLS_BEFORE_A_LOOK = 4  # at the servers' answers, where a bug is planted
-_LONGEST_LIFE = 0.12  # seconds between the moment that shards listen, or pushes go on, and a kill
-PLANTED_DEADLINE = 2.0
+_LONGEST_LIFE = 0.08  # seconds between the moment that shards listen, or pushes go on, and a kill
+PLANTED_DEADLINE = 1.0
 _PART_OF_PUSHES = 0.75  # of kills: they wait for pushes; the others meet openings and retries
 _LONGEST_WAIT = 5.0  # seconds for pushes to go on
 
@@ -139,7 +139,7 @@ class Run:
 
     def _kill(self, found: list[Shard], clients: Pushers) -> None:
         if self._chance.random() < _PART_OF_PUSHES:
-            self._wait_for_pushes(clients.ledger)
+            self._wait_for_pushes(clients)
         time.sleep(self._chance.random() * _LONGEST_LIFE)
         victims = self._chance.sample(found, self._chance.randint(1, len(found)))
         kept = clients.ledger.kept
@@ -155,11 +155,13 @@ class Run:
         for shard in victims:
             shard.wait_until_ready()
 
-    def _wait_for_pushes(self, ledger: Ledger) -> None:
-        """Until all clients have found the shards again."""
-        before = ledger.acknowledged
+    def _wait_for_pushes(self, clients: Pushers) -> None:
+        """Until all clients have found the shards again, or one has failed."""
+        before = clients.ledger.acknowledged
         deadline = time.monotonic() + _LONGEST_WAIT
-        while (ledger.acknowledged == before).any() and time.monotonic() < deadline:
+        while (clients.ledger.acknowledged == before).any() and time.monotonic() < deadline:
+            if clients.problems:
+                return
             time.sleep(0.002)
 
     def _look(self, shard: Shard, copy: Path, kept: Counts, ledger: Ledger) -> Counts | None:
@@ -203,21 +205,21 @@ class Run:
                 self._report.violations.append(f"at {marks} in the end, sent were {ledger.begun}")
 
 
-def run_kills(case: Case, kills: int) -> ServiceReport:
+def run_kills(process: Nursery, case: Case, kills: int) -> ServiceReport:
     """Kills shards until `kills` are reached; a store with a violation is left for a new one.
 
     Args:
+        process: where the shards' processes come from.
         case: the first store's; the seeds of further ones follow. One with a planted bug ends with
             the first violation.
         kills: how many; one may meet several shards.
     """
     report = ServiceReport()
-    with nursery() as process:
-        while report.kills < kills and not (case.plant and report.violations):
-            found: ServiceReport = ServiceReport()
-            with scratch_folder() as folder:
-                here = replace(case, seed=case.seed + report.tallies["stores"])
-                most = KILLS_BEFORE_A_LOOK if case.plant else KILLS_PER_STORE
-                Run(process, folder, here, found).run(min(most, kills - report.kills))
-            report.add(found)
+    while report.kills < kills and not (case.plant and report.violations):
+        found = ServiceReport()
+        with scratch_folder() as folder:
+            here = replace(case, seed=case.seed + report.tallies["stores"])
+            most = KILLS_BEFORE_A_LOOK if case.plant else KILLS_PER_STORE
+            Run(process, folder, here, found).run(min(most, kills - report.kills))
+        report.add(found)
     return report

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tests.torture.service_chaos import Chaos, Proxied, cutting
 from tests.torture.service_kills import Case, ServiceReport, run_kills
+from tests.torture.service_shards import Nursery
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,11 @@ RECIPES = {
 }
 
 
-def run_recipe(name: str, seed: int, kills: int, plant: str = "") -> ServiceReport:
+def run_recipe(
+    process: Nursery, name: str, seed: int, kills: int, plant: str = ""
+) -> ServiceReport:
     """Runs one; with a planted bug until the first violation."""
-    return run_kills(RECIPES[name].case(seed, plant), kills)
+    return run_kills(process, RECIPES[name].case(seed, plant), kills)
 
 
 def fresh_seed() -> int:

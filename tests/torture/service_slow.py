@@ -19,15 +19,15 @@ import numpy as np
 
 import hps
 from hps.sharding import ShardMap
-from tests.torture.faulty_calls import Faults, faulty_nursery
+from tests.torture.faulty_calls import Faults
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_oracle import ServiceOracle
-from tests.torture.service_shards import Shard, create_tables
+from tests.torture.service_shards import Nursery, Shard, create_tables
 
 MOST_SLOWER = 1.2  # of the p99 beside a slow shard to that beside a quick one
 ATTEMPTS = 5  # the best one counts: a busy machine makes any p99 slower, a bug all of them
-STRETCHES = 8  # of an attempt, quick and slow in turn
-STRETCH_SECONDS = 0.2
+STRETCHES = 6  # of an attempt, quick and slow in turn
+STRETCH_SECONDS = 0.15
 DELAY_US = 20_000
 PACE_SECONDS = 0.005
 WINDOW_BYTES = 16 << 10
@@ -71,6 +71,12 @@ class OneAtATime:
             answer = self._remote.push_async(*arguments, **options)
             answer.result()
             return answer
+
+
+PLANTS: dict[str, Connect] = {
+    "one-shard-after-the-other": OneAtATime,
+    "no-window": connect_unbounded,
+}
 
 
 @dataclass
@@ -185,16 +191,19 @@ def _attempt(
     return p99[1] / p99[0], push[1] / push[0]
 
 
-def run_slow(seed: int, attempts: int = ATTEMPTS, connect: Connect = connect) -> SlowReport:
+def run_slow(
+    process: Nursery, seed: int, attempts: int = ATTEMPTS, connect: Connect = connect
+) -> SlowReport:
     """Attempts until one finds pulls quick enough.
 
     Args:
+        process: a faulty_nursery.
         seed: of the keys.
         attempts: at most so many.
         connect: makes the client that pushes and pulls; OneAtATime is the planted bug.
     """
     report = SlowReport()
-    with faulty_nursery() as process, scratch_folder() as folder:
+    with scratch_folder() as folder:
         faults = Faults(folder / "faults")
         found = [Shard(process, folder, index, 2, "") for index in range(2)]
         found[1].environment = faults.environment(found[1].store)
