@@ -23,6 +23,9 @@ from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
+from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
+from tests.torture.service_hostile import PLANT as HOSTILE_PLANT
+from tests.torture.service_hostile import run_hostile
 from tests.torture.service_recipes import RECIPES, run_recipe
 from tests.torture.service_shards import nursery
 from tests.torture.service_slow import PLANTS as SLOW_PLANTS
@@ -33,6 +36,7 @@ RESTORE_KILLS = 300
 OVERLAPS = 1000
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
 SERVICE_FAULTS = 50
+ATTACKS = 20_000
 SLOW_RUNS = 5
 BIT_FLIPS = 10_000
 SWAPS = 2_000
@@ -78,6 +82,16 @@ def _service_kills(seed: int) -> Iterator[Result]:
             for plant in recipe.plants:
                 found = run_recipe(process, name, seed, 100, plant)
                 yield _planted(name, plant, found.kills, found.violations)
+
+
+def _service_hostile(seed: int) -> Iterator[Result]:
+    with nursery() as process:
+        report = run_hostile(process, seed, ATTACKS)
+        premise = [f"no answer {what}" for what in report.missing(HOSTILE_NEEDED)]
+        what = f"service, hostile requests: {report}"
+        yield Result("Q1", what, report.tallies["requests"], report.violations + premise)
+        found = run_hostile(process, seed, 1000, HOSTILE_PLANT)
+        yield _planted("Q1", HOSTILE_PLANT, found.tallies["requests"], found.violations)
 
 
 def _service_faults(seed: int) -> Iterator[Result]:
@@ -207,7 +221,8 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _kills, _service_kills, _service_faults]
+    recipes += [_truncations, _damages, _overlaps, _kills, _service_kills]
+    recipes += [_service_faults, _service_hostile]
     return run(recipes, options.seed)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hps.errors import StoreError
 from hps.logged_verbs import LoggedVerbs
+from hps.service.framing import Frame, FramingError
 from hps.service.shard import Shard
 from hps.update_log import History
 
@@ -173,6 +174,19 @@ def _lower_marks() -> None:
     Shard.open_session = opened  # type: ignore[method-assign]
 
 
+def _expect_no_damage() -> None:
+    """A message that cannot be read is taken for a fault of the program."""
+    split = Frame.split
+
+    def careless(frame: Any, data: bytes) -> Any:
+        try:
+            return split(frame, data)
+        except FramingError as error:
+            raise KeyError("a field") from error
+
+    Frame.split = careless  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Plant:
     """A planted bug: what puts it into the process."""
@@ -188,6 +202,7 @@ PLANTED = {
     "repeats-applied": Plant(lambda: _change_mutations(_apply_repeats)),
     "marks-told-low": Plant(_lower_marks),
     "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
+    "damage-unexpected": Plant(_expect_no_damage),
     "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
     "full-disk-ignored": Plant(lambda: _change_log(DeafLog)),
 }

@@ -1,4 +1,8 @@
-"""Recipes F1, F2 and N5 of the service, the short forms, against real server processes."""
+"""Recipes F1, F2 and N5 of the service, the short forms, against real server processes.
+
+Above it: pytest. Below it: service_faults.py, service_slow.py. Of Q1 the short form stands in
+tests/service/test_server_hostile.py; here is its planted bug.
+"""
 
 from collections.abc import Iterator
 
@@ -6,6 +10,7 @@ import pytest
 
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
+from tests.torture.service_hostile import PLANT, run_hostile
 from tests.torture.service_recipes import fresh_seed
 from tests.torture.service_shards import Nursery
 from tests.torture.service_slow import OneAtATime, connect_unbounded, run_slow
@@ -34,6 +39,11 @@ def test_a_planted_bug_about_faulty_disks_is_found(process: Nursery, name: str) 
     report = run_faults(process, name, fresh_seed(), 10, PLANTS[name])
     assert report.violations != []
     print(report.violations[0])
+
+
+def test_a_server_that_stumbles_over_damage_is_found_by_hostile_requests(process: Nursery) -> None:
+    report = run_hostile(process, fresh_seed(), 300, PLANT)
+    assert "INTERNAL" in report.violations[0]
 
 
 def test_a_slow_disk_does_not_hold_up_the_other_shard(process: Nursery) -> None:
