@@ -200,7 +200,12 @@ def test_a_close_whose_checkpoint_fails_loses_nothing(
 ) -> None:
     shard = lab.open()
     session = Session(shard)
-    train(session, 3)
+    monkeypatch.setattr(lab.logs.chance, "random", lambda: 1.0)  # nothing is written unasked
+    monkeypatch.setattr(lab.chance, "randint", lambda low, high: low)  # nor by a kill
+    for number in range(3):
+        keys = MANY[40 * number :][:40]
+        shard.push(session.next(), "sgd", keys, ones(40), terms=Terms(Ack.MEMORY))
+    assert lab.logs.logs[-1].pending
     digest = shard.digest("sgd")
     monkeypatch.setattr(lab._stores[-1], "checkpoint", full)
     with pytest.raises(hps.StoreError, match="No space"):
