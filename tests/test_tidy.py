@@ -13,6 +13,7 @@ from tests.tidy_rules import RULES, Rule
 ROOT = Path(__file__).resolve().parent.parent
 TEXT_ENDINGS = (".py", ".pyi", ".cc", ".h", ".cu", ".cuh", ".sh", ".md", ".toml", ".json", ".txt")
 TEXT_ENDINGS += (".proto", ".svg", "Makefile", "run")
+GENERATED = ("_pb2.py", "_pb2.pyi")  # looks as its compiler likes it
 
 # (rule, path, text that breaks it, text that keeps it)
 LONG_BODY = "".join(f"    value = {number}\n" for number in range(70))
@@ -90,7 +91,8 @@ def tracked_files() -> list[str]:
         found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
         output = [path.relative_to(ROOT).as_posix() for path in found if path.is_file()]
         output.append("setup.py")
-    return [path for path in output if path.endswith(TEXT_ENDINGS) and (ROOT / path).is_file()]
+    kept = [path for path in output if path.endswith(TEXT_ENDINGS) and (ROOT / path).is_file()]
+    return [path for path in kept if not path.endswith(GENERATED)]
 
 
 def rule_named(name: str) -> Rule:

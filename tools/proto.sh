@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates hps/v1/parameter_server_pb2.py and .pyi from proto/, under the folder $1 (default: here).
+# Generates hps/v1/parameter_server_pb2.py and .pyi from proto/, below the folder $1 or here.
 #
 # Code made by protoc 31.1, which this compiler is, runs on protobuf from 6.31.1 through all of 7. A
 # newer compiler's would refuse older runtimes; this one itself wants protobuf 6, so it is pinned

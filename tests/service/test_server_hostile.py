@@ -56,8 +56,8 @@ class Target:
         try:
             if method in STREAMS:
                 requests = iter([request]) if method == "PushStream" else request
-                stub = self.channel.channel
-                kind = stub.stream_stream if method == "PushStream" else stub.unary_stream
+                channel = self.channel.channel
+                kind = channel.stream_stream if method == "PushStream" else channel.unary_stream
                 list(kind(f"/{SERVICE_NAME}/{method}")(requests, timeout=20, **how))
             else:
                 self.channel.call(method, request, **how)
