@@ -121,10 +121,10 @@ class Pusher(threading.Thread):
 class Pushers:
     """All clients of a run."""
 
-    def __init__(self, addresses: Sequence[str], oracle: ServiceOracle, deadline: float) -> None:
+    def __init__(self, addresses: Sequence[str], oracle: ServiceOracle) -> None:
         self.ledger = Ledger()
         self.remotes = [
-            hps.RemoteParameterServer(addresses, client_id=f"client-{i}", deadline=deadline)
+            hps.RemoteParameterServer(addresses, client_id=f"client-{i}", deadline=DEADLINE)
             for i in range(NUM_CLIENTS)
         ]
         self._threads = [
@@ -151,23 +151,19 @@ class Pushers:
             thread.join()
 
     def close(self) -> None:
-        self.end()  # which has flushed, unless there are problems
+        """Lets go of the shards, which may be gone; calls that are under way fail."""
+        for thread in self._threads:
+            thread.end()
         for remote in self.remotes:
             let_go(remote)
+        for thread in self._threads:
+            thread.join()
 
 
 @contextmanager
-def pushers(
-    addresses: Sequence[str], oracle: ServiceOracle, deadline: float = DEADLINE
-) -> Iterator[Pushers]:
-    """Four clients that push for as long as the block takes; its end waits for them.
-
-    Args:
-        addresses: of the shards.
-        oracle: of what they push.
-        deadline: seconds of a call, the time included in which no server answers.
-    """
-    found = Pushers(addresses, oracle, deadline)
+def pushers(addresses: Sequence[str], oracle: ServiceOracle) -> Iterator[Pushers]:
+    """Four clients that push for as long as the block takes."""
+    found = Pushers(addresses, oracle)
     try:
         yield found
     finally:

@@ -24,14 +24,13 @@ from hps.ssd_store import verify
 from tests.torture.oracle import Counts, OracleViolation
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_chaos import Doors, direct
-from tests.torture.service_clients import DEADLINE, Ledger, Pushers, pushers
+from tests.torture.service_clients import Ledger, Pushers, pushers
 from tests.torture.service_oracle import ServiceOracle
 from tests.torture.service_shards import Nursery, Shard, ShardFailure, config, shards
 
 KILLS_PER_STORE = 15
 KILLS_BEFORE_A_LOOK = 4  # at the servers' answers, where a bug is planted
 _LONGEST_LIFE = 0.08  # seconds between the moment that shards listen, or pushes go on, and a kill
-PLANTED_DEADLINE = 1.0
 _PART_OF_PUSHES = 0.75  # of kills: they wait for pushes; the others meet openings and retries
 _LONGEST_WAIT = 5.0  # seconds for pushes to go on
 
@@ -87,11 +86,6 @@ class Case:
     num_shards: int = 2
     doors: Callable[[list[Shard], int], AbstractContextManager[Doors]] = direct
 
-    @property
-    def deadline(self) -> float:
-        """Seconds of the clients' calls: nobody should wait long for what a bug has broken."""
-        return PLANTED_DEADLINE if self.plant else DEADLINE
-
 
 class Run:
     """Clients and shards of one scratch folder, killed and looked at.
@@ -117,10 +111,9 @@ class Run:
         self._report.tallies["stores"] += 1
         with shards(self._nursery, self._folder, case.num_shards, case.plant) as found:
             with case.doors(found, case.seed) as doors:
-                with pushers(doors.addresses, self._oracle, case.deadline) as clients:
+                with pushers(doors.addresses, self._oracle) as clients:
                     self._torture(found, clients, kills)
                 self._report.tallies.update(doors.tallies)
-            self._report.violations += clients.problems
             if not self._report.violations:
                 self._finish(found, clients.ledger)
 
@@ -130,11 +123,13 @@ class Run:
                 self._kill(found, clients)
             except ShardFailure as error:
                 self._report.violations.append(f"seed {self._case.seed}: {error}")
-            if self._report.violations or clients.problems:
+            self._report.violations += clients.problems
+            if self._report.violations:
                 return
         clients.end()
         self._report.tallies["pushes"] += int(clients.ledger.begun.sum())
-        if not clients.problems:
+        self._report.violations += clients.problems
+        if not self._report.violations:
             self._look_at_servers(found, clients)
 
     def _kill(self, found: list[Shard], clients: Pushers) -> None:
