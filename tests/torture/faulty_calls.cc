@@ -26,6 +26,7 @@ struct Block {
   int64_t failed_syncs;
   int64_t disk_bytes;  // 0: no limit
   int64_t refusals;
+  int64_t drops;     // not 0: what has no space is reported as done (the planted bug)
   int64_t delay_us;  // of each write and sync
   int64_t delays;
 };
@@ -108,6 +109,12 @@ bool IsFull(int descriptor, int64_t end) {
   return true;
 }
 
+// What a call returns that finds the disk full.
+template <class Result>
+Result WithoutSpace(Result done) {
+  return __atomic_load_n(&FindBlock()->drops, __ATOMIC_ACQUIRE) != 0 ? done : -1;
+}
+
 }  // namespace
 
 extern "C" {
@@ -121,13 +128,15 @@ int fsync(int descriptor) {
 }
 
 int fallocate(int descriptor, int mode, off_t offset, off_t length) {
-  if (IsFull(descriptor, offset + length)) return -1;
+  if (IsFull(descriptor, offset + length)) return WithoutSpace(0);
   return Next<decltype(fallocate)>("fallocate")(descriptor, mode, offset, length);
 }
 
 ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
   Delay();
-  if (IsFull(descriptor, offset + static_cast<int64_t>(size))) return -1;
+  if (IsFull(descriptor, offset + static_cast<int64_t>(size))) {
+    return WithoutSpace(static_cast<ssize_t>(size));
+  }
   return Next<decltype(pwrite)>("pwrite")(descriptor, bytes, size, offset);
 }
 

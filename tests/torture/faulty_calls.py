@@ -15,7 +15,7 @@ import numpy as np
 from tests.torture.service_shards import Nursery, nursery
 
 _SOURCE = Path(__file__).with_name("faulty_calls.cc")
-_WORDS = ("syncs_to_fail", "failed_syncs", "disk_bytes", "refusals", "delay_us", "delays")
+_WORDS = ("syncs_to_fail", "failed_syncs", "disk_bytes", "refusals", "drops", "delay_us", "delays")
 
 
 class Faults:

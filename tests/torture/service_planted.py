@@ -204,5 +204,4 @@ PLANTED = {
     "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
     "damage-unexpected": Plant(_expect_no_damage),
     "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
-    "full-disk-ignored": Plant(lambda: _change_log(DeafLog)),
 }
