@@ -9,6 +9,7 @@ the server begins: no line of hps knows of it.
 
 import json
 import os
+import signal
 import sys
 import traceback
 from dataclasses import asdict, dataclass, field
@@ -70,11 +71,13 @@ def serve(order: Order) -> int:
 
 
 def main() -> None:
-    """Obeys orders until the input ends."""
+    """Obeys orders until the input ends, however that came; no server outlives it."""
+    servers: set[int] = set()
     for line in sys.stdin:
         order = Order(**json.loads(line))
         if order.reap:
             print(os.waitpid(order.reap, 0)[1], flush=True)
+            servers.discard(order.reap)
             continue
         pid = os.fork()
         if pid == 0:
@@ -86,7 +89,10 @@ def main() -> None:
             finally:
                 sys.stdout.flush()
                 os._exit(code)
+        servers.add(pid)
         print(pid, flush=True)
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
