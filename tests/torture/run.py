@@ -40,6 +40,13 @@ ATTACKS = 20_000
 SLOW_RUNS = 5
 BIT_FLIPS = 10_000
 SWAPS = 2_000
+NATIVE_PROGRAMS = (
+    "ssd_crash_test",
+    "ssd_disk_test",
+    "update_log_crash_test",
+    "update_log_disk_test",
+    "update_log_damage_test",
+)
 
 
 @dataclass
@@ -219,7 +226,7 @@ def main() -> int:
     parser.add_argument("--native", type=Path, required=True, help="folder of the native tests")
     parser.add_argument("--seed", type=int, default=random.randrange(10**9))
     options = parser.parse_args()
-    programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
+    programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _kills, _service_kills]
     recipes += [_service_faults, _service_hostile]
