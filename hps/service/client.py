@@ -2,8 +2,9 @@
 
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it:
 client_tables.py (whole tables), client_cuts.py (checkpoints), client_rounds.py (calls to several
-shards), client_plans.py (which key goes where). Keys are deduplicated and a key's gradients summed here, by the core's own loops, before they
-travel: so training against servers has the bits of training in one process.
+shards), client_plans.py (which key goes where). Keys are deduplicated and a key's gradients summed
+here, by the core's own loops, before they travel: so training against servers has the bits of
+training in one process.
 """
 
 from collections.abc import Callable, Sequence

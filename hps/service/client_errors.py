@@ -95,7 +95,7 @@ def _verdict(code: grpc.StatusCode, detail: ErrorDetail | None) -> Verdict:
         return Verdict.GAP
     if detail.kind == ErrorDetail.FENCED:
         return Verdict.FENCED
-    if detail.kind in (ErrorDetail.OVERLOADED, ErrorDetail.DRAINING, ErrorDetail.DEADLINE):
+    if detail.kind in (ErrorDetail.DRAINING, ErrorDetail.DEADLINE):
         return Verdict.OPEN
     # What the server could not do half way it may have applied: a store that failed for good, a
     # fault of the program. A full disk shows before anything is done.

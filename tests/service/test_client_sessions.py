@@ -6,6 +6,7 @@ its keys, so a row is the number of pushes that reached it.
 
 import random
 import threading
+import time
 from typing import Any
 
 import grpc
@@ -108,6 +109,28 @@ def test_async_pushes_keep_their_order() -> None:
             future.result(5)
     applied = [change.grads[0][0] for change in lab.services[0].memory]
     assert applied == [float(i) for i in range(50)]
+
+
+def test_answer_from_before_a_restart_proves_nothing_after_it() -> None:
+    """It comes while the client sends again what the shard has forgotten."""
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+        sent = [client._begin_push("ads", KEYS, ONES, "memory") for _ in range(2)]
+        assert lab.counts() == [3.0] * len(KEYS)
+        lab.services[0].restart()
+        session = client._sessions[0]
+
+        def answer_late(method: str, head: Any) -> None:
+            if head.id.sequence == 2:
+                session.receive(*sent[1].pending[0][1:])
+
+        lab.services[0].refuse = answer_late
+        session.break_off()
+        assert session.heal(time.monotonic() + 5) is None
+        assert lab.counts() == [3.0] * len(KEYS)
+        for commit in sent:
+            commit.wait()
 
 
 def test_memory_pushes_lost_beyond_the_window_are_named_once_and_the_client_goes_on() -> None:
