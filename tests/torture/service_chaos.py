@@ -26,7 +26,9 @@ from tests.torture.service_shards import Shard
 _PUSH = "/hps.v1.ParameterServer/Push"
 _HANDLERS = 32  # calls of four clients, some of which are held up
 _OLD_PUSHES = 200
-_LONGEST_DELAY = 0.02
+_LONGEST_DELAY = 0.02  # seconds, of most
+_LONG_DELAY = 0.3  # of some, which is longer than a shard waits for what it misses
+_PART_OF_LONG_DELAYS = 0.2
 _CUT_BYTES = 30_000  # of a connection's requests, until it is cut, on average
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -93,7 +95,8 @@ class ProxyDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._old.append(request)
         if self._chance.random() < self._chaos.delays:
             self._tallies["delayed"] += 1
-            time.sleep(self._chance.random() * _LONGEST_DELAY)
+            is_long = self._chance.random() < _PART_OF_LONG_DELAYS
+            time.sleep(_LONG_DELAY if is_long else self._chance.random() * _LONGEST_DELAY)
         self._note_order(messages.PushRequest.FromString(request).id)
         try:
             reply = self._push(request, timeout=context.time_remaining())

@@ -48,7 +48,7 @@ RECIPES = {
     "N2": ServiceRecipe(
         "pushes that overtake each other",
         _behind(Chaos(delays=0.2)),
-        ("delayed", "overtaken", "replayed"),
+        ("delayed", "overtaken", "gaps", "replayed"),
         ("gaps-applied",),
     ),
     "N3": ServiceRecipe(
