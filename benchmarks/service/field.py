@@ -3,6 +3,7 @@
 Above it: service_bench.py. Below it: process.py, one file a contender.
 """
 
+import copy
 import importlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -105,6 +106,12 @@ class Team:
             DriverProcess(self._file, addresses, workload, first=100 * number)
             for number in range(self._num_drivers)
         ]
+
+    def by(self, num_drivers: int) -> "Team":
+        """The same servers, asked by the first so many drivers."""
+        team = copy.copy(self)
+        team.drivers = self.drivers[:num_drivers]
+        return team
 
     def fill(self) -> None:
         """Stores the rows, and checks that the server gives them back."""

@@ -31,6 +31,7 @@ SHARDS_FLOOR = 1.5
 SHARDS_CORES = 4  # two servers and two clients, each with a core of its own
 UNIT = "requests/s"
 HPS = hps_service.NAME
+TWO_SHARDS = "two shards"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,27 +68,38 @@ def cpu_row(figure: str, value: tuple[str, Cost], baseline: tuple[str, Cost]) ->
     return row | {"notes": {name: cost.us_a_key() for name, cost in (value, baseline)}}
 
 
-def single(setting: Setting, options: dict[str, Any], absent: dict[str, str]) -> Iterator[Row]:
-    """One server, one client; then eight clients."""
-    there, reasons = find_peers()
-    absent |= reasons
-    files = ["hps_service", "bare_grpc", "embedded", *there]
+@contextlib.contextmanager
+def teams_of(setting: Setting, files: list[str]) -> Iterator[dict[str, Team]]:
+    """Running contenders by their file, hps's two shards as TWO_SHARDS."""
     with contextlib.ExitStack() as scope:
         teams = {}
-        for file in files:
-            own = Setting(setting.workload, f"{setting.folder}/{file}")
-            teams[file] = Team(file, own)
-            scope.callback(teams[file].close)
+        shards = {TWO_SHARDS: 2} | dict.fromkeys(files, 1)
+        for name, num_shards in shards.items():
+            own = Setting(setting.workload, f"{setting.folder}/{name}", num_shards)
+            file = "hps_service" if name == TWO_SHARDS else name
+            teams[name] = Team(file, own, drivers=2 if file == "hps_service" else 1)
+            scope.callback(teams[name].close)
         start(teams.values())
-        kinds = [("pull", "memory", files), ("push", "memory", files)]
-        logging = [file for file in LOGGING if file in there]
-        kinds += [("push", ack, ["hps_service", *logging]) for ack in ("logged", "durable")]
-        for verb, ack, takers in kinds:
-            order = Order(verb, ack, options["seconds"])
-            runs = {teams[file].name: (teams[file], order) for file in takers}
-            figure = "pull" if verb == "pull" else f"push, {ack}"
-            yield from beside(figure, measure(runs, options["repetitions"]))
-        yield from many_clients(teams["hps_service"], options)
+        yield teams
+
+
+def single(teams: dict[str, Team], options: dict[str, Any]) -> Iterator[Row]:
+    """One server, one client; then eight clients."""
+    ours = {"hps_service": teams["hps_service"].by(1)}
+    others = {name: teams[name] for name in teams if name not in (TWO_SHARDS, "hps_service")}
+    logging = {name: team for name, team in others.items() if name in LOGGING}
+    kinds = [("pull", "memory", others), ("push", "memory", others)]
+    kinds += [("push", ack, logging) for ack in ("logged", "durable")]
+    for verb, ack, peers in kinds:
+        order = Order(verb, ack, options["seconds"])
+        runs = {team.name: (team, order) for team in (ours | peers).values()}
+        yield from beside(figure_of(verb, ack), measure(runs, options["repetitions"]))
+    yield from many_clients(ours["hps_service"], options)
+
+
+def figure_of(verb: str, ack: str) -> str:
+    """Name of a figure."""
+    return "pull" if verb == "pull" else f"push, {ack}"
 
 
 def many_clients(team: Team, options: dict[str, Any]) -> Iterator[Row]:
@@ -107,29 +119,25 @@ def many_clients(team: Team, options: dict[str, Any]) -> Iterator[Row]:
         yield comparison_row(axes, "ms", durable, ("hps, logged", logged), lower_is_better=True)
 
 
-def shards(setting: Setting, options: dict[str, Any], cores: int) -> Iterator[Row]:
+def shards(teams: dict[str, Team], options: dict[str, Any], cores: int) -> Iterator[Row]:
     """Two shards and two clients beside one shard with one and with two clients."""
     floor = SHARDS_FLOOR if cores >= SHARDS_CORES else None
-    with contextlib.ExitStack() as scope:
-        teams = {}
-        for name, num_shards, clients in (
-            ("two", 2, 2), ("one shard, one client", 1, 1), ("one shard, two clients", 1, 2),
-        ):  # fmt: skip
-            own = Setting(setting.workload, f"{setting.folder}/{name}", num_shards)
-            teams[name] = Team("hps_service", own, clients)
-            scope.callback(teams[name].close)
-        start(teams.values())
-        for verb, ack in (("pull", "memory"), ("push", "memory"), ("push", "logged")):
-            order = Order(verb, ack, options["seconds"])
-            runs = {name: (team, order) for name, team in teams.items()}
-            outcome = measure(runs, options["repetitions"])
-            figure = "pull" if verb == "pull" else f"push, {ack}"
-            for name in list(teams)[1:]:
-                axes = {"figure": figure, "clients": 2, "shards": 2}
-                baseline = (name, outcome.rates[name])
-                yield comparison_row(axes, UNIT, outcome.rates["two"], baseline, floor=floor)
-                costs = [(key, outcome.costs[key]) for key in ("two", name)]
-                yield cpu_row(figure, *costs) | {"clients": 2, "shards": 2}
+    one = teams["hps_service"]
+    compared = {
+        TWO_SHARDS: teams[TWO_SHARDS],
+        "one shard, one client": one.by(1),
+        "one shard, two clients": one,
+    }
+    for verb, ack in (("pull", "memory"), ("push", "memory"), ("push", "logged")):
+        order = Order(verb, ack, options["seconds"])
+        runs = {name: (team, order) for name, team in compared.items()}
+        outcome = measure(runs, options["repetitions"])
+        for name in list(compared)[1:]:
+            axes = {"figure": figure_of(verb, ack), "clients": 2, "shards": 2}
+            baseline = (name, outcome.rates[name])
+            yield comparison_row(axes, UNIT, outcome.rates[TWO_SHARDS], baseline, floor=floor)
+            costs = [(key, outcome.costs[key]) for key in (TWO_SHARDS, name)]
+            yield cpu_row(axes["figure"], *costs) | {"clients": 2, "shards": 2}
 
 
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
@@ -137,10 +145,12 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         options |= {"rows": 3000, "batch": 500, "seconds": 0.02, "repetitions": 2}
     workload = Workload(rows=int(options["rows"]), batch=options["batch"])
-    absent: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-        found = [*single(Setting(workload, f"{folder}/single"), options, absent)]
-        cores = machine()["cores"]
-        found += shards(Setting(workload, f"{folder}/shards"), options, cores)
+    there, absent = find_peers()
+    files = ["hps_service", "bare_grpc", "embedded", *there]
+    with (
+        tempfile.TemporaryDirectory(dir=options["folder"]) as folder,
+        teams_of(Setting(workload, folder), files) as teams,
+    ):
+        found = [*single(teams, options), *shards(teams, options, machine()["cores"])]
     axes = {name: options[name] for name in ("rows", "batch", "seconds", "repetitions")}
     return {"axes": axes | {"dim": workload.dim, "in_flight": 4}, "rows": found, "absent": absent}
