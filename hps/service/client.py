@@ -31,7 +31,7 @@ from hps.service.client_window import LOGGED, METHODS, Draft
 from hps.service.wire import Wire, check_range, decode, encode
 from hps.v1 import parameter_server_pb2 as pb
 
-_MOST_WAITERS = 8  # threads of pull_async and push_async
+_MOST_WAITERS = 64  # threads of pull_async and push_async; a slow shard may hold many of them
 
 
 class NothingWarmed:

@@ -140,6 +140,7 @@ class Server:
         self._watchdog.close()
         if self._metrics is not None:
             self._metrics.shutdown()
+            self._metrics.server_close()
         return has_ended
 
     def _listen(self, host: str, port: int) -> str:

@@ -251,6 +251,34 @@ def test_refusal_that_asks_to_try_again_is_tried_again() -> None:
     assert set(lab.counts()) == {1.0}
 
 
+class Interrupted:
+    """An answer that is never waited for to the end."""
+
+    def reply(self) -> bytes:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_interrupted_push_is_on_its_way_and_goes_first_with_the_next(has_arrived: bool) -> None:
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+        network = lab.networks[0]
+        start = network.start
+
+        def interrupt(method: str, request: bytes, timeout: float) -> Any:
+            if has_arrived:
+                start(method, request, timeout)
+            return Interrupted()
+
+        network.start = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            client.push("ads", KEYS, ONES)
+        network.start = start  # type: ignore[method-assign]
+        client.push("ads", KEYS, ONES)
+        assert lab.counts() == [3.0] * len(KEYS)
+
+
 def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
     lab = Lab()
     old = lab.client()
@@ -264,6 +292,25 @@ def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
         new.push("ads", KEYS, ONES)
     old.close()
     assert set(lab.counts()) == {3.0}
+
+
+def test_session_that_was_fenced_while_changes_were_open_says_so_at_once() -> None:
+    lab = Lab()
+    old = lab.client(deadline=0.5)
+    old.push("ads", KEYS, ONES)
+    lab.services[0].is_up = False
+    with pytest.raises(RemoteError, match="deadline passed"):
+        old.push("ads", KEYS, ONES)
+    lab.services[0].is_up = True
+    with lab.client() as new:
+        new.push("ads", KEYS, ONES)
+        for _ in range(2):
+            with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
+                old.push("ads", KEYS, ONES)
+        assert old._sessions[0].ended is not None
+        assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)
+    old.close()
+    assert set(lab.counts()) == {2.0}
 
 
 def test_large_push_is_cut_in_pieces_that_the_shard_takes() -> None:

@@ -6,17 +6,23 @@ Above it: pytest. Below it: `hps.RemoteParameterServer` over real shards.
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import grpc
 import numpy as np
 import pytest
 import torch
 
 import hps
 from hps.errors import ConfigError, RemoteError
+from hps.service.client import RemoteParameterServer
 from hps.service.client_base import Shards
+from hps.service.client_errors import Failure
+from hps.service.client_transport import GrpcTransport
 from hps.service.shard_core import AUTOMATIC
+from hps.update_log.sessions import Sessions
 from tests.service.client_lab import ADS, service
+from tests.service.fake_service import Answered
 
 EDGES = np.array([0, 2**63, 2**64 - 1, 7, 7, 0], np.uint64)
 
@@ -61,6 +67,51 @@ def test_verbs_do_what_those_of_one_store_do(tmp_path: Path, count: int) -> None
         stats = remote.stats()
         assert stats["tables"]["ads"]["rows"] == local.num_rows("ads")
         assert stats["tables"]["ads"]["dim"] == 8 and len(stats["shards"]) == count
+
+
+class LosesFirstAnswers(GrpcTransport):
+    """The way back fails for the first answer to each method of `loses`."""
+
+    loses: ClassVar[set[str]] = set()
+
+    def start(self, method: str, request: bytes, timeout: float) -> Any:
+        pending = super().start(method, request, timeout)
+        if method not in self.loses:
+            return pending
+        self.loses.remove(method)
+        pending.reply()
+        return Answered(Failure(grpc.StatusCode.UNAVAILABLE, None, "the answer was lost"))
+
+
+class Unlucky(RemoteParameterServer):
+    _connect = LosesFirstAnswers
+
+
+def test_lost_answers_are_had_again_and_where_one_cannot_be_the_call_says_so(
+    tmp_path: Path,
+) -> None:
+    keys = np.arange(100, dtype=np.uint64)
+    with (
+        service(tmp_path, 1) as servers,
+        Unlucky(servers.addresses, "trainer-0", deadline=20) as client,
+    ):
+        LosesFirstAnswers.loses.update(("Create", "Push", "Assign"))
+        rows = client.pull("ads", keys, create=True)
+        assert client.num_rows("ads") == 100
+        assert np.array_equal(rows, client.pull("ads", keys))
+        client.push("ads", keys, np.ones((100, 8), np.float32))
+        digest = client.digest("ads")
+        client.assign("ads", keys[:1], np.zeros((1, 8), np.float32))
+        assert LosesFirstAnswers.loses == set() and client.digest("ads") != digest
+        LosesFirstAnswers.loses.add("Erase")
+        assert client.erase("ads", keys[:30]).sum() == 30
+        LosesFirstAnswers.loses.add("Erase")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Sessions, "answer", lambda *_: None)  # as if it had been forgotten
+            with pytest.raises(RemoteError, match="has erased the keys, but its answer"):
+                client.erase("ads", keys[:50])
+        assert client.num_rows("ads") == 50
+        assert client.erase("ads", keys).sum() == 50
 
 
 def test_tensors_outputs_and_empty_batches_pass_as_in_one_store(tmp_path: Path) -> None:
