@@ -162,6 +162,31 @@ void TestAppendsGoOnBesideASlowWriteUntilTheBufferIsFull(const LogLab& lab) {
   HPS_CHECK(Wait(log.get(), 33, true) && log->logged() == 33);
 }
 
+void TestACloseRefusesAnAppendThatWaitsAndKeepsTheRest(const LogLab& lab) {
+  lab.Reset();
+  GatedFiles files;
+  UpdateLogOptions options = lab.Options();
+  options.file_bytes = 1 << 20;
+  std::unique_ptr<UpdateLog> log = Open(&files, options);
+  files.writes.Shut(true);
+  const std::string payload(4000, 'x');
+  for (int i = 0; i < 3; ++i) Append(log.get(), payload);
+  std::future<Status> waiting = std::async(std::launch::async, [&] {
+    uint64_t number = 0;
+    Status status;
+    while (status.ok()) status = log->Append({{payload.data(), payload.size()}}, &number);
+    return status;
+  });
+  HPS_CHECK(waiting.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  std::future<Status> closing = std::async(std::launch::async, [&] { return log->Close(); });
+  HPS_CHECK(waiting.get().os_error() == EBADF);
+  HPS_CHECK(closing.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
+  files.writes.Shut(false);
+  HPS_CHECK(closing.get().ok() && log->durable() == log->appended() && log->appended() >= 3);
+  const uint64_t appended = log->appended();
+  HPS_CHECK(Open(&files, options)->appended() == appended);
+}
+
 void TestAWaitEndsWhenItsTimeIsUp(const LogLab& lab) {
   lab.Reset();
   GatedFiles files;
@@ -310,6 +335,7 @@ int main() {
   const hps::LogLab lab;
   hps::TestOneSyncServesAllWhoWait(lab);
   hps::TestAppendsGoOnBesideASlowWriteUntilTheBufferIsFull(lab);
+  hps::TestACloseRefusesAnAppendThatWaitsAndKeepsTheRest(lab);
   hps::TestAWaitEndsWhenItsTimeIsUp(lab);
   hps::TestACheckpointStandsForASync(lab);
   hps::TestARecordThatWasTakenBackLeavesItsNumber(lab);
