@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.common.machine import machine
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
-from benchmarks.service import bare_grpc, hps_service
+from benchmarks.service import bare_grpc, embedded, hps_service
 from benchmarks.service.contender import Setting
 from benchmarks.service.driver import Order
 from benchmarks.service.field import Cost, Outcome, Team, find_peers, measure, start
@@ -55,8 +55,9 @@ def beside(figure: str, outcome: Outcome) -> Iterator[Row]:
         row = comparison_row(axes, UNIT, outcome.rates[HPS], baseline, floor=floors.get(name))
         theirs = outcome.costs[name]
         yield row | {"notes": {"hps": mine.percentiles(), name: theirs.percentiles()}}
-    if bare_grpc.NAME in outcome.costs:
-        yield cpu_row(figure, (HPS, mine), (bare_grpc.NAME, outcome.costs[bare_grpc.NAME]))
+    for name in (bare_grpc.NAME, embedded.NAME):  # the transport's part, and that of the rows
+        if name in outcome.costs:
+            yield cpu_row(figure, (HPS, mine), (name, outcome.costs[name]))
 
 
 def cpu_row(figure: str, value: tuple[str, Cost], baseline: tuple[str, Cost]) -> Row:
