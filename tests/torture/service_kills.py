@@ -32,6 +32,8 @@ KILLS_PER_STORE = 15
 KILLS_BEFORE_A_LOOK = 4  # at the servers' answers, where a bug is planted
 _LONGEST_LIFE = 0.08  # seconds between the moment that shards listen, or pushes go on, and a kill
 _PART_OF_PUSHES = 0.75  # of kills: they wait for pushes; the others meet openings and retries
+_PART_OF_OPENINGS = 0.35  # of kills: the shards are killed again while they start
+_LONGEST_OPENING = 0.06  # seconds until then
 _LONGEST_WAIT = 5.0  # seconds for pushes to go on
 
 
@@ -145,10 +147,20 @@ class Run:
         copies = [shard.copy() for shard in victims]
         for shard in victims:
             shard.start()
+        if self._chance.random() < _PART_OF_OPENINGS:
+            self._kill_again(victims)
         for shard, copy in zip(victims, copies, strict=True):
             self._look(shard, copy, kept, clients.ledger)
         for shard in victims:
             shard.wait_until_ready()
+
+    def _kill_again(self, victims: list[Shard]) -> None:
+        """Most of them have not listened yet: they are replaying their logs."""
+        time.sleep(self._chance.random() * _LONGEST_OPENING)
+        for shard in victims:
+            self._report.tallies["openings killed"] += not shard.is_ready()
+            shard.kill()
+            shard.start()
 
     def _wait_for_pushes(self, clients: Pushers) -> None:
         """Until all clients have found the shards again, or one has failed."""

@@ -32,11 +32,16 @@ def _behind(chaos: Chaos) -> Callable[[int, str], Case]:
     return lambda seed, plant: Case(seed, plant, doors=Proxied(chaos))
 
 
+_NEEDED_OF_KILLS = (
+    "pushes", "replayed", "sessions that went on", "ahead of what was acknowledged",
+    "openings killed",
+)  # fmt: skip
+
 RECIPES = {
     "K1": ServiceRecipe(
         "shards killed under four pushing clients",
         lambda seed, plant: Case(seed, plant),
-        ("pushes", "replayed", "sessions that went on", "ahead of what was acknowledged"),
+        _NEEDED_OF_KILLS,
         ("acknowledged-unlogged", "replay-forgets", "marks-forgotten", "replay-torn"),
     ),
     "N1": ServiceRecipe(

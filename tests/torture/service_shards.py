@@ -122,10 +122,14 @@ class Shard:
             ShardFailure: it does not within START_SECONDS; has what it printed.
         """
         deadline = time.monotonic() + START_SECONDS
-        while "listening on" not in self.output.read_text():
+        while not self.is_ready():
             if time.monotonic() > deadline or self.has_ended():
                 raise ShardFailure(f"shard {self.index} did not start: {self.output.read_text()}")
             time.sleep(0.002)
+
+    def is_ready(self) -> bool:
+        """Whether it has said that it listens."""
+        return "listening on" in self.output.read_text()
 
     def has_ended(self) -> bool:
         """Whether the process is gone, though nobody has reaped it."""
