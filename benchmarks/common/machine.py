@@ -20,6 +20,7 @@ PACKAGES = (
     "nanobind",
     "rocksdict",
     "lmdb",
+    "grpcio",
 )
 _L3 = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")

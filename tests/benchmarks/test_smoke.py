@@ -13,11 +13,16 @@ from benchmarks.common.report import check_result
 from benchmarks.memory.memory_bench import one_bucket_load
 from hps.cli.main import main as hps_main
 
-# Module of a peer -> a word in the names of its rows.
+# Module or name of a peer -> a word in the names of its rows.
 PEERS = {
     "sparse_step": {"fbgemm_gpu": "fbgemm", "torchrec": "torchrec"},
     "end_to_end": {"fbgemm_gpu": "fbgemm"},
     "ssd_store": {"rocksdict": "RocksDB", "lmdb": "LMDB"},
+    "service": {
+        "Redis": "Redis",
+        "Arrow Flight": "Arrow Flight",
+        "torch.distributed.rpc": "torch.distributed.rpc",
+    },
 }
 
 

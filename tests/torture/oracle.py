@@ -37,16 +37,16 @@ class OracleViolation(AssertionError):
     """Rows that no cut of the workload explains."""
 
 
-def tables() -> list[hps.TableConfig]:
+def tables(dim: int = DIM) -> list[hps.TableConfig]:
     """The workload's two tables."""
     zero = hps.Constant(0.0)
     adagrad = hps.Adagrad(lr=1.0, eps=float(EPS), initial_accumulator_value=float(START))
     return [
         hps.TableConfig(
-            name="sgd", dim=DIM, optimizer=hps.SGD(lr=1.0), initializer=zero, features=["a"]
+            name="sgd", dim=dim, optimizer=hps.SGD(lr=1.0), initializer=zero, features=["a"]
         ),
         hps.TableConfig(
-            name="adagrad", dim=DIM, optimizer=adagrad, initializer=zero, features=["b"]
+            name="adagrad", dim=dim, optimizer=adagrad, initializer=zero, features=["b"]
         ),
     ]
 
@@ -75,10 +75,12 @@ class Oracle:
 
     Args:
         seed: of the batches' keys.
+        num_clients: that send batches; rows are one float wider.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, num_clients: int = NUM_CLIENTS) -> None:
         self.seed = seed
+        self.num_clients = num_clients
         self._curve = AdagradCurve()
 
     @cached_property
@@ -106,7 +108,7 @@ class Oracle:
 
     def gradients(self, client: int, places: Counts) -> Any:
         """float32 [N, DIM]: those of a client's keys."""
-        grads = np.zeros((len(places), DIM), np.float32)
+        grads = np.zeros((len(places), self.num_clients + 1), np.float32)
         grads[:, client] = -1
         grads[:, -1] = -self.stamps[places]
         return grads
@@ -131,15 +133,15 @@ class Oracle:
         counts = self._counts_of(name, server.items(name, state=True))
         return tuple(
             self._find_one(name, client, counts[:, client], int(limits[client]))
-            for client in range(NUM_CLIENTS)
+            for client in range(self.num_clients)
         )
 
     def _counts_of(self, name: str, pieces: Iterator[tuple[Any, ...]]) -> Counts:
         """int64 [NUM_KEYS, clients], after every row has been checked in itself."""
         place_of = {key: place for place, key in enumerate(self.keys.tolist())}
-        counts = np.zeros((NUM_KEYS, NUM_CLIENTS), np.int64)
+        counts = np.zeros((NUM_KEYS, self.num_clients), np.int64)
         for keys, weights, state in pieces:
-            places = np.array([place_of.get(key, -1) for key in keys.tolist()])
+            places = np.array([place_of.get(key, -1) for key in keys.tolist()], np.int64)
             if len(places) and places.min() < 0:
                 raise OracleViolation(f"{name}: key {keys[places.argmin()]} was never sent")
             floats = weights if name == "sgd" else state - START
@@ -162,7 +164,7 @@ class Oracle:
         if name == "sgd":
             return np.column_stack([seen, stamps * total]).astype(np.float32)
         ones = np.ones_like(stamps)
-        columns = [self._curve.at(ones, seen[:, client]) for client in range(NUM_CLIENTS)]
+        columns = [self._curve.at(ones, seen[:, client]) for client in range(self.num_clients)]
         columns.append(self._curve.at(stamps, total))
         return np.column_stack([weights for weights, _ in columns] + [sums for _, sums in columns])
 

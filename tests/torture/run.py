@@ -1,8 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the programs of tests/native. A
-recipe fails by a violation, by a premise that did not happen, or by a planted bug that it does not
-find. Skips are counted and listed. Every line goes out as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the service_*.py recipes, the
+programs of tests/native. A recipe fails by a violation, by a premise that did not happen, or by a
+planted bug that it does not find. Skips are counted and listed. Every line goes out as soon as it
+is known.
 """
 
 import argparse
@@ -16,14 +17,27 @@ from pathlib import Path
 
 from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
+from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.scratch import scratch_folder
+from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
+from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
+from tests.torture.service_hostile import PLANT as HOSTILE_PLANT
+from tests.torture.service_hostile import run_hostile
+from tests.torture.service_recipes import RECIPES, run_recipe
+from tests.torture.service_shards import nursery
+from tests.torture.service_slow import PLANTS as SLOW_PLANTS
+from tests.torture.service_slow import run_slow
 
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+SERVICE_FAULTS = 30
+ATTACKS = 10_000
+SLOW_RUNS = 5
 BIT_FLIPS = 10_000
 SWAPS = 2_000
 NATIVE_PROGRAMS = (
@@ -63,6 +77,49 @@ def _kills(seed: int) -> Iterator[Result]:
     for name, plant in PLANTED.items():
         report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
         yield _planted("K1", name, report.kills, report.violations)
+
+
+def _service_kills(seed: int) -> Iterator[Result]:
+    with nursery() as process:
+        for name, recipe in RECIPES.items():
+            report = run_recipe(process, name, seed, SERVICE_KILLS[name])
+            premise = [f"no {what}" for what in report.missing(recipe.needed)]
+            what = f"service, {recipe.what}: {report}"
+            yield Result(name, what, report.kills, report.violations + premise)
+            for plant in recipe.plants:
+                found = run_recipe(process, name, seed, 100, plant)
+                yield _planted(name, plant, found.kills, found.violations)
+
+
+def _service_hostile(seed: int) -> Iterator[Result]:
+    with nursery() as process:
+        report = run_hostile(process, seed, ATTACKS)
+        premise = [f"no answer {what}" for what in report.missing(HOSTILE_NEEDED)]
+        what = f"service, hostile requests: {report}"
+        yield Result("Q1", what, report.tallies["requests"], report.violations + premise)
+        found = run_hostile(process, seed, 1000, HOSTILE_PLANT)
+        yield _planted("Q1", HOSTILE_PLANT, found.tallies["requests"], found.violations)
+
+
+def _service_faults(seed: int) -> Iterator[Result]:
+    if reason := missing_tools():
+        yield Result("F", "faulty disks under a service", skips={reason: len(FAULTS) + 1})
+        return
+    with faulty_nursery() as process:
+        for name in FAULTS:
+            report = run_faults(process, name, seed, SERVICE_FAULTS)
+            premise = [f"no {what}" for what in report.missing(NEEDED[name])]
+            problems = report.violations + premise
+            yield Result(name, f"service: {report}", report.tallies["runs"], problems)
+            found = run_faults(process, name, seed, 20, PLANTS[name])
+            yield _planted(name, PLANTS[name], found.tallies["runs"], found.violations)
+        for number in range(SLOW_RUNS):
+            slow = run_slow(process, seed + number)
+            premise = [f"no {what}" for what in slow.missing()]
+            yield Result("N5", f"service, {slow}", len(slow.slower), slow.violations + premise)
+        for bug, connect in SLOW_PLANTS.items():
+            slow = run_slow(process, seed, 2, connect)
+            yield _planted("N5", bug, len(slow.slower), slow.violations)
 
 
 def _overlaps(seed: int) -> Iterator[Result]:
@@ -171,7 +228,9 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    return run([*recipes, _truncations, _damages, _overlaps, _kills], options.seed)
+    recipes += [_truncations, _damages, _overlaps, _kills, _service_kills]
+    recipes += [_service_faults, _service_hostile]
+    return run(recipes, options.seed)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import pytest
 
 from tests.torture.planted import PLANTED
 from tests.torture.run import Result, native, parse_native, run
+from tests.torture.service_planted import PLANTED as SERVICE_PLANTED
+from tests.torture.service_slow import PLANTS as SLOW_PLANTED
 
 
 def _recipe(*results: Result) -> Iterator[Result]:
@@ -60,6 +62,7 @@ def test_a_native_program_that_dies_is_a_problem(tmp_path: Path) -> None:
     assert died.problems == ["exit code 3"]
 
 
-def test_the_page_lists_every_bug_that_is_planted_in_a_worker() -> None:
+def test_the_page_lists_every_bug_that_is_planted_in_a_worker_or_a_server() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
-    assert [name for name in PLANTED if f"`{name}`" not in page] == []
+    planted = [*PLANTED, *SERVICE_PLANTED, *SLOW_PLANTED]
+    assert [name for name in planted if f"`{name}`" not in page] == []

@@ -1,0 +1,207 @@
+"""Bugs planted in a server process: each must make a recipe of the service fail.
+
+Above it: service_nursery.py, which puts one into a process that it has forked. Below it: the parts
+of hps that each replaces there, so that no line of hps knows of it. docs/reliability.md lists them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from hps.errors import StoreError
+from hps.logged_verbs import LoggedVerbs
+from hps.service.framing import Frame, FramingError
+from hps.service.shard import Shard
+from hps.update_log import History
+
+_HELD_RECORDS = 3
+
+
+class ChangedLog:
+    """The update log, but for what a subclass does otherwise."""
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+
+class LateLog(ChangedLog):
+    """Says that records are logged while it still holds the last few of them back."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(log)
+        self._held: list[list[bytes]] = []
+
+    @property
+    def appended(self) -> int:
+        return int(self.log.appended) + len(self._held)
+
+    logged = durable = appended
+
+    def append(self, parts: Sequence[Any]) -> int:
+        self._held.append([bytes(memoryview(part).cast("B")) for part in parts])
+        self._let_go(_HELD_RECORDS)
+        return self.appended
+
+    def wait(self, number: int, durable: bool, timeout: float) -> bool:
+        return True
+
+    def cut(self, number: int) -> None:
+        self._let_go(0)
+        self.log.cut(number)
+
+    def close(self) -> None:
+        self._let_go(0)
+        self.log.close()
+
+    def _let_go(self, most: int) -> None:
+        while len(self._held) > most:
+            self.log.append(self._held.pop(0))
+
+
+class ForgetfulLog(ChangedLog):
+    """A replay that never sees the last record."""
+
+    def read(self, max_bytes: int) -> list[tuple[int, bytes]]:
+        return list(self.log.read(max_bytes)[:-1])
+
+
+class DeafLog(ChangedLog):
+    """Does not hear that a sync has failed."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(log)
+        self._invented = 0
+
+    @property
+    def appended(self) -> int:
+        return max(int(self.log.appended), self._invented)
+
+    logged = durable = appended
+
+    def append(self, parts: Sequence[Any]) -> int:
+        try:
+            return int(self.log.append(parts))
+        except StoreError:
+            self._invented = self.appended + 1
+            return self._invented
+
+    def wait(self, number: int, durable: bool, timeout: float) -> bool:
+        if number <= self._invented:
+            return True
+        try:
+            return bool(self.log.wait(number, durable, timeout))
+        except StoreError:
+            return True
+
+
+def _change_log(kind: type[ChangedLog]) -> None:
+    """Every log that is opened is one of that kind."""
+    open_log = History.open_log
+
+    def opened(history: History, open_update_log: Any) -> Any:
+        history.log = kind(open_log(history, open_update_log))
+        return history.log
+
+    History.open_log = opened  # type: ignore[method-assign]
+
+
+def _forget_marks() -> None:
+    """Marks are those of the checkpoint, whatever was replayed after it."""
+    replay_log = LoggedVerbs._replay_log
+
+    def replayed(server: LoggedVerbs, *arguments: Any) -> None:
+        sessions = server.history.sessions if server.history else ()
+        marks = {name: session.mark for name, session in sessions}
+        replay_log(server, *arguments)
+        for name, session in server.history.sessions if server.history else ():
+            session.mark = marks.get(name, 0)
+
+    LoggedVerbs._replay_log = replayed  # type: ignore[method-assign]
+
+
+def _tear_batches() -> None:
+    """A replay applies the first half of a push."""
+    change = LoggedVerbs.change
+
+    def changed(server: LoggedVerbs, mutation: Any, *log: Any) -> Any:
+        if not log and len(mutation.keys) > 1:
+            half = len(mutation.keys) // 2
+            halves = {name: getattr(mutation, name)[:half].copy() for name in ("keys", "floats")}
+            mutation = replace(mutation, **halves)
+        return change(server, mutation, *log)
+
+    LoggedVerbs.change = changed  # type: ignore[method-assign]
+
+
+def _change_mutations(before: Callable[[Shard, Any, Any], None]) -> None:
+    """Something is done before a change of a session that is known."""
+    mutate = Shard._mutate
+
+    def mutated(shard: Shard, mutation: Any, *terms: Any) -> Any:
+        with shard._gate.change(monotonic() + 60):
+            session = shard._history.sessions.get(mutation.identity.client_id)
+            if session is not None:
+                before(shard, mutation, session)
+        return mutate(shard, mutation, *terms)
+
+    Shard._mutate = mutated  # type: ignore[method-assign]
+
+
+def _apply_repeats(shard: Shard, mutation: Any, session: Any) -> None:
+    if mutation.identity.sequence <= session.mark:
+        shard._server.change(mutation)
+
+
+def _apply_gaps(shard: Shard, mutation: Any, session: Any) -> None:
+    session.mark = max(session.mark, mutation.identity.sequence - 1)
+
+
+def _lower_marks() -> None:
+    """A client that asks how far it is hears, and gets, a mark that is one too low."""
+    open_session = Shard.open_session
+
+    def opened(shard: Shard, client_id: str, incarnation: int | None = None, *rest: Any) -> Any:
+        with shard._gate.change(monotonic() + 60):
+            session = shard._history.sessions.get(client_id)
+            if incarnation is not None and session is not None:
+                session.mark = max(0, session.mark - 1)
+        return open_session(shard, client_id, incarnation, *rest)
+
+    Shard.open_session = opened  # type: ignore[method-assign]
+
+
+def _expect_no_damage() -> None:
+    """A message that cannot be read is taken for a fault of the program."""
+    split = Frame.split
+
+    def careless(frame: Any, data: bytes) -> Any:
+        try:
+            return split(frame, data)
+        except FramingError as error:
+            raise KeyError("a field") from error
+
+    Frame.split = careless  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A planted bug: what puts it into the process."""
+
+    put_in: Callable[[], None]
+
+
+PLANTED = {
+    "acknowledged-unlogged": Plant(lambda: _change_log(LateLog)),
+    "replay-forgets": Plant(lambda: _change_log(ForgetfulLog)),
+    "marks-forgotten": Plant(_forget_marks),
+    "replay-torn": Plant(_tear_batches),
+    "repeats-applied": Plant(lambda: _change_mutations(_apply_repeats)),
+    "marks-told-low": Plant(_lower_marks),
+    "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
+    "damage-unexpected": Plant(_expect_no_damage),
+    "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
+}
