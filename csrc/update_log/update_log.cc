@@ -235,10 +235,10 @@ Status UpdateLog::Close() {
     const Lock lock(mutex_);
     durable_wanted_ = appended_;
     is_stopping_ = true;
+    reader_.reset();
     work_.notify_one();
   }
   thread_.join();
-  reader_.reset();
   HPS_RETURN_IF_ERROR(failure_);
   return writer_->Close();
 }

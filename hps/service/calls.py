@@ -26,6 +26,7 @@ from hps.v1.parameter_server_pb2 import ErrorDetail
 
 _NO_DEADLINE_SECONDS = 1e9  # gRPC gives the end of time as the deadline of a call without one
 _LONGEST_SECONDS = 3600.0  # of a call, whatever its client asks for
+_END_OF_TIME = float("inf")
 _AFTER_DEADLINE_SECONDS = 1.0
 
 
@@ -39,9 +40,22 @@ class Call:
         self.caller = caller
         self.admission = admission
         self.watch = watch
-        self.deadline = 0.0  # monotonic; set before the handler runs
+        self._until = _END_OF_TIME  # monotonic: what the client gave
+        self.deadline = 0.0  # monotonic
         self.request_bytes = 0
         self.reply_bytes = 0
+
+    def begin(self, seconds: float) -> None:
+        """Sets the deadline of a call, whose client may have given one; `seconds` if not."""
+        given = self._context.time_remaining()
+        if given is not None and given < _NO_DEADLINE_SECONDS:
+            seconds = min(given, _LONGEST_SECONDS)
+            self._until = time.monotonic() + seconds
+        self.extend(seconds)
+
+    def extend(self, seconds: float) -> None:
+        """The deadline is so far away again, but not beyond what the client gave."""
+        self.deadline = min(self._until, time.monotonic() + seconds)
 
     def remaining(self) -> float:
         """Seconds until the deadline; asked for right before something takes effect.
@@ -138,7 +152,8 @@ class Service:
                 return
             call.request_bytes += len(data)
             check_expiry(call.caller)
-            call.watch.due = time.monotonic() + seconds + _AFTER_DEADLINE_SECONDS
+            call.extend(seconds)
+            call.watch.due = call.deadline + _AFTER_DEADLINE_SECONDS
             reply = run(call, data)
             call.reply_bytes += len(reply)
             yield reply
@@ -181,10 +196,7 @@ class _Passage:
         limit = service.limits.deadline_seconds
         watch = service.watchdog.watch(context.cancel, self._started + limit)
         call = Call(context, caller, admission, watch)
-        remaining = context.time_remaining()
-        if remaining is None or remaining > _NO_DEADLINE_SECONDS:
-            remaining = limit
-        call.deadline = self._started + min(remaining, _LONGEST_SECONDS)
+        call.begin(limit)
 
         def ended() -> None:
             service.watchdog.release(watch)

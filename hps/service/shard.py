@@ -51,8 +51,9 @@ class Shard(ShardCuts):
         ConfigError: tables or shard map do not fit what is stored. StoreError: another process has
             the store open. CorruptionError: the checkpoint or the log is damaged.
 
-    >>> import tempfile
-    >>> config = Config(path=tempfile.mkdtemp(), tables=[TableConfig(name="ads", dim=4)])
+    >>> import hps, tempfile
+    >>> table = hps.TableConfig(name="ads", dim=4)
+    >>> config = hps.Config(path=tempfile.mkdtemp(), tables=[table])
     >>> shard = Shard(config)
     >>> session = shard.open_session("trainer-0")
     >>> first = Identity("trainer-0", session.incarnation, 1)

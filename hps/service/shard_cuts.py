@@ -10,7 +10,7 @@ from typing import Any
 
 from hps import checkpoint as cut
 from hps.config import TableConfig
-from hps.errors import CapacityError, MismatchError, StoreError
+from hps.errors import CapacityError, ConfigError, MismatchError, StoreError
 from hps.parameter_server import ParameterServer
 from hps.service.location import ServedConfig, with_table
 from hps.service.shard_core import AUTOMATIC, LONG
@@ -43,9 +43,11 @@ class ShardCuts(ShardReads):
             from client to (incarnation, sequence).
 
         Raises:
-            ConfigError: a bad tag. StoreError: disk full or an I/O error; the one before stays the
-                newest. DeadlineError: the turn did not come.
+            ConfigError: a bad tag, or the shard's own. StoreError: disk full or an I/O error; the
+                one before stays the newest. DeadlineError: the turn did not come.
         """
+        if tag == AUTOMATIC:
+            raise ConfigError(f"tag={tag!r}: the shard's own checkpoints have it; take another")
         started = monotonic()
         dense = {cut.MODEL: model, cut.READER: reader}
         with self._gate.change(started + timeout):

@@ -3,63 +3,11 @@
 // keeps what was acknowledged, and goes on where it may. docs/reliability.md says what each proves
 // and which bug is planted in it. With the argument "full" many workloads are run.
 //
-// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h; for F3 this program's own pread,
-// pwrite and fallocate, which stand before the C library's.
-#include <fcntl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h, disturbed_transfers.h.
 #include <cstring>
 
+#include "disturbed_transfers.h"
 #include "torture_lab.h"
-
-namespace hps {
-namespace {
-
-// How the program's own system calls behave; off until F3 sets a seed.
-struct Transfers {
-  bool are_disturbed = false;
-  std::mt19937_64 random;
-  int64_t num_interrupted = 0;
-  int64_t num_short = 0;
-
-  bool Interrupts() {
-    const bool does = are_disturbed && random() % 3 == 0;
-    num_interrupted += does;
-    if (does) errno = EINTR;
-    return does;
-  }
-  size_t Shorten(size_t size) {
-    if (!are_disturbed || size < 2 || random() % 2 == 0) return size;
-    ++num_short;
-    return 1 + random() % (size - 1);
-  }
-};
-
-Transfers& TheTransfers() {
-  static Transfers transfers;
-  return transfers;
-}
-
-}  // namespace
-}  // namespace hps
-
-extern "C" ssize_t pread(int descriptor, void* bytes, size_t size, off_t offset) {
-  hps::Transfers& transfers = hps::TheTransfers();
-  if (transfers.Interrupts()) return -1;
-  return syscall(SYS_pread64, descriptor, bytes, transfers.Shorten(size), offset);
-}
-
-extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
-  hps::Transfers& transfers = hps::TheTransfers();
-  if (transfers.Interrupts()) return -1;
-  return syscall(SYS_pwrite64, descriptor, bytes, transfers.Shorten(size), offset);
-}
-
-extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t size) {
-  if (hps::TheTransfers().Interrupts()) return -1;
-  return static_cast<int>(syscall(SYS_fallocate, descriptor, mode, offset, size));
-}
 
 namespace hps {
 namespace {

@@ -5,7 +5,6 @@ Above it: the tests of the server. Below it: hps.service.server, hps.cli.serve.
 
 import io
 import json
-import os
 import select
 import signal
 import subprocess
@@ -148,10 +147,11 @@ class Process:
     seconds_to_start: float
     stderr: Path
 
-    def resident_bytes(self) -> int:
-        """Memory of the process now."""
-        fields = Path(f"/proc/{self.popen.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    def peak_bytes(self) -> int:
+        """The most memory that the process has had so far."""
+        lines = Path(f"/proc/{self.popen.pid}/status").read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signals it and waits; returns its exit status."""

@@ -23,7 +23,7 @@ from hps.service.shard import Identity, Shard, ShardOptions
 from hps.ssd_store import SsdStore
 from hps.update_log import epoch as epoch_file
 from tests.torture.oracle import NUM_CLIENTS, Oracle, OracleViolation, tables
-from tests.twins.update_log import TwinLogDisk
+from tests.twins.update_log import TwinLogDisk, TwinUpdateLog
 
 DRAM_BYTES = 22_000  # two buckets a table, 128 rows, of the oracle's 1600 keys
 _STORE_STEPS = ("append", "erase", "checkpoint", "restore", "delete_checkpoint")
@@ -141,8 +141,10 @@ class ShardLab:
                 self.shard._checkpointer.stop()
             self.shard = None
         for log in self._opened:
-            if hasattr(log, "crash"):
+            if isinstance(log, TwinUpdateLog):
                 log.crash(self.chance)
+            else:
+                log.close()  # as a kill that lets the log's thread finish
         for store in self._stores:
             store.close()
         self._opened.clear()

@@ -16,6 +16,7 @@ import pytest
 import hps
 from hps.errors import FencedError, GapError, MismatchError
 from hps.service.limits import ServerLimits
+from hps.service.wire import decode
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.fake_shard import DIM, FakeShard
 from tests.service.serving import Local, Refused, serving
@@ -196,10 +197,36 @@ def test_a_push_whose_deadline_passed_while_it_queued_takes_no_effect(
     assert not shard.pushed
 
 
+def test_a_push_whose_deadline_passes_on_its_way_to_the_shard_takes_no_effect(
+    local: Local, shard: FakeShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.4)
+        return decode(*arguments)
+
+    monkeypatch.setattr("hps.service.row_handlers.decode", slow)
+    late = local.channel.start("Push", push(1, [1]), timeout=0.2)
+    assert late.code().name == "DEADLINE_EXCEEDED"
+    wait_for(lambda: is_empty(local))
+    assert not shard.pushed
+
+
 def test_a_call_without_a_deadline_gets_the_servers(shard: FakeShard) -> None:
     with serving(shard, limits=ServerLimits(deadline_seconds=7.0)) as local:
         local.channel.call("Push", push(1, [1]), timeout=None)
     assert 5 < shard.pushed[0][5].timeout <= 7
+
+
+def test_a_push_stream_that_moves_outlives_the_deadline_of_a_call(shard: FakeShard) -> None:
+    def requests() -> Iterator[pb.PushRequest]:
+        for sequence in range(1, 6):
+            time.sleep(0.2)
+            yield push(sequence, [1])
+
+    with serving(shard, limits=ServerLimits(deadline_seconds=0.6)) as local:
+        replies = list(local.channel.stream("PushStream", requests(), timeout=None))
+    assert [reply.sequence for reply in replies] == [1, 2, 3, 4, 5]
+    assert all(pushed[5].timeout <= 0.6 for pushed in shard.pushed)
 
 
 def test_a_cancelled_call_leaves_nothing(local: Local, shard: FakeShard) -> None:

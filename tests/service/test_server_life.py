@@ -89,6 +89,8 @@ def test_a_drain_ends_streams_that_stand_still() -> None:
     with serving(FakeShard()) as local:
         replies = local.channel.stream("PushStream", idle())
         assert next(replies).sequence == 1
+        watches = local.server._watchdog._watches
+        wait_for(lambda: any(watch.is_idle for watch in list(watches)))
         assert local.server.stop()
         with pytest.raises(grpc.RpcError) as caught:
             next(replies)

@@ -200,7 +200,12 @@ def test_a_close_whose_checkpoint_fails_loses_nothing(
 ) -> None:
     shard = lab.open()
     session = Session(shard)
-    train(session, 3)
+    monkeypatch.setattr(lab.logs.chance, "random", lambda: 1.0)  # nothing is written unasked
+    monkeypatch.setattr(lab.chance, "randint", lambda low, high: low)  # nor by a kill
+    for number in range(3):
+        keys = MANY[40 * number :][:40]
+        shard.push(session.next(), "sgd", keys, ones(40), terms=Terms(Ack.MEMORY))
+    assert lab.logs.logs[-1].pending
     digest = shard.digest("sgd")
     monkeypatch.setattr(lab._stores[-1], "checkpoint", full)
     with pytest.raises(hps.StoreError, match="No space"):
@@ -224,3 +229,22 @@ def test_a_wait_that_takes_too_long_says_that_the_change_is_applied(
     again = shard.push(session.again(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
     assert again.is_repeat and again.marks.durable == 1
     shard.flush(Ack.DURABLE)
+
+
+def test_a_restore_starts_anew_where_the_log_has_failed(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 2)
+    shard.checkpoint("kept")
+    kept = shard.digest("sgd")
+    lab.logs.fails_syncs = True
+    with pytest.raises(hps.StoreError):
+        shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
+    lab.logs.fails_syncs = False
+    shard.restore("kept")
+    assert shard.digest("sgd") == kept
+    again = Session(shard)
+    train(again, 2)
+    digest = shard.digest("sgd")
+    lab.kill()
+    assert lab.open().digest("sgd") == digest

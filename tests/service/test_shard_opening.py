@@ -288,6 +288,8 @@ def test_a_clean_close_leaves_nothing_to_replay(lab: ShardLab) -> None:
     assert shard.stats()["service"]["records_replayed"] == 0
     assert shard.digest("sgd") == digest
     assert [one["tag"] for one in shard.checkpoints()] == ["automatic", "last"]
+    with pytest.raises(hps.ConfigError, match="own"):
+        shard.checkpoint("automatic")
 
 
 def test_the_engine_rocksdb_can_be_served_too(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ Above it: test_damage.py, run.py. Below it: hps.ssd_store. A damage is found whe
 file, and using the store either raises an error that names it too, before a wrong byte is handed
 out, or had no need of the damaged bytes and hands out the right ones. The manifest beyond what
 CURRENT counts is the one place where a tear is no damage: a record that was being written when the
-process died. (A write-ahead log of pushes, whose final record may be torn likewise, does not exist
-yet.) LOCK and pins hold no data.
+process died. LOCK and pins hold no data. The update log of a service, whose final record may be
+torn likewise, has its own recipes in tests/native/update_log_damage_test.cc.
 """
 
 import random

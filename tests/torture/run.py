@@ -26,6 +26,13 @@ RESTORE_KILLS = 300
 OVERLAPS = 1000
 BIT_FLIPS = 10_000
 SWAPS = 2_000
+NATIVE_PROGRAMS = (
+    "ssd_crash_test",
+    "ssd_disk_test",
+    "update_log_crash_test",
+    "update_log_disk_test",
+    "update_log_damage_test",
+)
 
 
 @dataclass
@@ -162,7 +169,7 @@ def main() -> int:
     parser.add_argument("--native", type=Path, required=True, help="folder of the native tests")
     parser.add_argument("--seed", type=int, default=random.randrange(10**9))
     options = parser.parse_args()
-    programs = [options.native / name for name in ("ssd_crash_test", "ssd_disk_test")]
+    programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     return run([*recipes, _truncations, _damages, _overlaps, _kills], options.seed)
 

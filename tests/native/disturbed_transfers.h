@@ -1,0 +1,60 @@
+// TheTransfers: this program's pread, pwrite and fallocate, which stand before the C library's and
+// are interrupted or come short when a recipe asks for that.
+//
+// Above it: ssd_disk_test.cc, update_log_disk_test.cc. Below it: the kernel. For one file of a
+// program; not for several threads at once.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <random>
+
+namespace hps {
+
+// Off until a recipe sets a seed.
+struct Transfers {
+  bool are_disturbed = false;
+  std::mt19937_64 random;
+  int64_t num_interrupted = 0;
+  int64_t num_short = 0;
+
+  bool Interrupts() {
+    const bool does = are_disturbed && random() % 3 == 0;
+    num_interrupted += does;
+    if (does) errno = EINTR;
+    return does;
+  }
+  size_t Shorten(size_t size) {
+    if (!are_disturbed || size < 2 || random() % 2 == 0) return size;
+    ++num_short;
+    return 1 + random() % (size - 1);
+  }
+};
+
+inline Transfers& TheTransfers() {
+  static Transfers transfers;
+  return transfers;
+}
+
+}  // namespace hps
+
+extern "C" ssize_t pread(int descriptor, void* bytes, size_t size, off_t offset) {
+  hps::Transfers& transfers = hps::TheTransfers();
+  if (transfers.Interrupts()) return -1;
+  return syscall(SYS_pread64, descriptor, bytes, transfers.Shorten(size), offset);
+}
+
+extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
+  hps::Transfers& transfers = hps::TheTransfers();
+  if (transfers.Interrupts()) return -1;
+  return syscall(SYS_pwrite64, descriptor, bytes, transfers.Shorten(size), offset);
+}
+
+extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t size) {
+  if (hps::TheTransfers().Interrupts()) return -1;
+  return static_cast<int>(syscall(SYS_fallocate, descriptor, mode, offset, size));
+}
