@@ -2,34 +2,41 @@
 // are interrupted or come short when a recipe asks for that.
 //
 // Above it: ssd_disk_test.cc, update_log_disk_test.cc. Below it: the kernel. For one file of a
-// program; not for several threads at once.
+// program. Thread-safe; the seed is set, and the counts are read, while nobody transfers.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <mutex>
 #include <random>
 
 namespace hps {
 
 // Off until a recipe sets a seed.
 struct Transfers {
-  bool are_disturbed = false;
+  std::atomic<bool> are_disturbed{false};
+  std::mutex mutex;  // of the rest
   std::mt19937_64 random;
   int64_t num_interrupted = 0;
   int64_t num_short = 0;
 
   bool Interrupts() {
-    const bool does = are_disturbed && random() % 3 == 0;
+    if (!are_disturbed) return false;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const bool does = random() % 3 == 0;
     num_interrupted += does;
     if (does) errno = EINTR;
     return does;
   }
   size_t Shorten(size_t size) {
-    if (!are_disturbed || size < 2 || random() % 2 == 0) return size;
+    if (!are_disturbed || size < 2) return size;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (random() % 2 == 0) return size;
     ++num_short;
     return 1 + random() % (size - 1);
   }
