@@ -188,7 +188,8 @@ def _settle(changes: dict[Session, list[Change]], until: float, what: str) -> No
         if not waiting:
             break
         failures = [failure for session in waiting if (failure := session.heal(until))]
-        if failures and not pauses.wait(failures):
+        is_refused = any(failure.verdict is Verdict.REFUSED for failure in failures)
+        if is_refused or (failures and not pauses.wait(failures)):
             done = [session for session in changes if session not in waiting]
             raise shards_open(what, done, waiting, _KEPT)
     losses = [loss for session in changes if (loss := session.take_loss()) is not None]
@@ -224,7 +225,7 @@ def _raise_ended(sessions: Iterable[Session]) -> None:
 
 
 def shards_open(
-    what: str, done: Iterable[Session], waiting: Iterable[Session], then: str
+    what: str, done: Iterable[Session], waiting: Sequence[Session], then: str
 ) -> RemoteError:
     """The one error of a call that did not reach all of its shards in time."""
     causes = [
@@ -232,9 +233,12 @@ def shards_open(
         for session in sorted(waiting, key=lambda session: session.index)
     ]
     finished = ", ".join(map(str, sorted(done, key=lambda session: session.index))) or "none"
-    return RemoteError(
-        f"{what}: deadline passed; shards done: {finished}; open: {'; '.join(causes)}; {then}"
+    is_refused = any(
+        session.last_failure is not None and session.last_failure.verdict is Verdict.REFUSED
+        for session in waiting
     )
+    why = "refused" if is_refused else "deadline passed"
+    return RemoteError(f"{what}: {why}; shards done: {finished}; open: {'; '.join(causes)}; {then}")
 
 
 def ask(requests: Sequence[Request], until: float, what: str) -> list[bytes]:

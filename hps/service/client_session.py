@@ -226,9 +226,11 @@ class Session:
             self.last_failure = failure
             if failure.verdict is Verdict.FENCED:
                 self._end(failure)
+            elif change.is_settled:
+                pass  # another thread has sent it again meanwhile
             elif failure.verdict is not Verdict.REFUSED:
                 self.is_broken = True
-            elif not change.is_settled:
+            else:
                 before = len(self.window.changes)
                 self._refuse(change, failure)
                 self.is_broken |= len(self.window.changes) == before

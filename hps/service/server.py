@@ -51,7 +51,8 @@ class ServerOptions:
         drain_seconds: how long calls in flight may take to end when the server stops.
 
     Raises:
-        ConfigError: no such address; others can reach it and there is no TLS.
+        ConfigError: no such address; others can reach it and there is no TLS; a token file or
+            certificate that cannot be used.
     """
 
     listen: str
@@ -68,6 +69,11 @@ class ServerOptions:
             if address is not None:
                 host, _ = split_address(flag, address)
                 check_exposure(flag, host, self.tls is not None, self.allow_insecure)
+        # Looked at here, so that a mistake is told before a store is opened.
+        if self.tokens is not None:
+            TokenFile(self.tokens)
+        if self.tls is not None:
+            TlsCredentials(self.tls)
 
 
 class Server:
@@ -79,7 +85,7 @@ class Server:
         log: where lines go.
 
     Raises:
-        ConfigError: a token file or certificate that cannot be used, an address that is taken.
+        ConfigError: an address that is taken.
     """
 
     def __init__(self, shard: Shard, options: ServerOptions, log: LogLines) -> None:

@@ -34,7 +34,7 @@ class Service:
         return [server.address for server in self.servers]
 
     def client(self, client_id: str | None = "trainer-0", **options: Any) -> RemoteParameterServer:
-        options.setdefault("deadline", 20.0)
+        options.setdefault("deadline", 60.0)
         return RemoteParameterServer(self.addresses, client_id, **options)
 
     def stores(self) -> list[Path]:

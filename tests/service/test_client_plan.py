@@ -46,8 +46,7 @@ def test_distinct_keys_stand_by_shard_in_order_of_first_occurrence(count: int) -
     assert plan.matches(keys) and not plan.matches(keys[::-1].copy())
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("dim", [1, 16, 33])
+@pytest.mark.parametrize(("count", "dim"), [(1, 33), (3, 16), (3, 1)])
 def test_sums_have_the_bits_of_a_cache(count: int, dim: int, tmp_path) -> None:
     keys = random_keys(dim, 20000, 300)
     keys[5000:9000] = keys[0]  # one key with very many runs

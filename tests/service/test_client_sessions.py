@@ -313,6 +313,36 @@ def test_session_that_was_fenced_while_changes_were_open_says_so_at_once() -> No
     assert set(lab.counts()) == {2.0}
 
 
+def test_session_that_may_not_go_on_is_told_before_the_deadline() -> None:
+    """An expired token, or shards that another client has restored: waiting would not help."""
+    lab = Lab(count=2)
+    client = lab.client(deadline=30.0)
+    client.push("ads", KEYS, ONES)
+    service, network = lab.services[1], lab.networks[1]
+    network.chance, network.rate = random.Random(1), 1.0  # the next push goes nowhere
+    network.faults = {"request": 0}
+
+    def deny(data: bytes) -> bytes:
+        raise refusal(Code.UNAUTHENTICATED, Kind.AUTHENTICATION, "the token has expired")
+
+    service._opensession = deny  # type: ignore[method-assign]
+    heal = client._sessions[1].heal
+
+    def heal_by_a_whole_network(until: float) -> Any:
+        network.chance = None
+        return heal(until)
+
+    client._sessions[1].heal = heal_by_a_whole_network  # type: ignore[method-assign]
+    started = time.monotonic()
+    with pytest.raises(RemoteError, match=r"refused; shards done: 0 .*token has expired.*is kept"):
+        client.push("ads", KEYS, ONES)
+    assert time.monotonic() - started < 10
+    del service._opensession
+    client.push("ads", KEYS, ONES)
+    client.close()
+    assert set(lab.counts()) == {3.0}
+
+
 def test_large_push_is_cut_in_pieces_that_the_shard_takes() -> None:
     lab = Lab(count=2)
     keys = np.arange(7000, dtype=np.uint64)

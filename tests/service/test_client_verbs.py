@@ -93,7 +93,7 @@ def test_lost_answers_are_had_again_and_where_one_cannot_be_the_call_says_so(
     keys = np.arange(100, dtype=np.uint64)
     with (
         service(tmp_path, 1) as servers,
-        Unlucky(servers.addresses, "trainer-0", deadline=20) as client,
+        Unlucky(servers.addresses, "trainer-0") as client,
     ):
         LosesFirstAnswers.loses.update(("Create", "Push", "Assign"))
         rows = client.pull("ads", keys, create=True)

@@ -104,7 +104,7 @@ def test_a_message_beyond_the_limit_is_refused() -> None:
 
 def test_a_message_that_unpacks_to_more_than_it_is_is_refused() -> None:
     with serving(FakeShard()) as local:
-        bomb = pb.PullRequest(table="ads", keys=bytes(8), padding=bytes(2**20))
+        bomb = pb.PullRequest(table="ads", keys=bytes(8), padding=[bytes(2**20)])
         refused = local.channel.refusal("Pull", bomb, compression=grpc.Compression.Gzip)
         assert refused.code == "UNIMPLEMENTED"
         assert local.channel.call("Pull", pull([1])).dim == DIM
