@@ -20,6 +20,7 @@ from tests.torture.service_shards import Nursery, Shard, ShardFailure
 NEEDED = ("OK", "INVALID_ARGUMENT", "NOT_FOUND")
 PLANT = "damage-unexpected"
 _FLAGS = ["--max-message", "4MiB", "--max-requests", "8", "--max-tables", "3", "--max-dim", "64"]
+_FLAGS += ["--max-flight", "32MiB", "--max-client-flight", "32MiB"]
 _TABLE = "name=ads,dim=4,optimizer=sgd,lr=1,init=constant:0"
 
 
@@ -35,10 +36,10 @@ class Victim:
         """As Popen.poll, of a process that somebody else will reap."""
         return -1 if self._shard.has_ended() else None
 
-    def resident_bytes(self) -> int:
-        """Memory of the process."""
+    def peak_bytes(self) -> int:
+        """The most memory that the process has had."""
         status = Path(f"/proc/{self._shard.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
 
 
