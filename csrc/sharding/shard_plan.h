@@ -1,10 +1,11 @@
 // ShardPlan: a call's keys, deduplicated and grouped by the server that owns them; sums of their
 // gradients, and their rows back to every occurrence.
 //
-// Above it: the bindings, for hps.RemoteParameterServer. Below it: the loops of csrc/batch and dram_cache,
-// so that a gradient summed here has the bits of one summed in a cache. The distinct keys stand
-// server after server, of each in order of first occurrence. One thread works on a plan at a time:
-// a client overlaps calls, each with a plan of its own. Not thread-safe; owns its memory.
+// Above it: the bindings, for hps.RemoteParameterServer. Below it: the loops of csrc/batch and
+// dram_cache, so that a gradient summed here has the bits of one summed in a cache. The distinct
+// keys stand server after server, of each in order of first occurrence. One thread works on a plan
+// at a time: a client overlaps calls, each with a plan of its own. Not thread-safe; owns its
+// memory.
 #pragma once
 
 #include <cstdint>
