@@ -5,11 +5,11 @@ Above it: the tests of the server. Below it: hps.service.server, hps.cli.serve.
 
 import io
 import json
+import os
 import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,7 +144,6 @@ class Process:
 
     popen: Any
     address: str
-    seconds_to_start: float
     stderr: Path
 
     def peak_bytes(self) -> int:
@@ -152,6 +151,11 @@ class Process:
         lines = Path(f"/proc/{self.popen.pid}/status").read_text().splitlines()
         (line,) = (line for line in lines if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads so far."""
+        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signals it and waits; returns its exit status."""
@@ -167,7 +171,6 @@ def process(store: Path, *flags: str, listen: str = "127.0.0.1:0") -> Iterator[P
     """`hps serve` over a store, killed at the end of the block if it still runs."""
     command = [sys.executable, "-m", "hps", "serve", "--store", str(store), "--listen", listen]
     stderr = store.parent / f"{store.name}.stderr"
-    started = time.monotonic()
     with open(stderr, "w") as errors:
         popen = subprocess.Popen(
             [*command, "--dram", "16MiB", "--threads", "2", *flags],
@@ -177,8 +180,7 @@ def process(store: Path, *flags: str, listen: str = "127.0.0.1:0") -> Iterator[P
         )
     try:
         line = _first_line(popen, stderr)
-        seconds = time.monotonic() - started
-        yield Process(popen, line.removeprefix("listening on ").strip(), seconds, stderr)
+        yield Process(popen, line.removeprefix("listening on ").strip(), stderr)
     finally:
         popen.kill()
         popen.wait()

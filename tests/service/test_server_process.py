@@ -4,7 +4,6 @@ Above it: pytest. Below it: hps.cli.serve over a real store and log.
 """
 
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -250,8 +249,5 @@ def test_serving_imports_no_torch_and_starts_soon(store: Path) -> None:
     code = "import sys; import hps.cli.serve, hps.service.server; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert ran.stdout == "False\n", ran.stderr
-    seconds = []
-    for _ in range(3):
-        with process(store, "--table", TABLE) as server:
-            seconds.append(server.seconds_to_start)
-    assert statistics.median(seconds) < 5.0  # 0.4 on a quiet machine
+    with process(store, "--table", TABLE) as server:
+        assert server.cpu_seconds() < 1.5  # 0.4, in as much time, on a quiet machine
