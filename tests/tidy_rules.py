@@ -46,7 +46,7 @@ NATIVE_LAYERS = {
     "dram_cache": ("common", "table", "optimizer", "batch"),
     "gpu_cache": ("common", "table", "optimizer", "batch"),
     "ssd_store": ("common", "table"),
-    "sharding": ("common", "optimizer", "dram_cache"),
+    "sharding": ("common", "batch", "dram_cache"),
     "update_log": ("common", "ssd_store"),  # its file layer, encoders and checksums
 }
 
