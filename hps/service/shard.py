@@ -190,6 +190,15 @@ class Shard(ShardCuts):
     def _mutate(self, mutation: Mutation, terms: Terms | None) -> Applied:
         terms = terms or Terms()
         deadline = terms.deadline()
+        self._arrived.add(mutation.identity)
+        self._moves.tell()
+        try:
+            return self._mutate_in_order(mutation, terms, deadline)
+        finally:
+            self._arrived.discard(mutation.identity)
+            self._moves.tell()
+
+    def _mutate_in_order(self, mutation: Mutation, terms: Terms, deadline: float) -> Applied:
         identity = mutation.identity
         self._await_predecessor(identity, deadline)
         with self._gate.change(deadline):
@@ -248,19 +257,30 @@ class Shard(ShardCuts):
             self._fail(f"a mutation that is in the log could not be applied: {error}")
 
     def _await_predecessor(self, identity: Identity, deadline: float) -> None:
-        """Waits shortly for the mutation that this one follows, which may be under way.
+        """Waits for the mutation that this one follows: shortly if it has not come yet, as long as
+        there is time if it is here and waits itself.
 
         Raises:
-            GapError: it did not come. FencedError: the session has ended.
+            GapError: it did not come, or was refused. FencedError: the session has ended.
         """
-
         session = self._history.sessions.find(identity.client_id, identity.incarnation)
+        if identity.sequence <= session.mark + 1:
+            return
+        predecessor = replace(identity, sequence=identity.sequence - 1)
 
-        def is_here() -> bool:
-            return identity.sequence <= session.mark + 1
+        def is_applied() -> bool:
+            return predecessor.sequence <= session.mark
+
+        def has_come() -> bool:
+            return is_applied() or predecessor in self._arrived
+
+        def has_ended() -> bool:
+            return is_applied() or predecessor not in self._arrived
 
         shortly = min(deadline, monotonic() + _PREDECESSOR_SECONDS)
-        if not is_here() and not self._moves.wait_until(is_here, shortly):
+        if self._moves.wait_until(has_come, shortly):
+            self._moves.wait_until(has_ended, deadline)
+        if not is_applied():
             raise _gap(identity, session.mark)
 
     def _await(self, history: History, log: UpdateLog, number: int, terms: Terms) -> None:

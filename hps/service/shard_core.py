@@ -18,7 +18,7 @@ from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
 from hps.service.gate import Gate, Moves
 from hps.service.location import StoreLocation, served_config
-from hps.update_log import MAX_SESSIONS, History, UpdateLog
+from hps.update_log import MAX_SESSIONS, History, Identity, UpdateLog
 
 AUTOMATIC = "automatic"  # tag of the checkpoints that a shard takes by itself
 LONG = 3600.0  # seconds: what an administrator's verb may take
@@ -69,6 +69,7 @@ class ShardCore:
         self._tiers = replace(_tiers or _Tiers(), keeps_log=True)
         self._gate = Gate()
         self._moves = Moves(_MAX_EARLY)
+        self._arrived: set[Identity] = set()  # mutations that are being worked on, or wait
         self._failure = ""  # why no mutation is taken any more
         self._is_closed = False
         self._groups: dict[int, str] = {}

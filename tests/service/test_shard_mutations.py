@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.errors import DeadlineError, FencedError, GapError
+from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server import ParameterServer
 from hps.service.shard import Ack, Identity, Shard, Terms
 from tests.lab import keys_of, random_floats, random_keys
@@ -83,6 +83,55 @@ def test_a_push_ahead_of_its_predecessor_waits_for_it(lab: ShardLab) -> None:
     late.join()
     assert done[-1] == "second" or shard.stats()["service"]["records"] == 3
     assert shard.open_session(CLIENT, session.incarnation).marks.applied == 2
+
+
+def test_a_push_waits_for_a_predecessor_that_waits_for_its_turn(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    pushes = [session.next() for _ in range(3)]
+    marks: list[int] = []
+
+    def push(identity: Identity) -> None:
+        marks.append(shard.push(identity, "sgd", KEYS, ones()).marks.applied)
+
+    threads = [threading.Thread(target=push, args=(identity,)) for identity in pushes]
+    with shard._gate.change(monotonic() + 60):  # a checkpoint, say
+        for thread in threads:
+            thread.start()
+        sleep(0.5)  # longer than a push waits for one that has not come
+    for thread in threads:
+        thread.join()
+    assert len(marks) == 3 and shard.open_session(CLIENT, session.incarnation).marks.applied == 3
+
+
+def test_a_push_behind_a_refused_one_is_told_of_the_gap_at_once(lab: ShardLab) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    first, second = session.next(), session.next()
+    with shard._gate.change(monotonic() + 60):
+        told: list[int] = []
+
+        def be_refused() -> None:
+            with pytest.raises(NonFiniteError):
+                shard.push(first, "sgd", KEYS, np.nan * ones())
+
+        refused = threading.Thread(target=be_refused)
+        refused.start()
+        while not shard._gate.num_waiting:
+            sleep(0.001)
+
+        def follow() -> None:
+            with pytest.raises(GapError) as gap:
+                shard.push(second, "sgd", KEYS, ones(), terms=Terms(Ack.LOGGED, 1000))
+            told.append(gap.value.mark)
+
+        behind = threading.Thread(target=follow)
+        behind.start()
+        while not shard._moves._waiting:
+            sleep(0.001)
+    refused.join()
+    behind.join(timeout=60)
+    assert told == [0]
 
 
 def test_a_gap_says_the_mark_and_changes_nothing(lab: ShardLab) -> None:
