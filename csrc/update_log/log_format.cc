@@ -23,27 +23,29 @@ std::string LogFilePath(const std::string& folder, uint64_t first) {
   return folder + "/" + FileName(kLogFilePrefix, first);
 }
 
-std::string EncodeLogFileHeader(const LogIdentity& identity, uint64_t first) {
+std::string EncodeLogFileHeader(const LogFileHeader& header) {
   Encoder out;
   out.PutRaw(kLogFileMagic);
   out.Put(kLogVersion);
   out.Put(uint32_t{0});
-  out.Put(identity.store);
-  out.Put(identity.epoch);
-  out.Put(first);
+  out.Put(header.identity.store);
+  out.Put(header.identity.epoch);
+  out.Put(header.first);
+  out.Put(header.end_before);
   out.Put(uint32_t{0});
   out.Put(Crc32c(0, out.bytes().data(), out.bytes().size()));
   return std::move(out.bytes());
 }
 
-bool DecodeLogFileHeader(std::string_view bytes, LogIdentity* identity, uint64_t* first) {
+bool DecodeLogFileHeader(std::string_view bytes, LogFileHeader* header) {
   constexpr uint64_t kIdentityAt = 16;
   if (bytes.size() < kLogFileHeaderBytes) return false;
   Decoder in(bytes.substr(kIdentityAt));
-  identity->store = in.Get<uint64_t>();
-  identity->epoch = in.Get<uint64_t>();
-  *first = in.Get<uint64_t>();
-  return bytes.substr(0, kLogFileHeaderBytes) == EncodeLogFileHeader(*identity, *first);
+  header->identity.store = in.Get<uint64_t>();
+  header->identity.epoch = in.Get<uint64_t>();
+  header->first = in.Get<uint64_t>();
+  header->end_before = in.Get<uint64_t>();
+  return bytes.substr(0, kLogFileHeaderBytes) == EncodeLogFileHeader(*header);
 }
 
 }  // namespace hps

@@ -22,7 +22,7 @@ inline constexpr std::string_view kLogFilePrefix = "log-";
 inline constexpr char kLogMarkName[] = "mark";
 inline constexpr char kLogSpareName[] = "spare";
 
-inline constexpr uint64_t kLogFileHeaderBytes = 48;
+inline constexpr uint64_t kLogFileHeaderBytes = 56;
 inline constexpr uint64_t kFrameHeaderBytes = 16;
 // Frames start at multiples of this.
 inline constexpr uint64_t kFrameAlignment = 8;
@@ -34,6 +34,13 @@ struct LogIdentity {
   uint64_t store = 0;
   uint64_t epoch = 0;
   bool operator==(const LogIdentity&) const = default;
+};
+
+struct LogFileHeader {
+  LogIdentity identity;
+  uint64_t first = 0;       // number of its first record
+  uint64_t end_before = 0;  // where the file before it ends; 0: there was none
+  bool operator==(const LogFileHeader&) const = default;
 };
 
 // A place in the log: in the file that begins with record number `first`.
@@ -63,8 +70,8 @@ uint32_t FrameSeed(uint64_t file_seed, uint64_t offset);
 uint32_t FrameHeaderChecksum(uint32_t seed, uint32_t length, uint64_t number);
 
 std::string LogFilePath(const std::string& folder, uint64_t first);
-std::string EncodeLogFileHeader(const LogIdentity& identity, uint64_t first);
+std::string EncodeLogFileHeader(const LogFileHeader& header);
 // False if that is not what the bytes are.
-bool DecodeLogFileHeader(std::string_view bytes, LogIdentity* identity, uint64_t* first);
+bool DecodeLogFileHeader(std::string_view bytes, LogFileHeader* header);
 
 }  // namespace hps

@@ -25,10 +25,8 @@ Status LogReader::Open(FileSystem* files, const std::string& path, uint64_t firs
   loaded_from_ = loaded_to_ = 0;
   const uint64_t header_bytes = std::min(size_, kLogFileHeaderBytes);
   HPS_RETURN_IF_ERROR(Load(0, header_bytes));
-  uint64_t first_read = 0;
-  *has_header =
-      DecodeLogFileHeader({Bytes(0), header_bytes}, &identity_, &first_read) && first_read == first;
-  seed_ = LogFileSeed(identity_, first);
+  *has_header = DecodeLogFileHeader({Bytes(0), header_bytes}, &header_) && header_.first == first;
+  seed_ = LogFileSeed(header_.identity, first);
   offset_ = last_record_ = kLogFileHeaderBytes;
   next_number_ = first;
   return Status::Ok();

@@ -20,7 +20,7 @@ class LogReader {
   Status Open(FileSystem* files, const std::string& path, uint64_t first, bool* has_header);
 
   const std::string& path() const { return file_->path(); }
-  const LogIdentity& identity() const { return identity_; }
+  const LogFileHeader& header() const { return header_; }
   uint64_t size() const { return size_; }
 
   // Goes to the next record that was not taken back. False (and ok) where no whole frame follows:
@@ -44,7 +44,7 @@ class LogReader {
   const char* Bytes(uint64_t offset) const { return memory_.get() + (offset - loaded_from_); }
 
   std::unique_ptr<File> file_;
-  LogIdentity identity_;
+  LogFileHeader header_;
   uint64_t seed_ = 0;
   uint64_t size_ = 0;
   uint64_t offset_ = 0;

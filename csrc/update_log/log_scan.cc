@@ -74,11 +74,11 @@ Status LogScan::ListFiles() {
     Candidate candidate{LogFilePath(question_.folder, first), first, false};
     LogReader reader;
     HPS_RETURN_IF_ERROR(reader.Open(files_, candidate.path, first, &candidate.has_header));
-    if (candidate.has_header && reader.identity().store != question_.identity.store) {
+    if (candidate.has_header && reader.header().identity.store != question_.identity.store) {
       return Corruption(candidate.path, 16,
                         "the file belongs to the log of another store; remove it from here");
     }
-    if (candidate.has_header && reader.identity() != question_.identity) {
+    if (candidate.has_header && !(reader.header().identity == question_.identity)) {
       contents_->leftovers.push_back(candidate.path);
     } else {
       candidates_.push_back(std::move(candidate));
@@ -123,6 +123,15 @@ Status LogScan::ReadFiles() {
     if (!has_header) {
       HPS_RETURN_IF_ERROR(EndAt({candidate.first, 0}, candidate.path,
                                 "the header of a file of the update log is expected here"));
+      break;
+    }
+    // Without it a file that is too short could still end with the right number: that of a record
+    // which the missing part takes back.
+    if (!is_first && reader.header().end_before != contents_->files.back().end) {
+      const LogFile& before = contents_->files.back();
+      HPS_RETURN_IF_ERROR(EndAt({before.first, before.end}, before.path,
+                                "more is expected here; the next file says that this one ends at " +
+                                    std::to_string(reader.header().end_before)));
       break;
     }
     HPS_RETURN_IF_ERROR(ReadRecords(candidate, &reader));

@@ -7,11 +7,13 @@
 
 namespace hps {
 
-LogWriter::LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogMarkFile> mark_file)
+LogWriter::LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogMarkFile> mark_file,
+                     uint64_t end_before)
     : files_(files),
       folder_(std::move(folder)),
       mark_file_(std::move(mark_file)),
-      mark_(mark_file_->mark()) {}
+      mark_(mark_file_->mark()),
+      current_end_(end_before) {}
 
 Status LogWriter::ReserveSpare(uint64_t bytes) {
   const std::string path = folder_ + "/" + kLogSpareName;
@@ -39,7 +41,7 @@ Status LogWriter::Start(uint64_t first) {
     const std::lock_guard<std::mutex> lock(unsynced_mutex_);
     unsynced_.push_back({std::move(current_), first - 1});
   }
-  const std::string header = EncodeLogFileHeader(mark_file_->identity(), first);
+  const std::string header = EncodeLogFileHeader({mark_file_->identity(), first, current_end_});
   HPS_RETURN_IF_ERROR(spare_->Write(0, header.data(), header.size()));
   HPS_RETURN_IF_ERROR(files_->Rename(spare_->path(), path));
   has_new_names_ = true;

@@ -17,8 +17,10 @@ namespace hps {
 
 class LogWriter {
  public:
-  // `mark_file` has begun; what it says is synced.
-  LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogMarkFile> mark_file);
+  // `mark_file` has begun; what it says is synced. The next file follows one that ends at
+  // `end_before`, or none: 0.
+  LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogMarkFile> mark_file,
+            uint64_t end_before);
 
   // The spare file has space for so many bytes. An error changes nothing.
   Status ReserveSpare(uint64_t bytes);
@@ -52,7 +54,7 @@ class LogWriter {
   std::unique_ptr<File> spare_;
   uint64_t spare_bytes_ = 0;
   std::unique_ptr<File> current_;
-  uint64_t current_end_ = 0;
+  uint64_t current_end_;  // at first: of the newest file that an opening found
   bool has_new_names_ = false;
   std::mutex unsynced_mutex_;
   std::vector<FullFile> unsynced_;  // oldest first

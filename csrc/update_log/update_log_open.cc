@@ -93,7 +93,12 @@ Status UpdateLog::MakeDurable(const LogContents& contents, LogMark mark, LogMark
 }
 
 Status UpdateLog::StartThread(std::unique_ptr<LogMarkFile> mark_file) {
-  writer_ = std::make_unique<LogWriter>(files_, options_.folder, std::move(mark_file));
+  uint64_t end_before = 0;
+  for (const LogFile& file : old_files_) {
+    // One without a record gives its name to the next.
+    if (file.first <= appended_) end_before = file.end;
+  }
+  writer_ = std::make_unique<LogWriter>(files_, options_.folder, std::move(mark_file), end_before);
   try {
     thread_ = std::thread([this] { Work(); });
   } catch (const std::system_error& error) {

@@ -23,7 +23,7 @@ bool UpdateLog::HasWork() const { return marked_ < end_ || WantsSync() || WantsS
 
 // A close syncs all, also what took a durable record back.
 bool UpdateLog::WantsSync() const {
-  return durable_ < SyncTarget() || (is_stopping_ && synced_ < end_);
+  return std::max(durable_, cut_) < SyncTarget() || (is_stopping_ && synced_ < end_);
 }
 
 // One file ahead, once the present one is half full.

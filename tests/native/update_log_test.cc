@@ -286,7 +286,10 @@ void TestARecordLargerThanTheBufferIsRefused(const LogLab& lab) {
 void TestThreadsShareALog(const LogLab& lab) {
   lab.Reset();
   FaultFileSystem files;
-  std::unique_ptr<UpdateLog> log = Open(&files, lab.Options());
+  UpdateLogOptions options = lab.Options();
+  options.file_bytes = 1 << 16;
+  options.buffer_bytes = 1 << 20;
+  std::unique_ptr<UpdateLog> log = Open(&files, options);
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kRecords = 200;
   std::vector<std::future<void>> threads;
@@ -295,7 +298,7 @@ void TestThreadsShareALog(const LogLab& lab) {
       for (uint64_t i = 0; i < kRecords; ++i) {
         const uint64_t name = thread * kRecords + i;
         const uint64_t number =
-            Append(log.get(), std::to_string(name) + std::string(name % 90, '.'));
+            Append(log.get(), std::to_string(name) + std::string(name % 8 * 600, '.'));
         if (i % 7 == thread) HPS_CHECK(Wait(log.get(), number, i % 2 == 0));
       }
     }));
@@ -309,7 +312,7 @@ void TestThreadsShareALog(const LogLab& lab) {
   std::set<uint64_t> names;
   for (const LogRecord& record : records) {
     const uint64_t name = std::stoull(record.payload);
-    HPS_CHECK(record.payload == std::to_string(name) + std::string(name % 90, '.'));
+    HPS_CHECK(record.payload == std::to_string(name) + std::string(name % 8 * 600, '.'));
     HPS_CHECK(names.insert(name).second);
   }
 }

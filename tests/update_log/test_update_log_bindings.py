@@ -107,9 +107,9 @@ def test_damage_names_the_file_and_the_offset(tmp_path: Path) -> None:
     log.close()
     file = tmp_path / "log-000000000001"
     data = bytearray(file.read_bytes())
-    data[48 + 120 + 50] ^= 1
+    data[56 + 120 + 50] ^= 1
     file.write_bytes(data)
-    with pytest.raises(CorruptionError, match="log-000000000001: offset 168: record 2 is expected"):
+    with pytest.raises(CorruptionError, match="log-000000000001: offset 176: record 2 is expected"):
         open_log(tmp_path)
 
 
