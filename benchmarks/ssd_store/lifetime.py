@@ -1,4 +1,4 @@
-"""What hps's store costs beside its reads: opening after a kill or a close, checkpoints, locality.
+"""What hps's store costs beside its reads: opening after a kill or a close, locality.
 
 Above it: ssd_store_bench.py. Below it: hps_store.py. Two targets are plain numbers, so the baseline
 of those rows is the number.
@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 from benchmarks.ssd_store import page_cache
@@ -21,8 +19,6 @@ from benchmarks.ssd_store.records import Data, ZipfBatches
 
 RECOVERY_KEYS = 10.0  # M keys/s
 OPEN_SECONDS = 0.3
-CHECKPOINT_RATIO = 20.0
-DIRTY_PART = 0.01
 TRACE_BATCHES = 20
 
 # Stores a row again and dies: what the last clean close has left behind is out of date.
@@ -90,37 +86,6 @@ def opening(store: HpsStore, data: Data, repetitions: int) -> list[Row]:
         )
     store.open()
     return rows
-
-
-def checkpoints(folder: Path, data: Data, repetitions: int) -> Row:
-    """Seconds until changes are durable: of a hundredth of the rows, and of all of them.
-
-    Each begins with a compacted store: rewriting all rows leaves as many dead ones, and the appends
-    that follow at once would wait until the bound on space holds.
-    """
-    store = HpsStore(folder, data.record_bytes)
-    store.load(data.in_order(data.by_place()))
-    few, all_seconds = [], []
-    random = np.random.default_rng(3)
-    for _ in range(repetitions):
-        dirty = random.choice(data.rows, max(1, int(data.rows * DIRTY_PART)), replace=False)
-        for places, seconds in ((dirty, few), (data.by_place(), all_seconds)):
-            pieces = list(data.in_order(places))
-            store.store.compact()
-            start = time.perf_counter()
-            for records in pieces:
-                store.store.append(TABLE, records)
-            store.store.checkpoint()
-            seconds.append(time.perf_counter() - start)
-    store.close()
-    return comparison_row(
-        {"figure": "checkpoint", "record_bytes": data.record_bytes, "rows": data.rows},
-        "s",
-        Samples(tuple(few)),
-        ("all rows dirty", Samples(tuple(all_seconds))),
-        floor=CHECKPOINT_RATIO,
-        lower_is_better=True,
-    )
 
 
 def locality(shuffled: HpsStore, folder: Path, data: Data, sizes: tuple[int, int]) -> Row:

@@ -1,9 +1,9 @@
-"""The SSD tier: durable puts, cold and warm gets, opening, checkpoints, bytes, beside other stores.
+"""The SSD tier: durable puts, cold and warm gets, opening, bytes, beside other stores.
 
 hps's store stands alone here, without a cache above it. Every store keeps the same records, of one
 size in bytes, key included; of batches of keys the rate counts the keys asked for before they are
 made distinct. Above it: benchmarks/run.py. Below it: one file a contender, measure.py,
-lifetime.py, compaction.py, checksum_cost.py.
+lifetime.py, compaction.py.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_store import checksum_cost, lifetime, page_cache
+from benchmarks.ssd_store import lifetime, page_cache
 from benchmarks.ssd_store.compaction import compaction
 from benchmarks.ssd_store.contender import Contender, Writer
 from benchmarks.ssd_store.hps_store import HpsStore
@@ -30,7 +30,6 @@ FLOORS = {
     "get cold": {"RocksDB": 3.0, AnnouncedMap.name: 0.9, RawReads.name: 0.8},
 }
 MOST_DATA_BYTES = 1.3e9  # of one store: what four of them take stays under 12 GB
-CHECKPOINT_BYTES = 2.6e8
 UNIT = "M keys/s"
 GETS_A_STEP = 40  # of those whose slowest count
 
@@ -197,23 +196,6 @@ def one_size(
             row = compaction(folder / "compaction", data, shape)
             found += [] if row is None else [row]
         found += writes(field, options)
-    fewer = Data(min(data.rows, int(CHECKPOINT_BYTES / data.record_bytes)), data.record_bytes)
-    found.append(lifetime.checkpoints(folder / "checkpoints", fewer, repetitions))
-    return found
-
-
-def with_and_without(options: dict[str, Any], absent: dict[str, str]) -> list[Row]:
-    """What checksums cost, for each size of records."""
-    try:
-        libraries = checksum_cost.libraries()
-    except FileNotFoundError as error:
-        absent["hps without checksums"] = str(error)
-        return []
-    found = []
-    for record_bytes in options["records"]:
-        data = Data(rows_of(record_bytes, options["rows"]), record_bytes)
-        with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-            found += checksum_cost.checksum_cost(libraries, Path(folder), data, options)
     return found
 
 
@@ -236,7 +218,6 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         data = Data(rows_of(record_bytes, wanted), record_bytes)
         with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
             found += one_size(data, Path(folder), options, absent)
-    found += with_and_without(options, absent)
     axes = {
         name: options[name] for name in ("rows", "large_rows", "records", "batch", "repetitions")
     }

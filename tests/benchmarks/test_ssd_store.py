@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.common.keys import hashed_keys
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_store import checksum_cost, page_cache
+from benchmarks.ssd_costs import checksum_cost
+from benchmarks.ssd_store import page_cache
 from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.record_file import (
     CHECKSUM_BYTES,

@@ -3,7 +3,7 @@
 hps cannot be told to leave its checksums out, so the store without them is a library of its own,
 linked with believed_checksum.cc. Gets are of one store on disk, opened by both libraries, since how
 fast a page is read depends on where it lies; puts are of two, of which one has no checksum at all.
-Above it: ssd_store_bench.py. Below it: row_store.cc, benchmarks/common.
+Above it: ssd_costs_bench.py. Below it: row_store.cc, benchmarks/common.
 """
 
 import ctypes
