@@ -195,7 +195,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _key(text: str) -> int:
-    key = int(text, 0)
+    try:
+        key = int(text, 0)
+    except ValueError:
+        key = -1
     if not 0 <= key < 2**64:
         raise argparse.ArgumentTypeError(f"{text} is no key: 0 to 2^64 - 1")
     return key

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from hps.config import keep_grpc_silent
 from hps.errors import HpsError
 
 # command -> (module, one line of help)
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[0] if words and words[0] in COMMANDS else None
+    keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
     try:
         options = make_parser(command).parse_args(words)
         return int(options.run(options) or 0)

@@ -14,7 +14,6 @@ from typing import Any
 from hps.config import (
     DramCacheConfig,
     GpuCacheConfig,
-    keep_grpc_silent,
     num_cores,
     parse_bytes,
 )
@@ -39,7 +38,6 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
-    keep_grpc_silent()  # standard error has JSON lines only
     from hps.service.log_lines import LogLines
     from hps.service.memory import keep_message_memory
     from hps.service.server import Server

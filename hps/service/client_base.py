@@ -105,6 +105,9 @@ class Shards:
             RemoteError: a shard did not answer within the deadline, or a restart has lost changes.
         """
         self._check_usable("flush")
+        self._flush(durable, "what is open is kept and goes first with the next call")
+
+    def _flush(self, durable: bool, then: str) -> None:
         until = self._until()
         level = DURABLE if durable else LOGGED
         waiting = [session for session in self._sessions if session.window.incarnation]
@@ -113,10 +116,11 @@ class Shards:
             # First what the shard lacks, then the flush, then what it says it has.
             for session in waiting:
                 session.break_off()
-            ask([Request(s, "Flush", request, is_slow=True) for s in waiting], until, "flush")
+            asked = [Request(s, "Flush", request, is_slow=True) for s in waiting]
+            ask(asked, until, "flush", then)
             waiting = [s for s in waiting if s.safe_up_to(level, until) < s.window.last]
             if waiting and time.monotonic() > until:
-                raise shards_open("flush", (), waiting, "what is open is kept")
+                raise shards_open("flush", (), waiting, then)
 
     def close(self) -> None:
         """Waits for what is on its way, then lets go; nothing to do the second time.
@@ -128,7 +132,7 @@ class Shards:
             return
         try:
             if any(session.window.changes for session in self._sessions):
-                self.flush()
+                self._flush(False, "the client is closed: what the logs lack is lost with it")
         finally:
             self._close_transports()
 

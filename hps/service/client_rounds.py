@@ -241,7 +241,12 @@ def shards_open(
     return RemoteError(f"{what}: {why}; shards done: {finished}; open: {'; '.join(causes)}; {then}")
 
 
-def ask(requests: Sequence[Request], until: float, what: str) -> list[bytes]:
+def ask(
+    requests: Sequence[Request],
+    until: float,
+    what: str,
+    then: str = "the call changes nothing: try again",
+) -> list[bytes]:
     """Makes calls that may be made twice, all at once, until each has its reply.
 
     A shard that has changes of this client open gets them first, so that a read sees them.
@@ -265,7 +270,7 @@ def ask(requests: Sequence[Request], until: float, what: str) -> list[bytes]:
         if waiting and not pauses.wait(failures.values()):
             left = [requests[i].session for i in waiting]
             done = [r.session for i, r in enumerate(requests) if i not in waiting]
-            raise shards_open(what, done, left, "the call changes nothing: try again")
+            raise shards_open(what, done, left, then)
     _raise_lost(request.session for request in requests)
     return [reply for reply in replies if reply is not None]
 

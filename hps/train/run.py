@@ -188,7 +188,7 @@ class TrainingRun:
         if not self._options.resume:
             if found is not None:
                 raise ConfigError(
-                    f"{where} holds a trained model (checkpoint {found}); continue it with "
+                    f"{where} holds a trained model (checkpoint: {found}); continue it with "
                     "--resume, or give another one"
                 )
             return None

@@ -172,7 +172,7 @@ def test_close_waits_for_what_is_open_and_says_what_is_lost() -> None:
     lab.services[0].is_up = False
     with pytest.raises(RemoteError):
         client.push("ads", KEYS, ONES)
-    with pytest.raises(RemoteError, match="flush: deadline passed"):
+    with pytest.raises(RemoteError, match=r"flush: deadline passed.*is lost with it"):
         client.close()
     assert lab.networks[0].is_closed
     with pytest.raises(RemoteError, match="closed"):
@@ -394,3 +394,14 @@ def test_window_that_is_full_of_open_changes_refuses_more() -> None:
         lab.services[0].is_up = True
         client.flush()
         assert set(lab.counts()) == {1.0 + kept}
+
+
+def test_flush_without_an_answer_says_that_changes_are_kept() -> None:
+    lab = Lab()
+    client = lab.client(deadline=0.2)
+    client.push("ads", KEYS, ONES)
+    lab.services[0].is_up = False
+    with pytest.raises(RemoteError, match="what is open is kept"):
+        client.flush()
+    lab.services[0].is_up = True
+    client.close()
