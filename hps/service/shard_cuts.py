@@ -119,7 +119,8 @@ class ShardCuts(ShardReads):
                 self._history.close_log()
             try:
                 blobs = self._server.restore_cut(tag, lineage)
-                self._failure = ""
+                self._failure = self._log_failure = ""
+                self._is_torn = False
             finally:
                 self._open_log()
         self._moves.tell()
@@ -152,7 +153,13 @@ class ShardCuts(ShardReads):
             self._save(AUTOMATIC, {}, "")
             with self._gate.alone():
                 self._reopen(larger)
-            self._save(AUTOMATIC, {}, "")
+            try:
+                self._save(AUTOMATIC, {}, "")
+            except BaseException:
+                # No opening would know the table that the log's records name.
+                with self._gate.alone():
+                    self._reopen(config)
+                raise
             return True
 
     def _reopen(self, config: ServedConfig) -> None:
