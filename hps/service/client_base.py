@@ -15,7 +15,7 @@ from hps.arrays import HOST
 from hps.config import TableConfig
 from hps.errors import ConfigError, RemoteError
 from hps.service.client_options import ClientConfig
-from hps.service.client_rounds import Request, ask, shards_open
+from hps.service.client_rounds import Request, ask, raise_lost, shards_open
 from hps.service.client_session import Session
 from hps.service.client_transport import GrpcTransport, Transport
 from hps.service.client_window import DURABLE, LOGGED
@@ -107,16 +107,22 @@ class Shards:
         self._check_usable("flush")
         until = self._until()
         level = DURABLE if durable else LOGGED
-        waiting = [session for session in self._sessions if session.window.incarnation]
+        opened = [session for session in self._sessions if session.window.incarnation]
+        last = {session: session.window.last for session in opened}
+        waiting = opened
         request = pb.FlushRequest(ack=_LEVELS[level]).SerializeToString()
         while waiting:
             # First what the shard lacks, then the flush, then what it says it has.
             for session in waiting:
                 session.break_off()
             ask([Request(s, "Flush", request, is_slow=True) for s in waiting], until, "flush")
-            waiting = [s for s in waiting if s.safe_up_to(level, until) < s.window.last]
+            # Not what other threads push meanwhile; a new incarnation may number from below.
+            waiting = [
+                s for s in waiting if s.safe_up_to(level, until) < min(last[s], s.window.last)
+            ]
             if waiting and time.monotonic() > until:
                 raise shards_open("flush", (), waiting, "what is open is kept")
+        raise_lost(opened)
 
     def close(self) -> None:
         """Waits for what is on its way, then lets go; nothing to do the second time.

@@ -266,7 +266,7 @@ def ask(requests: Sequence[Request], until: float, what: str) -> list[bytes]:
             left = [requests[i].session for i in waiting]
             done = [r.session for i, r in enumerate(requests) if i not in waiting]
             raise shards_open(what, done, left, "the call changes nothing: try again")
-    _raise_lost(request.session for request in requests)
+    raise_lost(request.session for request in requests)
     return [reply for reply in replies if reply is not None]
 
 
@@ -303,7 +303,8 @@ def _attempt(
     return failures
 
 
-def _raise_lost(sessions: Iterable[Session]) -> None:
+def raise_lost(sessions: Iterable[Session]) -> None:
+    """Raises the RemoteError of the first that a restart has cost changes; told once."""
     for session in sessions:
         loss = session.take_loss()
         if loss is not None:

@@ -149,6 +149,42 @@ def test_memory_pushes_lost_beyond_the_window_are_named_once_and_the_client_goes
         assert lab.counts() == [held + 1.0] * len(KEYS)
 
 
+def test_flush_says_what_a_restart_beside_it_has_lost() -> None:
+    lab = Lab()
+    with lab.client(window=3000) as client:
+        for _ in range(10):
+            client.push("ads", KEYS, ONES, ack="memory")
+        flush = lab.services[0]._flush
+
+        def flush_after_a_restart(request: bytes) -> bytes:
+            lab.services[0]._flush = flush  # type: ignore[method-assign]
+            lab.services[0].restart()
+            lab.services[0].log_after = -1  # what is sent again is logged at once
+            return flush(request)
+
+        lab.services[0]._flush = flush_after_a_restart  # type: ignore[method-assign]
+        with pytest.raises(RemoteError, match="a restart has lost them"):
+            client.flush()
+
+
+def test_flush_does_not_wait_for_what_is_pushed_meanwhile() -> None:
+    lab = Lab()
+    with lab.client(deadline=1.0) as client:
+        client.push("ads", KEYS, ONES, ack="memory")
+        session = client._sessions[0]
+        safe_up_to = session.safe_up_to
+
+        def push_first(level: int, until: float) -> int:
+            safe = safe_up_to(level, until)
+            client.push("ads", KEYS, ONES, ack="memory")
+            return safe
+
+        session.safe_up_to = push_first  # type: ignore[method-assign]
+        client.flush()
+        del session.safe_up_to
+        assert session.window.last == 2
+
+
 def test_shard_that_is_down_is_named_and_what_is_open_goes_first_next_time() -> None:
     lab = Lab(count=3)
     with lab.client(deadline=0.3) as client:
