@@ -7,6 +7,7 @@ its keys, so a row is the number of pushes that reached it.
 import random
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -230,6 +231,27 @@ def test_refused_push_raises_its_error_and_the_next_one_goes_on() -> None:
         lab.services[1].refuse = None
         client.push("ads", KEYS, ONES)
     assert {2.0, 3.0} == set(lab.counts())
+
+
+def test_push_whose_number_went_to_one_that_was_called_refused_is_not_lost_in_silence() -> None:
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+
+        def refuse(method: str, head: Any) -> None:
+            raise refusal(Code.INVALID_ARGUMENT, Kind.CONFIG, "no such thing")
+
+        lab.services[0].refuse = refuse
+        with pytest.raises(ConfigError):
+            client.push("ads", KEYS, ONES)
+        lab.services[0].refuse = None
+        old = lab.services[0].memory[-1]
+        lab.services[0].memory.append(replace(old, sequence=2))  # as a kill may bring it back
+        with pytest.raises(RemoteError, match="number 2 went to a change that had been refused"):
+            client.push("ads", KEYS, ONES)
+        client.push("ads", KEYS, ONES)
+        assert lab.services[0].mark("trainer-0") == 3
+    assert not client._sessions[0].window.changes
 
 
 def test_push_refused_in_the_middle_of_others_becomes_nothing() -> None:
