@@ -25,6 +25,8 @@ from hps.v1 import parameter_server_pb2 as pb
 
 _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 SLOW = 10.0  # calls that go over whole tables may take so many deadlines
+# Of the store, not of this client: they go on where its session cannot, so that a restore can help.
+_WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
 _QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
 
 
@@ -221,7 +223,13 @@ class Shards:
         is_slow = method not in _QUICK
         until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
         calls = [
-            Request(session, method, request.SerializeToString(), is_slow)
+            Request(
+                session,
+                method,
+                request.SerializeToString(),
+                is_slow,
+                needs_session=method not in _WITHOUT_SESSION,
+            )
             for session, request in zip(chosen, requests, strict=True)
         ]
         replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]

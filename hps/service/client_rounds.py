@@ -49,6 +49,7 @@ class Request:
     method: str
     message: bytes
     is_slow: bool = False  # may take all of the deadline: is not tried again before
+    needs_session: bool = True  # comes after the changes that are open
 
     def seconds(self, until: float) -> float:
         """How long to wait for an answer."""
@@ -258,7 +259,8 @@ def ask(requests: Sequence[Request], until: float, what: str) -> list[bytes]:
         for i, failure in failures.items():
             session = requests[i].session
             session.last_failure = failure
-            _raise_ended([session])
+            if requests[i].needs_session:
+                _raise_ended([session])
             if failure.verdict not in (Verdict.OPEN, Verdict.GAP):
                 raise failure.typed(session.transport.address)
         waiting = list(failures)
@@ -276,8 +278,8 @@ def _attempt(
     """One attempt at each call that waits; the failures by number."""
     failures: dict[int, Failure] = {}
     for i in waiting:
-        session = requests[i].session
-        if session.must_heal and (failure := session.heal(until)) is not None:
+        session, is_needed = requests[i].session, requests[i].needs_session
+        if is_needed and session.must_heal and (failure := session.heal(until)) is not None:
             failures[i] = failure
     ready = [i for i in waiting if i not in failures]
     if len(ready) == 1:  # its own thread waits for it: cheaper than a future
