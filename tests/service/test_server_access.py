@@ -255,6 +255,21 @@ def test_a_renewed_certificate_serves_new_connections(certificates: Path, tmp_pa
         after.close()
 
 
+def test_a_certificate_that_is_half_renewed_is_not_taken(
+    certificates: Path, tmp_path: Path
+) -> None:
+    for path in certificates.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with serving(FakeShard(), tls=server_files(tmp_path)) as local:
+        (tmp_path / "server.key").write_bytes((certificates / "client.key").read_bytes())
+        local.server.reload()
+        assert local.log("reload")[-1]["level"] == "error"
+        options = {"grpc.use_local_subchannel_pool": 1}
+        channel = Channel(local.server.address, credentials(tmp_path), **options)
+        assert channel.call("Pull", pull([1])).dim == 4
+        channel.close()
+
+
 def test_certificates_that_cannot_be_used_are_refused(certificates: Path, tmp_path: Path) -> None:
     missing = TlsFiles(cert=tmp_path / "no.pem", key=certificates / "server.key")
     with (
