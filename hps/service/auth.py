@@ -175,7 +175,7 @@ def _tables(value: Any, where: str) -> dict[str, int]:
     tables = {}
     for table, rights in value.items():
         is_list = isinstance(rights, list) and rights
-        if not is_list or not all(right in _RIGHTS for right in rights):
+        if not is_list or not all(str(right) in _RIGHTS for right in rights):
             raise ConfigError(
                 f"{where}: rights of table {table!r} are {rights!r}; list some of {sorted(_RIGHTS)}"
             )

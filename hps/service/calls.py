@@ -11,11 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import grpc
 
-from hps.service.admission import Admission, Admissions, check_expiry
+from hps.service.admission import Admission, Admissions
 from hps.service.auth import Caller
 from hps.service.call_counts import CallCounts
 from hps.service.limits import ServerLimits
@@ -26,7 +27,6 @@ from hps.v1.parameter_server_pb2 import ErrorDetail
 
 _NO_DEADLINE_SECONDS = 1e9  # gRPC gives the end of time as the deadline of a call without one
 _LONGEST_SECONDS = 3600.0  # of a call, whatever its client asks for
-_END_OF_TIME = float("inf")
 _AFTER_DEADLINE_SECONDS = 1.0
 
 
@@ -34,13 +34,19 @@ class Call:
     """One call in flight, as its handler sees it."""
 
     def __init__(
-        self, context: grpc.ServicerContext, caller: Caller, admission: Admission, watch: Watch
+        self,
+        context: grpc.ServicerContext,
+        caller: Caller,
+        identify: Callable[[], Caller],
+        admission: Admission,
+        watch: Watch,
     ) -> None:
         self._context = context
+        self._identify = identify
         self.caller = caller
         self.admission = admission
         self.watch = watch
-        self._until = _END_OF_TIME  # monotonic: what the client gave
+        self._until = 0.0  # monotonic: what the client gave, an hour at most
         self.deadline = 0.0  # monotonic
         self.request_bytes = 0
         self.reply_bytes = 0
@@ -48,14 +54,23 @@ class Call:
     def begin(self, seconds: float) -> None:
         """Sets the deadline of a call, whose client may have given one; `seconds` if not."""
         given = self._context.time_remaining()
+        longest = _LONGEST_SECONDS
         if given is not None and given < _NO_DEADLINE_SECONDS:
-            seconds = min(given, _LONGEST_SECONDS)
-            self._until = time.monotonic() + seconds
+            seconds = longest = min(given, _LONGEST_SECONDS)
+        self._until = time.monotonic() + longest
         self.extend(seconds)
 
     def extend(self, seconds: float) -> None:
         """The deadline is so far away again, but not beyond what the client gave."""
         self.deadline = min(self._until, time.monotonic() + seconds)
+
+    def identify_again(self) -> None:
+        """Looks at the token once more, in the middle of a stream.
+
+        Raises:
+            Refusal: it has expired, or the file of tokens has it no more.
+        """
+        self.caller = self._identify()
 
     def remaining(self) -> float:
         """Seconds until the deadline; asked for right before something takes effect.
@@ -151,7 +166,7 @@ class Service:
             if data is None:
                 return
             call.request_bytes += len(data)
-            check_expiry(call.caller)
+            call.identify_again()
             call.extend(seconds)
             call.watch.due = call.deadline + _AFTER_DEADLINE_SECONDS
             reply = run(call, data)
@@ -190,12 +205,13 @@ class _Passage:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 header = value if isinstance(value, str) else None
-        caller = service.admissions.identify(header, self._who)
+        identify = partial(service.admissions.identify, header, self._who)
+        caller = identify()
         self._who = caller.name
         admission = service.admissions.enter(caller.name)
         limit = service.limits.deadline_seconds
         watch = service.watchdog.watch(context.cancel, self._started + limit)
-        call = Call(context, caller, admission, watch)
+        call = Call(context, caller, identify, admission, watch)
         call.begin(limit)
 
         def ended() -> None:

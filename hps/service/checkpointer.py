@@ -8,8 +8,6 @@ import atexit
 import threading
 from collections.abc import Callable
 
-from hps.errors import HpsError
-
 _FIRST_PAUSE = 1.0  # seconds after a failure, doubled by each that follows
 _LONGEST_PAUSE = 60.0
 
@@ -19,7 +17,7 @@ class Checkpointer:
 
     Args:
         is_due: asked after each `look`.
-        take: may raise an HpsError; it is called again after a pause.
+        take: what it raises is counted; it is called again after a pause.
     """
 
     def __init__(self, is_due: Callable[[], bool], take: Callable[[], object]) -> None:
@@ -50,16 +48,17 @@ class Checkpointer:
         pause = _FIRST_PAUSE
         while True:
             self._wake.wait()
+            self._wake.clear()  # before looking: what wakes it from now on must not be lost
             if self._stop.is_set():
                 return
             try:
                 if self._is_due():
                     self._take()
                     self.taken += 1
-                self._wake.clear()
                 pause = _FIRST_PAUSE
-            except HpsError as error:
+            except Exception as error:  # without this thread the log would grow for ever
                 self.failures += 1
-                self.last_error = str(error)
+                self.last_error = str(error) or repr(error)
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+                self._wake.set()

@@ -351,6 +351,12 @@ class RemoteParameterServer(RemoteTables):
             what = f"creating pull of {len(keys)} keys of table {table!r}"
             drafts.append((session, Draft("Create", head, [keys], LOGGED, what)))
         changes = self._change(drafts, f"creating pull of table {table!r}")
+        for (session, keys, _), change in zip(pieces, changes, strict=True):
+            if change.reply is not None and len(keys) and not change.reply.num_bytes(15):
+                raise NonFiniteError(
+                    f"creating pull of table {table!r}: shard {session} has stored the keys, but a "
+                    f"row is not finite, which {wire.name.lower()} cannot carry; pull it as float32"
+                )
         self._scatter(plan, pieces, [change.reply for change in changes], out)
 
     def _scatter(

@@ -15,7 +15,7 @@ from hps.arrays import HOST
 from hps.config import TableConfig
 from hps.errors import ConfigError, RemoteError
 from hps.service.client_options import ClientConfig
-from hps.service.client_rounds import Request, ask, shards_open
+from hps.service.client_rounds import Request, ask, raise_lost, shards_open
 from hps.service.client_session import Session
 from hps.service.client_transport import GrpcTransport, Transport
 from hps.service.client_window import DURABLE, LOGGED
@@ -25,6 +25,8 @@ from hps.v1 import parameter_server_pb2 as pb
 
 _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 SLOW = 10.0  # calls that go over whole tables may take so many deadlines
+# Of the store, not of this client: they go on where its session cannot, so that a restore can help.
+_WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
 _QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
 
 
@@ -110,7 +112,9 @@ class Shards:
     def _flush(self, durable: bool, then: str) -> None:
         until = self._until()
         level = DURABLE if durable else LOGGED
-        waiting = [session for session in self._sessions if session.window.incarnation]
+        opened = [session for session in self._sessions if session.window.incarnation]
+        last = {session: session.window.last for session in opened}
+        waiting = opened
         request = pb.FlushRequest(ack=_LEVELS[level]).SerializeToString()
         while waiting:
             # First what the shard lacks, then the flush, then what it says it has.
@@ -118,9 +122,13 @@ class Shards:
                 session.break_off()
             asked = [Request(s, "Flush", request, is_slow=True) for s in waiting]
             ask(asked, until, "flush", then)
-            waiting = [s for s in waiting if s.safe_up_to(level, until) < s.window.last]
+            # Not what other threads push meanwhile; a new incarnation may number from below.
+            waiting = [
+                s for s in waiting if s.safe_up_to(level, until) < min(last[s], s.window.last)
+            ]
             if waiting and time.monotonic() > until:
                 raise shards_open("flush", (), waiting, then)
+        raise_lost(opened)
 
     def close(self) -> None:
         """Waits for what is on its way, then lets go; nothing to do the second time.
@@ -219,7 +227,13 @@ class Shards:
         is_slow = method not in _QUICK
         until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
         calls = [
-            Request(session, method, request.SerializeToString(), is_slow)
+            Request(
+                session,
+                method,
+                request.SerializeToString(),
+                is_slow,
+                needs_session=method not in _WITHOUT_SESSION,
+            )
             for session, request in zip(chosen, requests, strict=True)
         ]
         replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]

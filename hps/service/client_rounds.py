@@ -49,6 +49,7 @@ class Request:
     method: str
     message: bytes
     is_slow: bool = False  # may take all of the deadline: is not tried again before
+    needs_session: bool = True  # comes after the changes that are open
 
     def seconds(self, until: float) -> float:
         """How long to wait for an answer."""
@@ -263,7 +264,8 @@ def ask(
         for i, failure in failures.items():
             session = requests[i].session
             session.last_failure = failure
-            _raise_ended([session])
+            if requests[i].needs_session:
+                _raise_ended([session])
             if failure.verdict not in (Verdict.OPEN, Verdict.GAP):
                 raise failure.typed(session.transport.address)
         waiting = list(failures)
@@ -271,7 +273,7 @@ def ask(
             left = [requests[i].session for i in waiting]
             done = [r.session for i, r in enumerate(requests) if i not in waiting]
             raise shards_open(what, done, left, then)
-    _raise_lost(request.session for request in requests)
+    raise_lost(request.session for request in requests)
     return [reply for reply in replies if reply is not None]
 
 
@@ -281,8 +283,8 @@ def _attempt(
     """One attempt at each call that waits; the failures by number."""
     failures: dict[int, Failure] = {}
     for i in waiting:
-        session = requests[i].session
-        if session.must_heal and (failure := session.heal(until)) is not None:
+        session, is_needed = requests[i].session, requests[i].needs_session
+        if is_needed and session.must_heal and (failure := session.heal(until)) is not None:
             failures[i] = failure
     ready = [i for i in waiting if i not in failures]
     if len(ready) == 1:  # its own thread waits for it: cheaper than a future
@@ -308,7 +310,8 @@ def _attempt(
     return failures
 
 
-def _raise_lost(sessions: Iterable[Session]) -> None:
+def raise_lost(sessions: Iterable[Session]) -> None:
+    """Raises the RemoteError of the first that a restart has cost changes; told once."""
     for session in sessions:
         loss = session.take_loss()
         if loss is not None:

@@ -213,6 +213,8 @@ class Session:
         with self.lock:
             if change.error is not None:
                 return
+            if incoming.head.is_repeat and change.attempts == 1:
+                self._check_number(change)
             if change.reply is None or not incoming.head.is_repeat:
                 change.reply = incoming  # a repeat may tell less
             if opening != self._opening:
@@ -220,6 +222,15 @@ class Session:
             change.is_acknowledged = True
             self.window.take_in(incoming.head.marks)
             self.lock.notify_all()
+
+    def _check_number(self, change: Change) -> None:
+        """A change that was sent once is no repeat; but a crash may bring back what was refused."""
+        if change.sequence == self.window.freed:
+            change.error = RemoteError(
+                f"shard {self}: {change.what} was not applied: number {change.sequence} went to "
+                "a change that had been refused before, and was applied after all; give it again"
+            )
+            change.is_acknowledged = True  # the shard wants nothing more under this number
 
     def _reject(self, change: Change, failure: Failure) -> None:
         with self.lock:

@@ -115,6 +115,7 @@ class Window:
         self.incarnation = 0
         self.base = 0  # the highest sequence that has left
         self.marks = pb.Marks()
+        self.freed = 0  # the last number that was used again because its change was refused
         # Appended to by its own method alone, so that no interrupt tears a commit over several.
         self.changes: deque[Change] = deque()
 
@@ -162,6 +163,7 @@ class Window:
         """Takes a refused change back: it never was, or its number becomes nothing."""
         if change.attempts == 1 and self.changes and self.changes[-1] is change:
             self.changes.pop()  # it was answered, so no copy of it is still on its way
+            self.freed = change.sequence
             return
         message = self._message("Skip", pb.SkipRequest(), (), change.sequence)
         skip = Change("Skip", MEMORY, f"giving up {change.what}", change.sequence, message)
@@ -177,6 +179,7 @@ class Window:
         self.incarnation = incarnation
         self.base = marks.applied
         self.marks = marks
+        self.freed = 0
         for sequence, change in enumerate(self.changes, self.base + 1):
             method = METHODS[change.method]
             incoming = method.request.split(change.message)

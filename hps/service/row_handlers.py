@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.config import TableConfig
-from hps.errors import ConfigError
+from hps.errors import ConfigError, NonFiniteError
 from hps.row_layout import Floats, Keys, RowLayout
 from hps.service.auth import READ, WRITE
 from hps.service.calls import Call
@@ -161,7 +161,10 @@ class RowHandlers:
             marks=_marks(applied), is_repeat=applied.is_repeat, dim=table.dim, wire=head.wire
         )
         reply = Outgoing(message, _ROWS, wire.num_bytes(len(keys), table.dim))
-        encode(applied.answer, wire, reply.rows)
+        try:
+            encode(applied.answer, wire, reply.rows)
+        except NonFiniteError:  # it is applied: an error would call it refused
+            return message.SerializeToString()
         return reply.message
 
     # Arguments.

@@ -10,6 +10,7 @@ until the log has its record as safe as the caller asked. So at any moment the r
 records up to `history.number`, and a checkpoint, which takes a turn as well, says so.
 """
 
+import errno
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -244,7 +245,12 @@ class Shard(ShardCuts):
     def _undo(
         self, mutation: Mutation, number: int, rows_before: int, error: BaseException
     ) -> None:
-        """The log has a mutation that the rows did not take."""
+        """The log has a mutation that the rows did not take.
+
+        Raises:
+            StoreError: it stays in the log. No error must say then that it was refused: its client
+                would use its sequence for another one.
+        """
         is_untouched = (
             mutation.kind == Kind.ERASE
             and isinstance(error, StoreError | ConfigError)
@@ -254,7 +260,9 @@ class Shard(ShardCuts):
             self._log.take_back(number)
         else:
             # Rows may have changed in part. The log has it whole, and the next opening applies it.
+            self._is_torn = True
             self._fail(f"a mutation that is in the log could not be applied: {error}")
+            raise StoreError(errno.EIO, self._failure) from error
 
     def _await_predecessor(self, identity: Identity, deadline: float) -> None:
         """Waits for the mutation that this one follows: shortly if it has not come yet, as long as
@@ -290,10 +298,13 @@ class Shard(ShardCuts):
         is_durable = terms.ack == Ack.DURABLE
         try:
             is_safe = log.wait(number, is_durable, max(0.0, terms.timeout))
-        except StoreError:
+        except StoreError as error:
             if number <= history.kept_number:  # the log was closed behind a checkpoint
                 return
-            raise
+            if log is self._history.log:
+                self._log_failure = str(error)
+            # Not its errno: a full disk would tell that nothing has happened.
+            raise StoreError(errno.EIO, f"waiting for the log: {error}") from error
         if not is_safe:
             raise DeadlineError(
                 f"the deadline passed before the log was "

@@ -71,6 +71,8 @@ class ShardCore:
         self._moves = Moves(_MAX_EARLY)
         self._arrived: set[Identity] = set()  # mutations that are being worked on, or wait
         self._failure = ""  # why no mutation is taken any more
+        self._log_failure = ""  # what the log said to a wait; it takes nothing more by itself
+        self._is_torn = False  # the rows hold a mutation in part
         self._is_closed = False
         self._groups: dict[int, str] = {}
         config, described = served_config(place, self._tiers)
@@ -133,11 +135,13 @@ class ShardCore:
     @property
     def failure(self) -> str:
         """Why no mutation is taken any more; empty while they are."""
-        return self._failure
+        return self._failure or self._log_failure
 
     def _save(self, tag: str | None, blobs: dict[str, bytes], group: str) -> dict[str, Any]:
         """Within the turn."""
         self._check_open()
+        if self._is_torn:
+            self._check_able()
         try:
             info = self._server.save_cut(tag, blobs, group)
         except StoreError as error:

@@ -16,6 +16,7 @@ from hps.service.location import ServedConfig, with_table
 from hps.service.shard_core import AUTOMATIC, LONG
 from hps.service.shard_reads import ShardReads
 from hps.update_log import ServedCut
+from hps.update_log.history import FIRST_LINEAGE
 
 
 class ShardCuts(ShardReads):
@@ -103,7 +104,9 @@ class ShardCuts(ShardReads):
 
         Args:
             tag: name or id; None is the newest.
-            lineage: names the history from now on, for all shards alike; None makes a name up.
+            lineage: names the history from now on, for all shards alike; None makes a name up. If
+                the history has that name already, this is a repeat whose answer was lost: what
+                came after the first stays.
             timeout: seconds to wait for the turn.
 
         Returns:
@@ -115,15 +118,23 @@ class ShardCuts(ShardReads):
         """
         with self._gate.change(monotonic() + timeout):
             self.prepare_restore(tag)
+            if self._is_restored(lineage):
+                blobs = self._server.checkpoint_blobs(tag)
+                return blobs.get(cut.MODEL), blobs.get(cut.READER)
             with suppress(StoreError):  # a log that has failed is given up with its epoch
                 self._history.close_log()
             try:
                 blobs = self._server.restore_cut(tag, lineage)
-                self._failure = ""
+                self._failure = self._log_failure = ""
+                self._is_torn = False
             finally:
                 self._open_log()
         self._moves.tell()
         return blobs.get(cut.MODEL), blobs.get(cut.READER)
+
+    def _is_restored(self, lineage: str | None) -> bool:
+        is_open = self._history.log is not None and not self._failure
+        return is_open and lineage == self.lineage and lineage != FIRST_LINEAGE
 
     def create_table(self, table: TableConfig, timeout: float = LONG) -> bool:
         """Adds a table, durably; False if it is there already, just so but for its learning rate.
@@ -152,7 +163,13 @@ class ShardCuts(ShardReads):
             self._save(AUTOMATIC, {}, "")
             with self._gate.alone():
                 self._reopen(larger)
-            self._save(AUTOMATIC, {}, "")
+            try:
+                self._save(AUTOMATIC, {}, "")
+            except BaseException:
+                # No opening would know the table that the log's records name.
+                with self._gate.alone():
+                    self._reopen(config)
+                raise
             return True
 
     def _reopen(self, config: ServedConfig) -> None:

@@ -66,7 +66,7 @@ class ShardReads(ShardCore):
             "checkpoints": self._checkpointer.taken,
             "checkpoint_failures": self._checkpointer.failures,
             "checkpoint_error": self._checkpointer.last_error,
-            "failure": self._failure,
+            "failure": self.failure,
         }
         return stats
 

@@ -19,6 +19,7 @@ from hps.service.table_messages import from_message, to_message
 from hps.sharding import HASH, NUM_VIRTUAL
 from hps.v1 import parameter_server_pb2 as pb
 
+_MAX_ID_DIGITS = 18  # of a checkpoint's id
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
 
 
@@ -218,6 +219,8 @@ class StoreHandlers:
         read_small(pb.StatsRequest, data)
         require_some_right(call.caller, READ)
         figures = self._shard.stats()
+        tables = figures["tables"].items()
+        figures["tables"] = {name: part for name, part in tables if call.caller.right(name)}
         return pb.StatsReply(json=json.dumps(figures, default=str)).SerializeToString()
 
     def _readable(self, call: Call, name: str) -> str:
@@ -250,4 +253,5 @@ def _tag(text: str) -> str | int | None:
     """A checkpoint's name: digits are its id, nothing is the newest."""
     if not text:
         return None
-    return int(text) if text.isdecimal() else text
+    is_id = text.isdecimal() and len(text) <= _MAX_ID_DIGITS
+    return int(text) if is_id else text

@@ -6,6 +6,7 @@ renewed certificate serves new connections without a restart.
 
 import ipaddress
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class TlsCredentials:
     """The server's credentials; thread-safe.
 
     Raises:
-        ConfigError: a file cannot be read, or is no PEM.
+        ConfigError: a file cannot be read or is no PEM, or the key is not the certificate's.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -73,6 +74,11 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
         if b"-----BEGIN" not in text or word not in text:
             raise ConfigError(f"{flag} {path}: it holds no PEM of a {word.decode().lower()}")
         texts.append(text)
+    try:
+        pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pair.load_cert_chain(files.cert, files.key, password=lambda: b"")  # else it asks for one
+    except OSError as error:
+        raise ConfigError(f"--tls-cert {files.cert}, --tls-key {files.key}: {error}") from error
     key, cert, *roots = texts
     return grpc.ssl_server_certificate_configuration(
         [(key, cert)], root_certificates=roots[0] if roots else None

@@ -64,7 +64,7 @@ def note(history: History, mutation: Mutation, number: int, answer: Any = None) 
     """The rows hold record `number`: so do the marks."""
     identity = mutation.identity
     if mutation.kind == Kind.SESSION:
-        history.sessions.renew(identity.client_id, identity.incarnation)
+        history.sessions.renew(identity.client_id, identity.incarnation, identity.sequence - 1)
     else:
         is_lost_later = mutation.kind == Kind.ERASE
         history.sessions.advance(identity, number, answer if is_lost_later else None)

@@ -127,10 +127,11 @@ class Sessions:
 
     # What records do.
 
-    def renew(self, client_id: str, incarnation: int) -> Session:
-        """A record says that a client is in a new incarnation; it goes on from its mark."""
-        old = self._by_client.pop(client_id, None)
-        session = Session(incarnation, 0 if old is None else old.mark)
+    def renew(self, client_id: str, incarnation: int, mark: int) -> Session:
+        """A record says that a client is in a new incarnation, which starts at a mark: that of the
+        old one, or 0 if that had been dropped when the record was made."""
+        self._by_client.pop(client_id, None)
+        session = Session(incarnation, mark)
         self._by_client[client_id] = session
         self.incarnations = max(self.incarnations, incarnation)
         return session

@@ -7,6 +7,7 @@ its keys, so a row is the number of pushes that reached it.
 import random
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -149,6 +150,42 @@ def test_memory_pushes_lost_beyond_the_window_are_named_once_and_the_client_goes
         assert lab.counts() == [held + 1.0] * len(KEYS)
 
 
+def test_flush_says_what_a_restart_beside_it_has_lost() -> None:
+    lab = Lab()
+    with lab.client(window=3000) as client:
+        for _ in range(10):
+            client.push("ads", KEYS, ONES, ack="memory")
+        flush = lab.services[0]._flush
+
+        def flush_after_a_restart(request: bytes) -> bytes:
+            lab.services[0]._flush = flush  # type: ignore[method-assign]
+            lab.services[0].restart()
+            lab.services[0].log_after = -1  # what is sent again is logged at once
+            return flush(request)
+
+        lab.services[0]._flush = flush_after_a_restart  # type: ignore[method-assign]
+        with pytest.raises(RemoteError, match="a restart has lost them"):
+            client.flush()
+
+
+def test_flush_does_not_wait_for_what_is_pushed_meanwhile() -> None:
+    lab = Lab()
+    with lab.client(deadline=1.0) as client:
+        client.push("ads", KEYS, ONES, ack="memory")
+        session = client._sessions[0]
+        safe_up_to = session.safe_up_to
+
+        def push_first(level: int, until: float) -> int:
+            safe = safe_up_to(level, until)
+            client.push("ads", KEYS, ONES, ack="memory")
+            return safe
+
+        session.safe_up_to = push_first  # type: ignore[method-assign]
+        client.flush()
+        del session.safe_up_to
+        assert session.window.last == 2
+
+
 def test_shard_that_is_down_is_named_and_what_is_open_goes_first_next_time() -> None:
     lab = Lab(count=3)
     with lab.client(deadline=0.3) as client:
@@ -194,6 +231,27 @@ def test_refused_push_raises_its_error_and_the_next_one_goes_on() -> None:
         lab.services[1].refuse = None
         client.push("ads", KEYS, ONES)
     assert {2.0, 3.0} == set(lab.counts())
+
+
+def test_push_whose_number_went_to_one_that_was_called_refused_is_not_lost_in_silence() -> None:
+    lab = Lab()
+    with lab.client() as client:
+        client.push("ads", KEYS, ONES)
+
+        def refuse(method: str, head: Any) -> None:
+            raise refusal(Code.INVALID_ARGUMENT, Kind.CONFIG, "no such thing")
+
+        lab.services[0].refuse = refuse
+        with pytest.raises(ConfigError):
+            client.push("ads", KEYS, ONES)
+        lab.services[0].refuse = None
+        old = lab.services[0].memory[-1]
+        lab.services[0].memory.append(replace(old, sequence=2))  # as a kill may bring it back
+        with pytest.raises(RemoteError, match="number 2 went to a change that had been refused"):
+            client.push("ads", KEYS, ONES)
+        client.push("ads", KEYS, ONES)
+        assert lab.services[0].mark("trainer-0") == 3
+    assert not client._sessions[0].window.changes
 
 
 def test_push_refused_in_the_middle_of_others_becomes_nothing() -> None:

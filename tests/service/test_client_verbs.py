@@ -254,6 +254,19 @@ def test_restore_that_reaches_one_shard_only_is_seen_and_can_be_repeated(tmp_pat
             grow(other, 0)
 
 
+def test_restore_can_be_repeated_by_a_client_whose_session_cannot_go_on(tmp_path: Path) -> None:
+    with service(tmp_path) as made, made.client(deadline=5.0) as client:
+        grow(client, 0)
+        client.checkpoint("one")
+        digest = client.digest("ads")
+        grow(client, 100)
+        made.shards[0].restore("one", "half")  # it did not reach the other one
+        client._sessions[0].break_off()
+        client.restore("one")
+        assert client.digest("ads") == digest
+        grow(client, 200)
+
+
 def test_restore_waits_for_no_pipeline_but_refuses_one(tmp_path: Path) -> None:
     with service(tmp_path, 1) as servers, servers.client() as client:
         client.checkpoint("day-1")

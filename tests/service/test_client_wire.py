@@ -117,3 +117,16 @@ def test_unknown_formats_and_wrong_sizes_are_refused() -> None:
         Wire.named("float8")
     with pytest.raises(hps.ConfigError, match="take 24 bytes"):
         decode(b"x" * 23, 2, 3, Wire.FLOAT32)
+
+
+def test_rows_that_int8_cannot_carry_cost_no_change_after_a_creating_pull(tmp_path: Path) -> None:
+    """Their creation is applied, so its number must not be used again."""
+    keys = np.array([1, 2], np.uint64)
+    with service(tmp_path, count=1) as made, made.client(wire="int8") as client:
+        client.pull("ads", keys[:1], create=True)
+        made.shards[0]._server.assign("ads", keys[:1], np.full((1, ADS.dim), np.inf, np.float32))
+        with pytest.raises(hps.NonFiniteError, match="int8"):
+            client.pull("ads", keys, create=True)
+        before = made.shards[0].pull("ads", keys[1:])
+        client.push("ads", keys[1:], np.ones((1, ADS.dim), np.float32))
+        assert (made.shards[0].pull("ads", keys[1:]) != before).all()

@@ -6,6 +6,8 @@ Above it: pytest. Below it: hps.service.server over a shard of dicts; certificat
 import hashlib
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from hps.service.auth import TokenFile
 from hps.service.tls import TlsFiles, is_loopback, split_address
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.fake_shard import FakeShard
-from tests.service.serving import Channel, serving
+from tests.service.serving import Channel, Refused, serving
 from tests.service.test_server_calls import pull, push
 
 READER, WRITER, ADMIN, OLD = (f"{name}-secret-0123456789" for name in ("r", "w", "a", "o"))
@@ -105,7 +107,8 @@ def test_each_token_gets_what_it_may(tokens: Path) -> None:
         assert call("Push", users(push(2, [1])), token=ADMIN).marks.applied == 2
         tables = call("Describe", pb.DescribeRequest(), token=READER).tables
         assert [table.name for table in tables] == ["ads"]
-        assert json.loads(call("Stats", STATS, token=READER).json)["tables"]["ads"]["rows"] == 1
+        assert json.loads(call("Stats", STATS, token=READER).json)["tables"] == {"ads": {"rows": 1}}
+        assert "users" in json.loads(call("Stats", STATS, token=ADMIN).json)["tables"]
 
 
 def test_tokens_are_read_again_and_a_bad_file_leaves_the_old_ones(tokens: Path) -> None:
@@ -121,12 +124,33 @@ def test_tokens_are_read_again_and_a_bad_file_leaves_the_old_ones(tokens: Path) 
         assert local.channel.refusal("Pull", pull([1]), token=READER).code == "UNAUTHENTICATED"
 
 
+def test_a_token_that_was_taken_away_ends_its_stream(tokens: Path) -> None:
+    is_away = threading.Event()
+
+    def requests() -> Iterator[pb.PushRequest]:
+        yield push(1, [1])
+        assert is_away.wait(20)
+        yield push(2, [2])
+
+    shard = FakeShard()
+    with serving(shard, tokens=tokens) as local:
+        replies = local.channel.stream("PushStream", requests(), token=WRITER)
+        assert next(replies).sequence == 1
+        write_tokens(tokens, [{"name": "new", "token": ADMIN, "tables": {"*": ["read"]}}])
+        local.server.reload()
+        is_away.set()
+        with pytest.raises(grpc.RpcError) as caught:
+            next(replies)
+        assert Refused.of(caught.value).code == "UNAUTHENTICATED" and shard.mark == 1
+
+
 BAD_ENTRIES: list[tuple[Any, str]] = [
     ({"name": "a", "token": "short", "tables": {"*": ["read"]}}, "16 or more"),
     ({"name": "a", "tables": {"*": ["read"]}}, "either"),
     ({"name": "a", "sha256": "zz" * 32, "tables": {"*": ["read"]}}, "64 hex"),
     ({"name": "a", "token": "a" * 20}, "tables"),
     ({"name": "a", "token": "a" * 20, "tables": {"ads": ["own"]}}, "own"),
+    ({"name": "a", "token": "a" * 20, "tables": {"ads": [["read"]]}}, "rights"),
     ({"name": "a", "token": "a" * 20, "tables": {"*": ["read"]}, "expires": "soon"}, "ISO"),
     ({"name": "a", "token": "a" * 20, "tables": {"*": ["read"]}, "expires": "2030-01-01"}, "zone"),
     ({"name": "a", "token": "a" * 20, "tables": {"*": ["read"]}, "admin": True}, "'admin'"),
@@ -229,6 +253,21 @@ def test_a_renewed_certificate_serves_new_connections(certificates: Path, tmp_pa
         after = Channel(local.server.address, credentials(tmp_path), **options)
         assert after.call("Pull", pull([1])).dim == 4
         after.close()
+
+
+def test_a_certificate_that_is_half_renewed_is_not_taken(
+    certificates: Path, tmp_path: Path
+) -> None:
+    for path in certificates.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with serving(FakeShard(), tls=server_files(tmp_path)) as local:
+        (tmp_path / "server.key").write_bytes((certificates / "client.key").read_bytes())
+        local.server.reload()
+        assert local.log("reload")[-1]["level"] == "error"
+        options = {"grpc.use_local_subchannel_pool": 1}
+        channel = Channel(local.server.address, credentials(tmp_path), **options)
+        assert channel.call("Pull", pull([1])).dim == 4
+        channel.close()
 
 
 def test_certificates_that_cannot_be_used_are_refused(certificates: Path, tmp_path: Path) -> None:

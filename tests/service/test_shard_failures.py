@@ -5,6 +5,7 @@ Above it: pytest. Below it: shard_lab.py.
 """
 
 import errno
+import threading
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -16,7 +17,7 @@ import hps
 from hps.errors import DeadlineError
 from hps.service import checkpointer
 from hps.service.shard import Ack, Terms
-from tests.service.shard_lab import ShardLab
+from tests.service.shard_lab import ShardLab, hps_config
 from tests.service.test_shard_mutations import CLIENT, KEYS, Session, ones
 from tests.service.test_shard_restore import train
 from tests.twins.update_log import TwinUpdateLog
@@ -248,3 +249,126 @@ def test_a_restore_starts_anew_where_the_log_has_failed(lab: ShardLab) -> None:
     digest = shard.digest("sgd")
     lab.kill()
     assert lab.open().digest("sgd") == digest
+
+
+def test_a_close_while_an_automatic_checkpoint_is_taken_waits_for_it_and_ends(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    begun, may_end = threading.Event(), threading.Event()
+    store = lab._stores[-1]
+    checkpoint = store.checkpoint
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert may_end.wait(30)
+        return checkpoint(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "checkpoint", slow)
+        patch.setattr(shard._checkpointer, "_is_due", lambda: not begun.is_set())
+        shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.MEMORY))
+        assert begun.wait(30)
+        closing = threading.Thread(target=shard.close, daemon=True)
+        closing.start()
+        while not shard._checkpointer._stop.is_set():
+            sleep(0.001)
+        sleep(0.05)  # into its wait for the thread
+        may_end.set()
+        closing.join(10)
+    assert not closing.is_alive() and shard._is_closed
+
+
+def test_automatic_checkpoints_go_on_after_an_error_of_any_kind(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "_FIRST_PAUSE", 0.01)
+    shard = lab.open()
+    session = Session(shard)
+    errors: list[Exception] = [MemoryError("planted: no memory")]
+    checkpoint = lab._stores[-1].checkpoint
+
+    def fails_once(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return checkpoint(*arguments)
+
+    monkeypatch.setattr(lab._stores[-1], "checkpoint", fails_once)
+    deadline = monotonic() + 30
+    while not shard.stats()["service"]["checkpoints"] and monotonic() < deadline:
+        train(session, 1)
+    stats = shard.stats()["service"]
+    assert stats["checkpoint_failures"] == 1 and "no memory" in stats["checkpoint_error"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        hps.StoreError(errno.ENOSPC, "planted"),
+        hps.CorruptionError("planted"),
+        MemoryError("planted"),
+    ],
+)
+def test_what_is_in_the_log_is_never_called_refused(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 4)
+    store = lab._stores[-1]
+    erase = store.erase
+
+    def half(table: str, keys: Any) -> Any:
+        erase(table, keys[: len(keys) // 2])
+        raise error
+
+    shard.checkpoint()  # so that the rows lie in the store
+    kept = len(shard.checkpoints())
+    monkeypatch.setattr(store, "erase", half)
+    with pytest.raises(hps.StoreError, match="planted") as raised:
+        shard.erase(session.next(), "sgd", np.arange(60, dtype=np.uint64))
+    assert raised.value.errno == errno.EIO
+    monkeypatch.undo()
+    # Half a change must be in no checkpoint.
+    with pytest.raises(hps.StoreError, match="takes no changes"):
+        shard.checkpoint()
+    assert len(shard.checkpoints()) == kept
+
+
+def test_a_log_that_failed_for_space_does_not_call_an_applied_change_refused(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 1)
+    monkeypatch.setattr(TwinUpdateLog, "wait", full)
+    with pytest.raises(hps.StoreError, match="No space") as error:
+        shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
+    assert error.value.errno == errno.EIO and "No space" in shard.failure
+
+
+def test_a_table_whose_checkpoint_fails_is_not_there(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.config = hps_config(lab.config, dram=hps.DramCacheConfig(bytes=40_000))
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 1)
+    table = hps.TableConfig(name="late", dim=4)
+    save = type(shard)._save
+    saves: list[str] = []
+
+    def second_is_full(self: Any, *arguments: Any) -> Any:
+        saves.append("")
+        return full() if len(saves) == 2 else save(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shard), "_save", second_is_full)
+        with pytest.raises(hps.StoreError, match="No space"):
+            shard.create_table(table)
+    if shard.create_table(table):
+        shard.push(session.next(), "late", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
+    digest = shard.digest("late")
+    lab.kill()
+    assert lab.open().digest("late") == digest

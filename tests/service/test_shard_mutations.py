@@ -191,6 +191,25 @@ def test_a_session_that_was_dropped_for_newer_ones_is_fenced(tmp_path: Path) -> 
     lab.kill()
 
 
+def test_a_session_that_was_dropped_and_comes_again_is_the_same_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    lab = ShardLab(tmp_path, max_sessions=2)
+    shard = lab.open()
+    dropped = Session(shard, "a")
+    for _ in range(3):
+        shard.push(dropped.next(), "sgd", KEYS, ones())
+    Session(shard, "b"), Session(shard, "c")
+    again = Session(shard, "a")
+    shard.push(again.next(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
+    digest = shard.digest("sgd")
+    lab.kill()
+    shard = lab.open()
+    assert shard.digest("sgd") == digest
+    assert shard.push(again.again(), "sgd", KEYS, ones()).is_repeat
+    lab.kill()
+
+
 @pytest.mark.parametrize(
     ("error", "name", "keys", "change"),
     [

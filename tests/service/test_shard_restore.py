@@ -273,3 +273,16 @@ def test_reads_and_pushes_beside_a_restore_see_the_old_rows_or_the_new_ones(
         thread.join()
     assert -1.0 in seen and seen <= {-1.0, -2.0}
     assert all(isinstance(error, hps.StoreError) for error in errors)
+
+
+def test_a_restore_that_is_repeated_under_its_name_takes_nothing_back(lab: ShardLab) -> None:
+    shard = lab.open()
+    train(Session(shard), 2)
+    shard.checkpoint("kept", model=b"the model")
+    first = shard.restore("kept", "day-2")
+    train(Session(shard), 2)
+    digest = shard.digest("sgd")
+    assert shard.restore("kept", "day-2") == first == (b"the model", None)
+    assert shard.digest("sgd") == digest
+    shard.restore("kept", "day-3")
+    assert shard.digest("sgd") != digest

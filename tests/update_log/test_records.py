@@ -116,7 +116,7 @@ def test_a_trail_never_says_more_than_is_so() -> None:
 def test_sessions_come_out_of_a_checkpoint_as_they_went_in() -> None:
     sessions = Sessions()
     for number, name in enumerate(("a", "b", "c"), 1):
-        sessions.renew(name, number)
+        sessions.renew(name, number, 0)
     sessions.advance(Identity("a", 1, 1), 7)
     sessions.fence = 2
     found = Sessions.from_json(sessions.to_json())
@@ -129,10 +129,10 @@ def test_sessions_come_out_of_a_checkpoint_as_they_went_in() -> None:
 
 def test_an_incarnation_is_never_given_twice_though_its_session_was_dropped() -> None:
     sessions = Sessions()
-    sessions.renew("a", sessions.incarnations + 1)
-    sessions.renew("b", sessions.incarnations + 1)
+    sessions.renew("a", sessions.incarnations + 1, 0)
+    sessions.renew("b", sessions.incarnations + 1, 0)
     sessions.trim(1)
     with pytest.raises(FencedError, match="no such session"):
         sessions.find("a", 1)
-    sessions.renew("a", sessions.incarnations + 1)
+    sessions.renew("a", sessions.incarnations + 1, 0)
     assert sessions.find("a", 3).mark == 0
