@@ -262,7 +262,8 @@ class Shard(ShardCuts):
             # Rows may have changed in part. The log has it whole, and the next opening applies it.
             self._is_torn = True
             self._fail(f"a mutation that is in the log could not be applied: {error}")
-            raise StoreError(errno.EIO, self._failure) from error
+            if isinstance(error, Exception):  # an interrupt tells nobody that it was refused
+                raise StoreError(errno.EIO, self._failure) from error
 
     def _await_predecessor(self, identity: Identity, deadline: float) -> None:
         """Waits for the mutation that this one follows: shortly if it has not come yet, as long as
