@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def checkpoints(folder: Path, data: Data, repetitions: int) -> Row:
     """Seconds until changes are durable: of a hundredth of the rows, and of all of them.
 
-    Each begins with a compacted store: rewriting all rows leaves as many dead ones, and the appends
-    that follow at once would wait until the bound on space holds. The small ones come one after
-    another, and the third counts: the first ones remove the files of the large one before them.
+    The store is compacted before and after the large one: it leaves as many dead rows, and appends
+    that follow at once would wait until the bound on space holds. Of three small ones after that
+    the last counts: the first ones remove the files that went before them.
     """
     store = HpsStore(folder, data.record_bytes)
     store.load(data.in_order(data.by_place()))
@@ -47,7 +47,9 @@ def checkpoints(folder: Path, data: Data, repetitions: int) -> Row:
     random = np.random.default_rng(3)
     num_dirty = max(1, int(data.rows * DIRTY_PART))
     for _ in range(repetitions):
+        store.store.compact()
         all_seconds.append(_checkpoint(store, data, data.by_place()))
+        store.store.compact()
         small = [random.choice(data.rows, num_dirty, replace=False) for _ in range(3)]
         few.append([_checkpoint(store, data, places) for places in small][-1])
     store.close()
@@ -64,7 +66,6 @@ def checkpoints(folder: Path, data: Data, repetitions: int) -> Row:
 def _checkpoint(store: HpsStore, data: Data, places: np.ndarray) -> float:
     """Seconds of appending the records of these places and a checkpoint."""
     pieces = list(data.in_order(places))
-    store.store.compact()
     start = time.perf_counter()
     for records in pieces:
         store.store.append(TABLE, records)
