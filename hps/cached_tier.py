@@ -246,7 +246,8 @@ class CachedTier:
                     count, end = self.cache.scan(cursor, "dirty", rows)
                 if count:
                     self.below.append(rows[:count], takes_slots=False)
-                # Nothing else became dirty meanwhile: that takes an update, or the turn.
+                # Nothing else became dirty meanwhile: that takes an update, the turn, or a dirty
+                # row of the tier above, and those have all come down before.
                 with self.lock, self.counters:
                     self.cache.mark_clean(cursor, end)
             num_rows += count

@@ -10,6 +10,7 @@ write_back never waits for a pin. A row that no tier stores takes no slot.
 """
 
 import weakref
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hps.cached_tier import CachedTier
+from hps.cached_tier import MAX_SCRATCH_BYTES, CachedTier
+from hps.descending_rows import DescendingRows, Mask
 from hps.errors import ConfigError, StoreError
 from hps.row_cache import RowCache
 from hps.row_layout import Images, Keys
@@ -84,21 +86,35 @@ class DramTier(CachedTier):
         super().__init__(config, cache, below, lock, rates)
         self._warm: weakref.WeakSet[WarmRows] = weakref.WeakSet()
         self._plan = self.take_plan()  # of who has the turn
+        self._plan_aside = self.take_plan()  # of who has the lock alone
+        self._descending = DescendingRows()
 
     # The verbs of a tier that the cache above it uses; see hps.tier.TableTier.
 
+    # A thread that warms a batch has the turn while it waits for the SSD. The cache above, which
+    # works on the batch before, must not wait for it: what lies here is read and written under the
+    # lock alone, and a row that needs a slot descends when the turn is had.
+
     def fetch(self, keys: Keys, rows: Images, found: "Flags") -> None:
         """What the store has is put into slots here as far as there are any, else only read."""
+        with self.lock, self.counters:
+            is_descending = self._descending.read(keys, rows)
+            is_here = (self.cache.contains(keys) & 1) != 0
+            if np.array_equal(self.contains(keys) != 0, is_here | is_descending):
+                self._read_here(self._plan_aside, keys, is_here & ~is_descending, rows)
+                found[:] = is_here | is_descending
+                self.counters.hits += int(is_descending.sum())
+                self.counters.misses += int((found == 0).sum())
+                return
         with self.turn:
             with self.lock, self.counters:
+                is_descending = self._descending.read(keys, rows)
                 is_here = self.cache.contains(keys) != 0  # nothing is on its way within the turn
-                here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
-                if len(here):
-                    self._read(keys[here], rows, here)
-                    # Who pins rows here has warmed them, and they were counted then.
-                    self.counters.hits += len(here) - self.cache.num_pinned(self._plan)
+                self._read_here(self._plan, keys, is_here & ~is_descending, rows)
+                found[:] = is_here | is_descending
+                away = np.flatnonzero(found == 0)
+                self.counters.hits += int(is_descending.sum())
                 self.counters.misses += len(away)
-            found[:] = is_here
             if len(away):
                 images, came = self.fetch_below(keys[away])
                 stored = np.flatnonzero(came)
@@ -108,21 +124,57 @@ class DramTier(CachedTier):
 
     def append(self, rows: Images, *, takes_slots: bool = True) -> None:
         keys = self.layout.keys(rows)
-        with self.turn:
-            rest: Indices = np.arange(len(keys))
-            if takes_slots:
-                rest = self._put(keys, rows, is_newer=True)
-            if not len(rest):
+        with self.lock, self.counters:
+            away = self._write_here(self._plan_aside, keys, rows, ~self._descending.holds(keys))
+            if takes_slots and away.any() and self._may_descend(int(away.sum())):
+                self._descending.add(keys[away], rows[away])
                 return
-            with self.lock, self.counters:
-                is_here = self.cache.contains(keys[rest]) != 0
-                here, away = rest[is_here], rest[~is_here]
-                if len(here):
-                    self.cache.make_plan(keys[here], self._plan)
-                    self.cache.find(self._plan, 0, -1)
-                    self._write(keys[here], rows[here])
-            if len(away):
-                self.below.append(rows[away])
+        if away.any():
+            with self.turn:
+                self._settle()
+                self._put_or_pass_on(keys[away], rows[away], takes_slots)
+
+    def _may_descend(self, count: int) -> bool:
+        """True if so many rows may wait for another thread's turn to end. Under the lock."""
+        limit = MAX_SCRATCH_BYTES // self.layout.row_bytes
+        return self.turn.num_asking > 0 and self._descending.num_rows + count <= limit
+
+    def _settle(self) -> None:
+        """Within the turn: puts what could not wait for it."""
+        while True:
+            with self.lock:
+                piece = self._descending.oldest
+                if piece is None:
+                    return
+                keys, images = piece.newest()
+            self._put_or_pass_on(keys, images, takes_slots=True)
+            with self.lock:
+                self._descending.remove(piece)
+
+    def _put_or_pass_on(self, keys: Keys, rows: Images, takes_slots: bool) -> None:
+        """Within the turn: into slots, onto the rows that are here, or to the tier below."""
+        rest: Indices = np.arange(len(keys))
+        if takes_slots:
+            rest = self._put(keys, rows, is_newer=True)
+        if not len(rest):
+            return
+        with self.lock, self.counters:
+            which = np.zeros(len(keys), np.bool_)
+            which[rest] = True
+            which &= self._write_here(self._plan, keys, rows, which)
+        if which.any():
+            self.below.append(rows[which])
+
+    def _write_here(self, plan: Any, keys: Keys, rows: Images, which: Mask) -> Mask:
+        """Sets those of the rows whose keys are here and published, of the keys in `which`; says
+        which keys are not done. Under the lock."""
+        is_here: Mask = ((self.cache.contains(keys) & 1) != 0) & which
+        here = np.flatnonzero(is_here)
+        if len(here):
+            self.cache.make_plan(keys[here], plan)
+            self.cache.find(plan, 0, -1)
+            self._write(plan, keys[here], rows[here])
+        return ~is_here
 
     def refuse_pinned(self, keys: Keys) -> None:
         self.below.refuse_pinned(keys)
@@ -143,6 +195,31 @@ class DramTier(CachedTier):
     def num_rows(self) -> int:
         return self.below.num_rows()
 
+    # What the tiers from here on down hold: also what descends.
+
+    def contains(self, keys: Keys) -> "Flags":
+        return super().contains(keys) | self._descending.holds(keys)
+
+    def drop(self, keys: Keys) -> None:
+        try:
+            super().drop(keys)
+        finally:
+            self._descending.forget(keys[super().contains(keys) == 0])
+
+    def write_back(self) -> int:
+        with self.turn:
+            self._settle()
+        return super().write_back()
+
+    def scan(self, batch_rows: int) -> Iterator[Images]:
+        self._settle()  # within `still`
+        yield from super().scan(batch_rows)
+
+    def restart(self) -> None:
+        super().restart()
+        with self.lock:
+            self._descending.clear()
+
     # Batches that are fetched ahead.
 
     def warm(self, keys: Keys) -> WarmRows:
@@ -151,6 +228,7 @@ class DramTier(CachedTier):
         warm = WarmRows(self)
         try:
             with self.turn:
+                self._settle()
                 with self.lock:
                     self._warm.add(warm)
                     is_stored = self.contains(keys) != 0
@@ -219,24 +297,29 @@ class DramTier(CachedTier):
 
         def visit() -> None:
             if is_newer:
-                self._write(keys, images)
+                self._write(self._plan, keys, images)
 
         with self.lock:
             self.cache.make_plan(keys, self._plan)
         return self.bring(self._plan, 0, -1, visit, source)
 
-    def _write(self, keys: Keys, images: Images) -> None:
+    def _write(self, plan: Any, keys: Keys, images: Images) -> None:
         """Sets the rows of the plan, which is over exactly these keys, all here; dirty then."""
-        self.cache.write_rows(self._plan, images[_places(keys, self._plan.unique_keys)])
+        self.cache.write_rows(plan, images[_places(keys, plan.unique_keys)])
 
-    def _read(self, keys: Keys, rows: Images, places: Indices) -> None:
-        """Copies the images of keys that are here to rows[places]."""
-        plan = self._plan
-        self.cache.make_plan(keys, plan)
+    def _read_here(self, plan: Any, keys: Keys, is_here: Mask, rows: Images) -> None:
+        """Copies the images of the keys that are here to their places in `rows`, and counts them.
+        Under the lock."""
+        here = np.flatnonzero(is_here)
+        if not len(here):
+            return
+        self.cache.make_plan(keys[here], plan)
         self.cache.find(plan, 0, -1)
-        images = np.empty((len(keys), self.layout.row_bytes), np.uint8)
+        images = np.empty((len(here), self.layout.row_bytes), np.uint8)
         self.cache.read_rows(plan, images)
-        rows[places[_places(keys, plan.unique_keys)]] = images
+        rows[here[_places(keys[here], plan.unique_keys)]] = images
+        # Who pins rows here has warmed them, and they were counted then.
+        self.counters.hits += len(here) - self.cache.num_pinned(plan)
 
 
 def _places(keys: Keys, wanted: Keys) -> Indices:

@@ -231,6 +231,87 @@ def test_rows_on_their_way_between_all_tiers_are_seen(lab: Lab) -> None:
         assert server.pins == 0 and server.digest("ads") == digest
 
 
+def test_the_cache_above_goes_on_while_a_batch_is_warmed_below(lab: Lab) -> None:
+    """Warmed rows come up, and victims go down, though another thread has the turn and waits."""
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        server.push("ads", KEYS, ones(700))  # what lies above is newer than what the store has
+        before, digest = dump(server), server.digest("ads")
+        for keys in np.array_split(KEYS[top.contains(KEYS) == 0], 80):
+            dram.warm(keys).release()  # takes the place of older copies below
+        above = KEYS[(top.contains(KEYS) == DIRTY) & (dram.cache.contains(KEYS) == 0)]
+        above = above[: dram.cache.capacity_rows // 4]
+        with held(server, "fetch") as store:
+            warm = Call(lambda: dram.warm(above))
+            assert store.reached.wait(10)
+            warmed = KEYS[((dram.cache.contains(KEYS) & 1) != 0) & (top.contains(KEYS) == 0)]
+            assert len(warmed) > len(above) > 3 and dram.turn.num_asking == 1
+            for keys in np.array_split(warmed, 4):
+                Call(lambda keys=keys: server.pin("ads", keys).release()).result()
+            went = above[top.contains(above) == 0]
+            assert dram._descending.holds(went).all() and len(went) > 0
+            assert server.contains("ads", KEYS).all() and server.num_rows("ads") == 700
+            coming_back = went[:1]  # the store sends its old version
+            Call(lambda: server.pin("ads", coming_back).release()).result()
+            calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]
+            assert all(call.is_waiting() for call in calls)
+            store.gate.set()
+            warm.result().release()
+            assert calls[0].result() == digest and calls[1].result() == before
+        assert dram._descending.num_rows == 0 and server.digest("ads") == digest
+        assert server.pins == 0 and dump(server) == before
+
+
+@pytest.mark.parametrize("ending", ["restore", "erase", "checkpoint"])
+def test_rows_that_descend_belong_to_the_table(lab: Lab, ending: str) -> None:
+    with lab.server(table()) as server:
+        top, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint("old")
+        old = server.digest("ads")
+        server.push("ads", KEYS, ones(700))
+        before = dump(server)
+        away = KEYS[(top.contains(KEYS) == 0) & (dram.cache.contains(KEYS) == 0)][:30]
+        assert len(away) == 30 and tiers(server)[2].contains(away).all()
+        newest = in_store(server, away)
+        expected = server._stack("ads").layout.weights(newest) + 1
+        newest.view(np.float32)[:, 4:8] += 1  # the weights
+        with dram.turn:  # as a thread that warms a batch
+            Call(lambda: dram.append(newest)).result()
+        assert dram._descending.num_rows == 30
+        if ending == "restore":
+            server.restore("old")
+            assert server.digest("ads") == old
+        elif ending == "erase":
+            assert server.erase("ads", away).all() and not server.contains("ads", away).any()
+            server.warm("ads", away).release()
+            assert set(dump(server)) == set(before) - set(away.tolist())
+        else:
+            server.checkpoint("new")
+        assert not dram._descending.holds(KEYS).any()
+        server.close()
+    if ending == "checkpoint":
+        with lab.server(table()) as server:
+            np.testing.assert_array_equal(server.pull("ads", away), expected)
+
+
+def test_a_new_row_that_descends_is_found_and_fetched(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        _, dram, _ = tiers(server)
+        server.push("ads", KEYS[:30], ones(30))
+        server.checkpoint()
+        new_keys, images = KEYS[:30] + np.uint64(1000), in_store(server, KEYS[:30])
+        images[:, :8] = new_keys.view(np.uint8).reshape(30, 8)
+        fetched, found = np.zeros_like(images), np.zeros(30, np.uint8)
+        with dram.turn:  # as a thread that warms a batch
+            Call(lambda: dram.append(images)).result()
+            Call(lambda: dram.fetch(new_keys, fetched, found)).result()
+        assert dram.contains(new_keys).all() and found.all()
+        np.testing.assert_array_equal(fetched, images)
+
+
 def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
     """Only the lower tier moves: what has left it is in no tier above."""
     with lab.server(table()) as server:
