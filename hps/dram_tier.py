@@ -98,13 +98,7 @@ class DramTier(CachedTier):
     def fetch(self, keys: Keys, rows: Images, found: "Flags") -> None:
         """What the store has is put into slots here as far as there are any, else only read."""
         with self.lock, self.counters:
-            is_descending = self._descending.read(keys, rows)
-            is_here = (self.cache.contains(keys) & 1) != 0
-            if np.array_equal(self.contains(keys) != 0, is_here | is_descending):
-                self._read_here(self._plan_aside, keys, is_here & ~is_descending, rows)
-                found[:] = is_here | is_descending
-                self.counters.hits += int(is_descending.sum())
-                self.counters.misses += int((found == 0).sum())
+            if self.turn.num_asking and self._fetch_now(keys, rows, found):
                 return
         with self.turn:
             with self.lock, self.counters:
@@ -121,6 +115,19 @@ class DramTier(CachedTier):
                 rows[away[stored]] = images[stored]
                 found[away[stored]] = 1
                 self._put(keys[away[stored]], images[stored], is_newer=False)
+
+    def _fetch_now(self, keys: Keys, rows: Images, found: "Flags") -> bool:
+        """Without the turn: True if what is stored of the keys is here, or descends. Under the
+        lock."""
+        is_descending = self._descending.read(keys, rows)
+        is_here = (self.cache.contains(keys) & 1) != 0
+        found[:] = is_here | is_descending
+        if not np.array_equal(self.contains(keys), found):
+            return False
+        self._read_here(self._plan_aside, keys, is_here & ~is_descending, rows)
+        self.counters.hits += int(is_descending.sum())
+        self.counters.misses += int((found == 0).sum())
+        return True
 
     def append(self, rows: Images, *, takes_slots: bool = True) -> None:
         keys = self.layout.keys(rows)
