@@ -145,7 +145,7 @@ class UpdateLog {
   uint64_t target_number_ = 0;
   uint64_t logged_ = 0;
   LogPosition synced_;
-  LogPosition sync_wanted_;  // by who has taken a record back
+  LogPosition sync_wanted_;   // by who has taken a record back
   uint64_t sync_number_ = 0;  // what the present sync makes durable
   uint64_t durable_ = 0;
   uint64_t durable_wanted_ = 0;

@@ -39,8 +39,8 @@ bool UpdateLog::WantsSpace() const {
 
 // A sync does not wait until a flood of records has ended, nor does an append that needs a file.
 Status UpdateLog::DoNext(Lock* lock) {
-  const bool has_written = logged_ >= SyncTarget() && !(marked_ < sync_wanted_) &&
-                           !(is_stopping_ && marked_ < end_);
+  const bool has_written =
+      logged_ >= SyncTarget() && !(marked_ < sync_wanted_) && !(is_stopping_ && marked_ < end_);
   if (WantsSync() && has_written) return Sync(lock);
   const bool is_awaited = spare_wanted_ + growth_wanted_ > 0;
   const bool must_write = marked_ < end_ && (is_start_pending_ || !is_awaited);
