@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hps
+from hps.errors import DeadlineError
 from hps.service.tls import TlsFiles
 from tests.service.fake_shard import FakeShard
 from tests.service.serving import Local, serving
@@ -147,3 +148,15 @@ def test_a_root_for_clients_that_is_none_is_refused(certificates: Path, tmp_path
         serving(FakeShard(), tls=files),
     ):
         pass
+
+
+def test_a_store_that_is_gone_shows_in_the_figures_and_one_that_is_reopened_does_not() -> None:
+    shard = FakeShard()
+    with serving(shard, metrics="127.0.0.1:0") as local:
+        for error, shown in ((hps.StoreError(5, "planted"), True), (DeadlineError("late"), False)):
+
+            def fail(timeout: float, error: Exception = error) -> None:
+                raise error
+
+            shard.stats = fail  # type: ignore[method-assign, assignment]
+            assert ("hps_failed 1.0" in look(local)[1]) is shown
