@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import hps
+from hps.batch_rows import RowUpdate
 from hps.errors import ConfigError, RemoteError
 from hps.service import client_rounds
 from hps.service.client import RemoteParameterServer
@@ -206,3 +207,29 @@ def test_rows_that_a_creating_pulls_answer_lacks_are_pulled(
         assert np.array_equal(rows, client.pull("ads", keys)) and rows.any()
         marks = [session.window.marks.applied for session in client._sessions]
         assert marks == [1, 1]
+
+
+def test_seconds_for_which_a_loop_waits_for_shards_are_counted() -> None:
+    lab = Lab()
+    with lab.client() as client:
+        service = lab.services[0]
+        pull, push = service._pull, service._push
+
+        def slowly(answer: Any) -> Any:
+            def handle(request: bytes) -> bytes:
+                time.sleep(0.05)
+                reply: bytes = answer(request)
+                return reply
+
+            return handle
+
+        assert client._wait_seconds == 0
+        service._pull = slowly(pull)  # type: ignore[method-assign]
+        client.pull("ads", KEYS)
+        pulled = client._wait_seconds
+        assert pulled > 0.05
+        service._push = slowly(push)  # type: ignore[method-assign]
+        client.push("ads", KEYS, ONES)  # of no step: nobody's loop waits
+        assert client._wait_seconds == pulled
+        client.apply([RowUpdate("ads", KEYS, ONES)])
+        assert client._wait_seconds > pulled + 0.05

@@ -11,6 +11,7 @@ import pytest
 import hps
 from hps.cli.main import main
 from hps.service.shard import Identity, Shard
+from hps.update_log import verify as verify_module
 from hps.update_log.verify import verify_log
 
 TABLE = hps.TableConfig(name="ads", dim=4)
@@ -109,3 +110,31 @@ def test_a_store_that_is_being_served_or_never_was_is_verified_too(
     with hps.ParameterServer(hps.Config(path=tmp_path / "plain", tables=[TABLE])) as server:
         server.push("ads", KEYS, np.ones((100, 4), np.float32))
     assert verify_log(tmp_path / "plain") == [] and main(["verify", str(tmp_path / "plain")]) == 0
+
+
+def test_a_log_that_a_server_cuts_meanwhile_is_looked_at_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a checkpoint has covered may be gone when the log is read: that is no damage."""
+    numbers: list[int] = []
+    asked: list[int] = []
+
+    class Log:
+        @staticmethod
+        def verify(folder: str, identity: int, epoch: int, after: int) -> tuple[int, int]:
+            asked.append(after)
+            if len(asked) == 1:
+                raise hps.CorruptionError(f"{folder}/log-1: offset 0: planted")
+            return after, 0
+
+    class Native:
+        UpdateLog = Log
+
+    monkeypatch.setattr(verify_module, "_C", Native)
+    monkeypatch.setattr(verify_module, "_number_in_checkpoint", lambda *_: numbers.pop(0))
+    numbers[:] = [3, 5, 5]
+    assert verify_log(store) == [] and asked == [3, 5]
+    asked.clear()
+    numbers[:] = [3, 3]
+    ((file, what),) = verify_log(store)
+    assert file == str(store / "log" / "log-1") and what == "offset 0: planted"
