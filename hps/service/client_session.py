@@ -125,14 +125,11 @@ class Session:
         return Sent(change, self._opening, pending)
 
     def receive(self, sent: Sent) -> None:
-        """Waits for the answer to a change that was sent."""
+        """Waits for the answer to a change that was sent; who is interrupted calls `break_off`."""
         try:
             reply = sent.pending.reply()
         except Failure as failure:
             self._reject(sent.change, failure)
-        except BaseException:
-            self.break_off()
-            raise
         else:
             self._accept(sent.change, reply, sent.opening)
 

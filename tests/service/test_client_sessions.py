@@ -333,6 +333,10 @@ def test_interrupted_push_is_on_its_way_and_goes_first_with_the_next(has_arrived
         with pytest.raises(KeyboardInterrupt):
             client.push("ads", KEYS, ONES)
         network.start = start  # type: ignore[method-assign]
+        assert lab.counts() == [2.0 if has_arrived else 1.0] * len(KEYS)
+        assert (
+            client.pull("ads", KEYS).tolist() == (2 * ONES).tolist()
+        )  # a read, too, comes after it
         client.push("ads", KEYS, ONES)
         assert lab.counts() == [3.0] * len(KEYS)
 
