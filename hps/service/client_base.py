@@ -17,7 +17,7 @@ from hps.arrays import HOST
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError
 from hps.service.client_options import ClientConfig
-from hps.service.client_rounds import Request, ask, raise_lost, shards_open
+from hps.service.client_rounds import Request, ask, raise_ended, raise_lost, shards_open
 from hps.service.client_session import Session
 from hps.service.client_transport import GrpcTransport, Transport
 from hps.service.client_window import DURABLE, LOGGED
@@ -130,6 +130,7 @@ class Shards:
         waiting = opened
         request = pb.FlushRequest(ack=_LEVELS[level]).SerializeToString()
         while waiting:
+            raise_ended(waiting)
             # First what the shard lacks, then the flush, then what it says it has.
             for session in waiting:
                 session.break_off()

@@ -81,7 +81,7 @@ def open_sessions(sessions: Iterable[Session], until: float, what: str) -> None:
     while waiting:
         failures = {session: session.open(until) for session in waiting}
         waiting = [session for session, failure in failures.items() if failure is not None]
-        _raise_ended(waiting)
+        raise_ended(waiting)
         for session, failure in failures.items():
             if failure is not None and failure.verdict is Verdict.REFUSED:
                 raise failure.typed(session.transport.address)
@@ -172,7 +172,7 @@ def _lock_with_room(
     while True:
         for session in by_session:
             locks.enter_context(session.lock)
-        _raise_ended(by_session)
+        raise_ended(by_session)
         full = [session for session, size in needs.items() if not session.window.fits(size)]
         if not full:
             return
@@ -231,7 +231,8 @@ def _noted(error: HpsError, what: str, done: list[Session]) -> HpsError:
     return error
 
 
-def _raise_ended(sessions: Iterable[Session]) -> None:
+def raise_ended(sessions: Iterable[Session]) -> None:
+    """Raises the RemoteError of the first whose session has ended; nobody need be asked for it."""
     for session in sessions:
         if session.ended is not None:
             raise session.ended
@@ -290,7 +291,7 @@ def ask(
             session = requests[i].session
             session.last_failure = failure
             if requests[i].needs_session:
-                _raise_ended([session])
+                raise_ended([session])
             if failure.verdict not in (Verdict.OPEN, Verdict.GAP):
                 raise failure.typed(session.transport.address)
         waiting = list(failures)

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps.cli.client, hps.cli.server_flags, over real shar
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ def test_person_pushes_looks_and_goes_back(ask, tmp_path: Path) -> None:
     assert ask("push", "ads", "7", "0xffffffffffffffff", "--value", "1")[1].startswith("pushed 2")
     status, out, _ = ask("pull", "ads", "7", "8")
     assert status == 0 and out.splitlines()[0].startswith("7: ") and "not stored" not in out[:80]
-    assert "ads" in ask("tables", "--digest")[1]
+    (line,) = [line for line in ask("tables", "--digest")[1].splitlines() if "ads" in line]
+    assert re.search(r" [0-9a-f]{32}$", line)
     assert ask("checkpoint", "day-1")[1].startswith("day-1: 2 rows")
     assert "erased 1 stored" in ask("erase", "ads", "7")[1]
     assert "day-1" in ask("checkpoints")[1]
@@ -48,11 +50,32 @@ def test_person_pushes_looks_and_goes_back(ask, tmp_path: Path) -> None:
 def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
     keys, grads, rows = (tmp_path / f"{name}.npy" for name in ("keys", "grads", "rows"))
     np.save(keys, np.arange(2000, dtype=np.uint64))
-    np.save(grads, np.ones((2000, 8), np.float32))
+    signs = np.where(np.arange(2000 * 8) % 3, 1, -1).reshape(2000, 8).astype(np.float32)
+    np.save(grads, signs)
+    assert ask("pull", "ads", "--keys-file", str(keys), "--out", str(rows))[0] == 0
+    before = np.load(rows)
     assert ask("push", "ads", "--keys-file", str(keys), "--grads", str(grads))[0] == 0
     assert ask("pull", "ads", "--keys-file", str(keys), "--out", str(rows))[0] == 0
-    assert np.load(rows).shape == (2000, 8)
-    assert "2,000 keys in all" in ask("pull", "ads", "--keys-file", str(keys))[1]
+    assert np.array_equal(np.sign(before - np.load(rows)), signs)
+    shown = ask("pull", "ads", "--keys-file", str(keys))[1].splitlines()
+    assert len(shown) == 1001 and "2,000 keys in all" in shown[-1]
+    out = ask("pull", "ads", "--keys-file", str(keys), "--json", "-")[1]
+    assert len(json.loads(out)["rows"]) == 2000  # and nothing else
+
+
+def test_a_flush_waits_for_the_disks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with service(tmp_path, 2) as servers:
+        where = ["--server", ",".join(servers.addresses)]
+        keys = [str(key) for key in range(20)]
+        push = ["client", "push", "ads", *keys, "--value", "1", "--ack", "memory"]
+        assert main([*push, *where]) == 0
+        logs = [shard._log for shard in servers.shards]
+        assert all(log.durable < log.appended for log in logs)
+        assert main(["client", "flush", *where]) == 0
+        assert all(log.durable < log.appended for log in logs)
+        assert "in the logs" in capsys.readouterr().out
+        assert main(["client", "flush", "--durable", *where]) == 0
+        assert all(log.durable == log.appended for log in logs)
 
 
 @pytest.mark.parametrize(

@@ -347,9 +347,13 @@ def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
     old.push("ads", KEYS, ONES)
     with lab.client() as new:
         new.push("ads", KEYS, ONES)
-        for _ in range(2):
+        with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
+            old.push("ads", KEYS, ONES)
+        calls = list(lab.networks[0].calls)
+        for call in (lambda: old.push("ads", KEYS, ONES), lambda: old.flush(durable=True)):
             with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
-                old.push("ads", KEYS, ONES)
+                call()
+        assert lab.networks[0].calls == calls  # nobody was asked once more
         assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)  # it may go on reading
         new.push("ads", KEYS, ONES)
     old.close()
@@ -367,9 +371,10 @@ def test_session_that_was_fenced_while_changes_were_open_says_so_at_once() -> No
     with lab.client() as new:
         new.push("ads", KEYS, ONES)
         for _ in range(2):
+            calls = list(lab.networks[0].calls)
             with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
                 old.push("ads", KEYS, ONES)
-        assert old._sessions[0].ended is not None
+        assert old._sessions[0].ended is not None and lab.networks[0].calls == calls
         assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)
     old.close()
     assert set(lab.counts()) == {2.0}
