@@ -232,4 +232,15 @@ def test_seconds_for_which_a_loop_waits_for_shards_are_counted() -> None:
         client.push("ads", KEYS, ONES)  # of no step: nobody's loop waits
         assert client._wait_seconds == pulled
         client.apply([RowUpdate("ads", KEYS, ONES)])
-        assert client._wait_seconds > pulled + 0.05
+        sent = client._wait_seconds
+        assert sent > pulled + 0.05
+        service._push = push  # type: ignore[method-assign]
+        start = lab.networks[0].start
+
+        class Late:
+            def __init__(self, *call: Any) -> None:
+                self.reply = slowly(lambda _: start(*call).reply()).__get__(b"")
+
+        lab.networks[0].start = Late  # type: ignore[method-assign, assignment]
+        client.apply([RowUpdate("ads", KEYS, ONES)])
+        assert client._wait_seconds > sent + 0.05 and lab.counts() == [3.0] * len(KEYS)

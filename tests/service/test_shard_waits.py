@@ -115,11 +115,13 @@ def test_an_owner_of_many_sessions_pushes_out_its_own(tmp_path: Path) -> None:
     assert shard.open_session("mine-35", mine[35].incarnation).is_known
     lab.kill()
     shard = lab.open()  # whose sessions they were is not known any more, and nobody's are dropped
-    shard.open_session("nobody")
+    nobodys = [shard.open_session(f"nobody-{i}") for i in range(8)]
     for number in range(30):
         shard.open_session(f"more-{number}", owner="hostile")
     for number, opened in enumerate(others):
         assert shard.open_session(f"other-{number}", opened.incarnation).marks.applied == 1
+    for number, opened in enumerate(nobodys):
+        assert shard.open_session(f"nobody-{number}", opened.incarnation).is_known
     lab.kill()
 
 
