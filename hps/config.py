@@ -7,7 +7,7 @@ that reads the environment.
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import ClassVar
@@ -113,6 +113,20 @@ class TableConfig:
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+
+def differences(one: TableConfig, other: TableConfig) -> list[str]:
+    """In which fields two tables differ: "dim is 8, not 16" for each.
+
+    >>> differences(TableConfig(name="ads", dim=8), TableConfig(name="ads", dim=16))
+    ['dim is 8, not 16']
+    """
+    names = [field.name for field in fields(one)]
+    return [
+        f"{name} is {getattr(one, name)!r}, not {getattr(other, name)!r}"
+        for name in names
+        if getattr(one, name) != getattr(other, name)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

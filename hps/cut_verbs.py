@@ -5,7 +5,7 @@ down), checkpoint.py (the dense side), update_log/history.py (marks of a service
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -218,12 +218,24 @@ class CutVerbs:
         """
         return cut.decode_dense(self.checkpoint_blobs(tag))
 
-    def checkpoint_blobs(self, tag: str | int | None = None) -> dict[str, bytes]:
-        """All blobs of a checkpoint by name, as bytes; arguments and errors as checkpoint_state."""
+    def checkpoint_blobs(
+        self, tag: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
+        """Blobs of a checkpoint by name, as bytes; all of them, or those of `names` alone.
+
+        Arguments and errors as checkpoint_state.
+        """
         with self._updates:
             self._check_open()
-            blobs: dict[str, bytes] = self._store.extras(tag)
+            blobs: dict[str, bytes] = self._store.extras(tag, names)
             return blobs
+
+    def checkpoint_blob_bytes(self, tag: str | int | None = None) -> dict[str, int]:
+        """Of each blob of a checkpoint its length; none is read."""
+        with self._updates:
+            self._check_open()
+            lengths: dict[str, int] = self._store.extra_bytes(tag)
+            return lengths
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""

@@ -32,6 +32,10 @@ class DataError(HpsError, ValueError):
     """A click log that cannot be read as its format says. Names file, line (from 1) and reason."""
 
 
+class ChangedError(ConfigError):
+    """A table was changed while all of it was read; nothing that was read is worth anything."""
+
+
 class StoreError(HpsError, OSError):
     """The operating system refused an operation on the store (disk full, lock held, I/O error)."""
 

@@ -35,7 +35,7 @@ from hps.errors import ConfigError
 from hps.logged_verbs import LoggedVerbs
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
-from hps.table_scan import digest, items
+from hps.table_scan import digest, digest_parts, items
 from hps.table_stack import TableStack
 from hps.tier_stats import TableTiers, server_stats
 from hps.update_log import OpenLog, open_update_log
@@ -282,6 +282,17 @@ class ParameterServer(LoggedVerbs):
         """
         with self._updates:
             return digest(self._stack(table))
+
+    def digest_parts(self, table: str) -> Iterator[tuple[int, int]]:
+        """As digest, in parts between which the table may be read: (low, high) of some rows each,
+        to be summed modulo 2^64; the digest is high, then low. A change of the table makes the next
+        part raise.
+
+        Raises:
+            ChangedError: the table was changed since the first part.
+        """
+        with self._lock:
+            return digest_parts(self._stack(table))
 
     def stats(self) -> dict[str, Any]:
         """Counters of each tier since the server was opened, then of each table."""

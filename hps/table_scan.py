@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hps import _C
-from hps.errors import ConfigError
-from hps.row_layout import Floats
+from hps.errors import ChangedError
+from hps.row_layout import Floats, Images
 from hps.table_stack import TableStack
 
 _PIECE_BYTES = 2**23
@@ -37,20 +37,36 @@ def items(stack: TableStack, batch: int, with_state: bool) -> Iterator[tuple[Any
     Reads and fetches may go on between two pieces, though they move rows between the tiers.
 
     Raises:
-        ConfigError: the table was changed since the iteration began.
+        ChangedError: the table was changed since the iteration began.
     """
+    for images in _pieces(stack, batch, "items()"):
+        keys, weights = stack.layout.keys(images), stack.layout.weights(images)
+        state: Floats | None = stack.layout.state(images) if with_state else None
+        yield (keys, weights) if state is None else (keys, weights, state)
+
+
+def digest_parts(stack: TableStack) -> Iterator[tuple[int, int]]:
+    """The digest in parts, whose sums are it: (low, high) of some rows each.
+
+    Raises:
+        ChangedError: as items.
+    """
+    piece = max(1, _PIECE_BYTES // stack.layout.row_bytes)
+    for images in _pieces(stack, piece, "a digest"):
+        yield _C.digest_rows(np.ascontiguousarray(images))
+
+
+def _pieces(stack: TableStack, batch: int, what: str) -> Iterator[Images]:
     version = stack.version
     pieces = stack.scan(batch)
     while True:
         with stack.still():
             if stack.version != version:
-                raise ConfigError(
-                    f"table {stack.name!r} changed while items() was running; start it again, and "
+                raise ChangedError(
+                    f"table {stack.name!r} changed while {what} was running; start it again, and "
                     f"collect what you want to change until it has ended"
                 )
             images = next(pieces, None)
-            if images is None:
-                return
-            keys, weights = stack.layout.keys(images), stack.layout.weights(images)
-            state: Floats | None = stack.layout.state(images) if with_state else None
-        yield (keys, weights) if state is None else (keys, weights, state)
+        if images is None:
+            return
+        yield images

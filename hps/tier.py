@@ -7,7 +7,7 @@ Rows travel as images, uint8 [n, row_bytes]; the first eight bytes of an image a
 handles a whole batch and lets other threads run meanwhile.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -146,12 +146,21 @@ class RowTier(Protocol):
             The living readers ("process 12 (checkpoint 3)"), whose files stay until they close.
         """
 
-    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+    def extras(
+        self, checkpoint: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
         """The blobs of a kept cut (None: of the current one), digests checked.
+
+        Args:
+            checkpoint: its tag or id.
+            names: only these, as far as they are there; the others are not read.
 
         Raises:
             CorruptionError: a digest does not match.
         """
+
+    def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
+        """Of each blob of a kept cut its length; none is read."""
 
     def stats(self) -> dict[str, Any]:
         """Counts and bytes, nested by table: bytes_read, bytes_written, files_bytes and

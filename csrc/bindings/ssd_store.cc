@@ -4,7 +4,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -183,16 +185,28 @@ nb::list Checkpoints(const SsdStore& store) {
   return result;
 }
 
-nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id) {
+nb::dict Extras(const SsdStore& store, const std::string& tag, uint64_t id,
+                const std::optional<std::set<std::string>>& names) {
   std::vector<NamedBlob> blobs;
   {
     const nb::gil_scoped_release release;
-    ThrowIfError(store.Extras({tag, id}, &blobs));
+    ThrowIfError(store.Extras({tag, id}, &blobs, names ? &*names : nullptr));
   }
   nb::dict result;
   for (const NamedBlob& blob : blobs) {
     result[blob.name.c_str()] = nb::bytes(blob.bytes.data(), blob.bytes.size());
   }
+  return result;
+}
+
+nb::dict ExtraBytes(const SsdStore& store, const std::string& tag, uint64_t id) {
+  std::vector<std::pair<std::string, uint64_t>> bytes;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.ExtraBytes({tag, id}, &bytes));
+  }
+  nb::dict result;
+  for (const auto& [name, length] : bytes) result[name.c_str()] = length;
   return result;
 }
 
@@ -297,7 +311,8 @@ void BindSsdStore(nb::module_& module) {
           nb::arg("tag"), nb::arg("id"), Release())
       .def("delete_checkpoint", &DeleteCheckpoint, nb::arg("tag"), nb::arg("id"), Release())
       .def("checkpoints", &Checkpoints)
-      .def("extras", &Extras, nb::arg("tag"), nb::arg("id"))
+      .def("extras", &Extras, nb::arg("tag"), nb::arg("id"), nb::arg("names").none())
+      .def("extra_bytes", &ExtraBytes, nb::arg("tag"), nb::arg("id"))
       .def("clone", &Clone, nb::arg("target"), nb::arg("may_link"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
       .def("stats", &StoreStats, Release())

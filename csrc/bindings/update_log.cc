@@ -2,6 +2,7 @@
 //
 // Above it: hps/update_log. Below it: csrc/update_log.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -58,6 +59,18 @@ std::unique_ptr<UpdateLog> OpenLog(const std::string& folder, uint64_t store, ui
   return log;
 }
 
+// (number of the newest record, bytes of a torn end)
+std::pair<uint64_t, uint64_t> Verify(const std::string& folder, uint64_t store, uint64_t epoch,
+                                     uint64_t after) {
+  UpdateLogOptions options;
+  options.folder = folder;
+  options.identity = {store, epoch};
+  options.after = after;
+  LogContents contents;
+  ThrowIfError(VerifyLog(PosixFileSystem(), options, &contents));
+  return {contents.last, contents.dropped_bytes};
+}
+
 nb::list Read(UpdateLog& log, uint64_t max_bytes) {
   std::vector<LogRecord> records;
   {
@@ -95,6 +108,7 @@ void BindUpdateLog(nb::module_& module) {
   nb::class_<UpdateLog>(module, "UpdateLog")
       .def_static("open", &OpenLog, "folder"_a, "store"_a, "epoch"_a, "after"_a, nb::kw_only(),
                   "file_bytes"_a = kDefaultBytes, "buffer_bytes"_a = kDefaultBytes, Release())
+      .def_static("verify", &Verify, "folder"_a, "store"_a, "epoch"_a, "after"_a, Release())
       .def("read", &Read, "max_bytes"_a)
       .def("append", &Append, "parts"_a)
       .def(

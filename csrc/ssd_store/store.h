@@ -13,8 +13,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/turn_lock.h"
@@ -114,7 +116,12 @@ class SsdStore {
   // `holders` says which living readers still keep its files.
   Status DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders);
   std::vector<CheckpointSummary> Checkpoints() const;
-  Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const;
+  // The blobs of a checkpoint, or those of them with these names.
+  Status Extras(const CheckpointName& name, std::vector<NamedBlob>* extras,
+                const std::set<std::string>* wanted = nullptr) const;
+  // Of each blob its name and its length; nothing is read.
+  Status ExtraBytes(const CheckpointName& name,
+                    std::vector<std::pair<std::string, uint64_t>>* bytes) const;
   StoreFigures Figures() const;
   // Makes a store of its own at `target`, a folder that is empty or not there, which holds the
   // current cut (of a reader: the one it opened) and nothing else. Its files are links to those

@@ -60,13 +60,27 @@ std::vector<CheckpointSummary> SsdStore::Checkpoints() const {
   return summaries;
 }
 
-Status SsdStore::Extras(const CheckpointName& name, std::vector<NamedBlob>* extras) const {
+Status SsdStore::ExtraBytes(const CheckpointName& name,
+                            std::vector<std::pair<std::string, uint64_t>>* bytes) const {
   const std::lock_guard<std::mutex> lock(writer_);
   const Checkpoint* checkpoint = nullptr;
   HPS_RETURN_IF_ERROR(Resolve(name, &checkpoint));
   if (checkpoint == nullptr) return Status::Ok();
   for (const Extra& extra : checkpoint->extras) {
-    if (extra.name == kWrittenName) continue;
+    if (extra.name != kWrittenName) bytes->emplace_back(extra.name, extra.length);
+  }
+  return Status::Ok();
+}
+
+Status SsdStore::Extras(const CheckpointName& name, std::vector<NamedBlob>* extras,
+                        const std::set<std::string>* wanted) const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const Checkpoint* checkpoint = nullptr;
+  HPS_RETURN_IF_ERROR(Resolve(name, &checkpoint));
+  if (checkpoint == nullptr) return Status::Ok();
+  for (const Extra& extra : checkpoint->extras) {
+    const bool is_wanted = wanted == nullptr || wanted->count(extra.name) > 0;
+    if (extra.name == kWrittenName || !is_wanted) continue;
     NamedBlob blob{extra.name, extra.bytes};
     std::string path = manifest_.path();
     if (extra.file_number != 0) {

@@ -129,8 +129,10 @@ Status UpdateLog::TakeBack(uint64_t number) {
   PutTakenBack(room, number, FrameSeed(file_seed, end_.offset));
   AddFrame(std::move(room), kFrameHeaderBytes);
   last_record_ = end_.offset;
+  sync_wanted_ = end_;
   work_.notify_one();
-  return Status::Ok();
+  changed_.wait(lock, [&] { return !(synced_ < sync_wanted_) || !failure_.ok(); });
+  return failure_;
 }
 
 void UpdateLog::LowerNumbers(uint64_t number) {

@@ -37,6 +37,10 @@ struct LogRecord {
   std::string payload;
 };
 
+// What a log holds, every frame read and checked, nothing changed; beside the process that writes
+// it, too, though what that has cut meanwhile may look like damage. kCorruption: damage.
+Status VerifyLog(FileSystem* files, const UpdateLogOptions& options, LogContents* contents);
+
 class UpdateLog {
  public:
   // kCorruption: damage, but not a torn end, which is cut off.
@@ -50,8 +54,8 @@ class UpdateLog {
   // Adds a record whose payload is the parts one after the other. Waits while the buffer is full.
   // kStore with ENOSPC: nothing has happened, and later ones may succeed.
   Status Append(const std::vector<LogPart>& parts, uint64_t* number);
-  // The newest record never was; the next one takes its number. It may be found by an opening after
-  // a crash, but not once a later one is logged or the log is closed.
+  // The newest record never was; the next one takes its number. Whatever of it was written is taken
+  // back on the disk when this returns; after an error an opening may find it.
   Status TakeBack(uint64_t number);
   // Waits until records up to `number` are logged (durable): written to the system (the disk).
   Status Wait(uint64_t number, bool is_durable, double seconds, bool* is_covered);
@@ -141,6 +145,7 @@ class UpdateLog {
   uint64_t target_number_ = 0;
   uint64_t logged_ = 0;
   LogPosition synced_;
+  LogPosition sync_wanted_;   // by who has taken a record back
   uint64_t sync_number_ = 0;  // what the present sync makes durable
   uint64_t durable_ = 0;
   uint64_t durable_wanted_ = 0;

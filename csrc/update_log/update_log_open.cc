@@ -24,7 +24,30 @@ Status CheckOptions(const UpdateLogOptions& options) {
   return check("buffer_bytes", options.buffer_bytes, kSmallestBuffer);
 }
 
+// Scans the log that the options name, as far as its mark says that it must be whole.
+Status Scan(FileSystem* files, const UpdateLogOptions& options, const LogMarkFile& mark_file,
+            uint64_t boot, LogContents* contents) {
+  LogQuestion question;
+  question.folder = options.folder;
+  question.identity = options.identity;
+  question.after = options.after;
+  question.has_mark = mark_file.has_mark();
+  if (question.has_mark && mark_file.identity() == options.identity) {
+    const LogMark& mark = mark_file.mark();
+    question.required = mark.Required(boot, options.after);
+    question.last_record =
+        question.required == mark.written ? mark.last_record : question.required.offset;
+  }
+  return ScanLog(files, question, contents);
+}
+
 }  // namespace
+
+Status VerifyLog(FileSystem* files, const UpdateLogOptions& options, LogContents* contents) {
+  std::unique_ptr<LogMarkFile> mark_file;
+  HPS_RETURN_IF_ERROR(LogMarkFile::Open(files, options.folder, &mark_file));
+  return Scan(files, options, *mark_file, files->BootNumber(), contents);
+}
 
 UpdateLog::UpdateLog(FileSystem* files, const UpdateLogOptions& options)
     : files_(files), options_(options), buffer_(options.buffer_bytes) {}
@@ -44,19 +67,8 @@ Status UpdateLog::Open(FileSystem* files, const UpdateLogOptions& options,
 Status UpdateLog::Recover(std::unique_ptr<LogMarkFile>* mark_file) {
   HPS_RETURN_IF_ERROR(LogMarkFile::Open(files_, options_.folder, mark_file));
   const uint64_t boot = files_->BootNumber();
-  LogQuestion question;
-  question.folder = options_.folder;
-  question.identity = options_.identity;
-  question.after = options_.after;
-  question.has_mark = (*mark_file)->has_mark();
-  if (question.has_mark && (*mark_file)->identity() == options_.identity) {
-    const LogMark& mark = (*mark_file)->mark();
-    question.required = mark.Required(boot, options_.after);
-    question.last_record =
-        question.required == mark.written ? mark.last_record : question.required.offset;
-  }
   LogContents contents;
-  HPS_RETURN_IF_ERROR(ScanLog(files_, question, &contents));
+  HPS_RETURN_IF_ERROR(Scan(files_, options_, **mark_file, boot, &contents));
   HPS_RETURN_IF_ERROR((*mark_file)->Begin(options_.identity));
   LogMark mark;
   mark.boot = boot;

@@ -2,6 +2,8 @@
 // file ready with its space reserved. It sleeps when there is nothing to do.
 //
 // Above it: update_log.h. Below it: log_writer.
+#include <cerrno>
+
 #include "update_log/update_log.h"
 
 namespace hps {
@@ -23,7 +25,8 @@ bool UpdateLog::HasWork() const { return marked_ < end_ || WantsSync() || WantsS
 
 // A close syncs all, also what took a durable record back.
 bool UpdateLog::WantsSync() const {
-  return std::max(durable_, cut_) < SyncTarget() || (is_stopping_ && synced_ < end_);
+  return std::max(durable_, cut_) < SyncTarget() || synced_ < sync_wanted_ ||
+         (is_stopping_ && synced_ < end_);
 }
 
 // One file ahead, once the present one is half full.
@@ -36,7 +39,8 @@ bool UpdateLog::WantsSpace() const {
 
 // A sync does not wait until a flood of records has ended, nor does an append that needs a file.
 Status UpdateLog::DoNext(Lock* lock) {
-  const bool has_written = logged_ >= SyncTarget() && !(is_stopping_ && marked_ < end_);
+  const bool has_written =
+      logged_ >= SyncTarget() && !(marked_ < sync_wanted_) && !(is_stopping_ && marked_ < end_);
   if (WantsSync() && has_written) return Sync(lock);
   const bool is_awaited = spare_wanted_ + growth_wanted_ > 0;
   const bool must_write = marked_ < end_ && (is_start_pending_ || !is_awaited);
@@ -122,13 +126,13 @@ void UpdateLog::ReserveSpace(Lock* lock) {
 }
 
 // A write or a sync that failed is never tried again: the kernel may have dropped the pages and
-// call the next one a success.
+// call the next one a success. Not its errno: of a full disk it would say that a later try may do.
 void UpdateLog::Fail(const Status& status) {
   failure_ = Status(status.code(),
                     options_.folder + ": the update log stopped after an error (" +
                         WithoutAdvice(status.message()) +
                         "); open it again to go on from what it has on the disk",
-                    status.os_error());
+                    EIO);
   changed_.notify_all();
 }
 

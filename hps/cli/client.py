@@ -83,18 +83,19 @@ def run_pull(options: argparse.Namespace, server: Any) -> Any:
     keys = _keys(options)
     rows = server.pull(options.table, keys)
     stored = server.contains(options.table, keys)
+    out = stream_for_people(options.json)
     if options.out is not None:
         import numpy as np
 
         np.save(options.out, rows)
-        print(f"{options.out}: {len(keys)} rows", file=stream_for_people(options.json))
+        print(f"{options.out}: {len(keys)} rows", file=out)
     else:
         for key, row, is_stored in zip(keys[:_MOST_KEYS_SHOWN], rows, stored, strict=False):
             text = " ".join(f"{value:.6g}" for value in row)
             mark = "" if is_stored else "  (not stored: its initial value)"
-            print(f"{key}: {text}{mark}", file=stream_for_people(options.json))
+            print(f"{key}: {text}{mark}", file=out)
         if len(keys) > _MOST_KEYS_SHOWN:
-            print(f"... {len(keys):,} keys in all; --out writes them to a file")
+            print(f"... {len(keys):,} keys in all; --out writes them to a file", file=out)
     return {"keys": keys.tolist(), "rows": rows.tolist(), "stored": stored.tolist()}
 
 

@@ -47,9 +47,6 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures as the flags say; returns the exit status."""
-    from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
-    from hps.train.report import format_table
-
     check_json_path(arguments.json)
     given = {
         "format": arguments.format,
@@ -69,6 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--device {arguments.device} names the GPU tier's; give its budget (--gpu) too"
         )
+    from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
+    from hps.train.report import format_table
+
     if remote is not None:
         figures = evaluate_remote(arguments.data, remote, arguments.checkpoint, **changes)
     else:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from hps.config import keep_grpc_silent
 from hps.errors import HpsError
@@ -31,12 +32,19 @@ COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the flags, instead of listing all that there are."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")
+
+
 def make_parser(command: str | None) -> argparse.ArgumentParser:
     """The parser of one command, or, without one, of the overview."""
     from hps import __version__
 
     listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hps",
         description="Hierarchical parameter server for CTR models.",
         epilog=f"commands:\n{listing}\n\n'hps COMMAND --help' says more.",
@@ -61,7 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = words[0] if words and words[0] in COMMANDS else None
     keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
     try:
-        options = make_parser(command).parse_args(words)
+        parser = make_parser(command)
+        options, unknown = parser.parse_known_args(words)
+        if unknown:
+            verb = getattr(options, "verb", None)
+            parser.prog = " ".join(word for word in ("hps", command, verb) if word)
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         return int(options.run(options) or 0)
     except HpsError as error:
         print(f"hps: error: {_one_line(error)}", file=sys.stderr)

@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             count=count,
             log_bytes=parse_bytes(arguments.log_bytes, "--log-bytes"),
             max_sessions=arguments.max_sessions,
+            max_owned_sessions=arguments.max_client_sessions,
             max_tables=options.limits.tables,
         ),
     )
@@ -249,6 +250,9 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-dim", type=int, default=4096, help="of a table that a client makes")
     group.add_argument("--max-tables", type=int, default=1024, help="in the store")
     group.add_argument("--max-sessions", type=int, default=10_000, help="of clients")
+    group.add_argument(
+        "--max-client-sessions", type=int, default=1000, help="of those, opened with one token"
+    )
     group.add_argument("--max-requests", type=int, default=64, help="in flight")
     group.add_argument("--max-client-requests", type=int, default=16, help="of one client")
     group.add_argument("--max-flight", default="512MiB", help="bytes in flight")

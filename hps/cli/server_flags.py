@@ -44,6 +44,11 @@ def add_server_flags(parser: Any, required: bool = False) -> None:
         "--tls-name", default=None, help="TLS; the servers' name, if not the host's"
     )
     parser.add_argument(
+        "--allow-insecure",
+        action="store_true",
+        help="send the token without TLS beyond this machine, in a network that is trusted",
+    )
+    parser.add_argument(
         "--deadline", type=float, default=60.0, help="seconds for a call, retries included"
     )
     parser.add_argument(
@@ -61,9 +66,9 @@ def client_config(options: argparse.Namespace) -> ClientConfig | None:
     names = ("client_id", "token", "tls_ca", "tls_cert", "tls_key", "tls_name", "push_wire")
     if options.server is None:
         given = [name for name in names if getattr(options, name) is not None]
-        if given or options.tls:
-            flag = (given or ["tls"])[0].replace("_", "-")
-            raise ConfigError(f"--{flag} goes with --server")
+        given += [name for name in ("tls", "allow_insecure") if getattr(options, name)]
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --server")
         return None
     has_tls = options.tls or any(
         getattr(options, name) is not None for name in names if name.startswith("tls")
@@ -84,11 +89,18 @@ def client_config(options: argparse.Namespace) -> ClientConfig | None:
         deadline=options.deadline,
         wire=options.wire,
         push_wire=options.push_wire,
+        allow_insecure=options.allow_insecure,
     )
 
 
 def _token(path: Path) -> str:
-    token = path.read_text(encoding="utf-8").strip()
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(
+            f"--token {path}: {reason}; name a file that holds the token, not the token itself"
+        ) from error
     if not token:
         raise ConfigError(f"--token {path}: the file holds no token")
     return token

@@ -34,7 +34,9 @@ def _add_looking(subparsers: Any) -> None:
     stats.add_argument("--json", type=Path, metavar="OUT", help="write the figures to a file")
     stats.set_defaults(run=run_stats)
 
-    verify = subparsers.add_parser("verify", help="check every checksum of a store")
+    verify = subparsers.add_parser(
+        "verify", help="check every checksum of a store, and of its update log"
+    )
     verify.add_argument("store", type=Path, metavar="DIR")
     verify.set_defaults(run=run_verify)
 
@@ -102,8 +104,10 @@ def run_stats(options: argparse.Namespace) -> int:
 def run_verify(options: argparse.Namespace) -> int:
     """Checks every checksum; damage ends with status 1 and the name of the file."""
     from hps.ssd_store import verify
+    from hps.update_log.verify import verify_log
 
     damaged = verify(options.store)
+    damaged += verify_log(options.store)
     for file, what in damaged:
         print(f"{file}: {what}")
     if damaged:

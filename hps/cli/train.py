@@ -11,6 +11,7 @@ from pathlib import Path
 from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import let_idle_threads_sleep
+from hps.errors import ConfigError
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -29,15 +30,18 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say; returns the exit status."""
+    if (arguments.store is None) == (arguments.server is None):
+        raise ConfigError("give --store DIR or --server HOST:PORT,...: rows lie in one of the two")
+    check_json_path(arguments.json)
+    out = stream_for_people(arguments.json)
+    remote = client_config(arguments)
     let_idle_threads_sleep()
     from hps.ssd_store import engine_of
     from hps.train import TrainOptions, train  # torch takes its time to import
     from hps.train.progress import Progress
     from hps.train.report import format_stages, format_table
 
-    check_json_path(arguments.json)
-    out = stream_for_people(arguments.json)
-    values = {**vars(arguments), "remote": client_config(arguments)}
+    values = {**vars(arguments), "remote": remote}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     if options.resume and options.store is not None and engine_of(Path(options.store)) is None:
         print(

@@ -14,6 +14,7 @@ _HELP = {
     "copy": "copies between host and device: a larger --gpu, or smaller rows",
     "compute": "forward, backward and step: a faster or smaller model, or larger batches",
 }
+_SERVERS_HELP = "more servers, or more cores for them; a narrower --wire, or larger batches"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def bound_of(
     """The stage that bounds a run.
 
     Args:
-        stages: as `Pipeline.seconds` returns it.
+        stages: as `Pipeline.seconds` returns it; of one whose busy seconds contain waits for
+            servers also those, as `server_seconds`.
         seconds: of the run.
         cpu_seconds: processor time of the whole process in these seconds.
         num_cores: cores it may use.
@@ -60,26 +62,29 @@ def bound_of(
     stage = max(busy, key=lambda name: busy[name])
     share = min(busy[stage] / seconds, 1.0) if seconds > 0 else 0.0
     cores = min(cpu_seconds / (seconds * num_cores), 1.0) if seconds > 0 else 0.0
+    name, advice = stage, _HELP[stage]
+    if stages[stage].get("server_seconds", 0.0) > busy[stage] / 2:
+        name, advice = f"the servers, whose answers {stage} waits for", _SERVERS_HELP
     if share >= _SATURATED:
-        text = f"bound by {stage}, busy {100 * share:.0f} % of the time: {_HELP[stage]}"
+        text = f"bound by {name}, busy {100 * share:.0f} % of the time: {advice}"
     elif cores >= _SATURATED:
         text = (
             f"bound by the {num_cores} cores, busy {100 * cores:.0f} % of the time (most of it in "
-            f"{stage}): more cores, or less work there"
+            f"{name}): more cores, or less work there"
         )
     elif depth:
         text = (
-            f"bound by no stage alone; the busiest is {stage}, {100 * share:.0f} % of the time: a "
+            f"bound by no stage alone; the busiest is {name}, {100 * share:.0f} % of the time: a "
             "larger --depth evens out stages whose batches differ"
         )
     elif is_depth_measured:
         text = (
             f"stages one after the other, which measured faster than overlapping them; the longest "
-            f"is {stage}, {100 * share:.0f} % of the time: {_HELP[stage]}"
+            f"is {name}, {100 * share:.0f} % of the time: {advice}"
         )
     else:
         text = (
-            f"stages one after the other; the longest is {stage}, {100 * share:.0f} % of the time: "
+            f"stages one after the other; the longest is {name}, {100 * share:.0f} % of the time: "
             "--depth 2 overlaps them where cores or disk are idle"
         )
     return Bound(stage, share, cores, text)

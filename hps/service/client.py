@@ -18,7 +18,7 @@ import numpy as np
 from hps import _C
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import RowUpdate
-from hps.errors import ConfigError, NonFiniteError, RemoteError
+from hps.errors import ConfigError, HpsError, NonFiniteError, RemoteError
 from hps.row_layout import Floats, Keys
 from hps.row_server import PinnedRows
 from hps.service.client_options import ClientConfig, ClientFields, ack_number
@@ -199,12 +199,14 @@ class RemoteParameterServer(RemoteTables):
             drafts: list[tuple[Session, Draft]] = []
             for table, group in groups.items():
                 drafts += self._drafts_of(table, group, plans)
-            sent = commit(drafts, self._until(), what, applied) if drafts else None
+            with self._waiting():
+                sent = commit(drafts, self._until(), what, applied) if drafts else None
         finally:  # the drafts were views of the plans
             for plan in plans:
                 self._plans.give(plan)
         if sent is not None:
-            sent.wait()
+            with self._waiting():
+                sent.wait()
         elif applied is not None:
             applied()
 
@@ -223,7 +225,8 @@ class RemoteParameterServer(RemoteTables):
             )
             message = METHODS["Pull"].request.join(head, [keys])
             requests.append(Request(session, "Pull", message))
-        replies = ask(requests, self._until(), f"pull of table {table!r}")
+        with self._waiting():
+            replies = ask(requests, self._until(), f"pull of table {table!r}")
         incoming = [METHODS["Pull"].reply.split(data) for data in replies]
         self._scatter(plan, pieces, incoming, out)
 
@@ -351,13 +354,14 @@ class RemoteParameterServer(RemoteTables):
             what = f"creating pull of {len(keys)} keys of table {table!r}"
             drafts.append((session, Draft("Create", head, [keys], LOGGED, what)))
         changes = self._change(drafts, f"creating pull of table {table!r}")
-        for (session, keys, _), change in zip(pieces, changes, strict=True):
-            if change.reply is not None and len(keys) and not change.reply.num_bytes(15):
-                raise NonFiniteError(
-                    f"creating pull of table {table!r}: shard {session} has stored the keys, but a "
-                    f"row is not finite, which {wire.name.lower()} cannot carry; pull it as float32"
-                )
-        self._scatter(plan, pieces, [change.reply for change in changes], out)
+        if all(change.reply is not None and change.reply.num_bytes(15) for change in changes):
+            self._scatter(plan, pieces, [change.reply for change in changes], out)
+            return
+        try:  # a shard could not send them: a pull has them, or says why not
+            self.read_planned(table, plan, out)
+        except HpsError as error:
+            error.add_note(f"creating pull of table {table!r}: the keys are stored")
+            raise
 
     def _scatter(
         self, plan: _C.ShardPlan, pieces: list[Any], incoming: list[Any], out: Floats

@@ -5,17 +5,19 @@ Above it: client_cuts.py, client.py. Below it: client_rounds.py, client_session.
 shard.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import Message
 
 from hps.arrays import HOST
-from hps.config import TableConfig
+from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError
 from hps.service.client_options import ClientConfig
-from hps.service.client_rounds import Request, ask, raise_lost, shards_open
+from hps.service.client_rounds import Request, ask, raise_ended, raise_lost, shards_open
 from hps.service.client_session import Session
 from hps.service.client_transport import GrpcTransport, Transport
 from hps.service.client_window import DURABLE, LOGGED
@@ -53,6 +55,9 @@ class Shards:
         self.shard_map = ShardMap(len(config.addresses))
         self.tables: dict[str, TableConfig] = {}
         self.learning_rates: dict[str, float] = {}
+        self.seed: int | None = None  # of new rows' weights; None where the shards differ
+        self._wait_seconds = 0.0
+        self._wait_lock = threading.Lock()
         # Of the training loop: kept here, read and written by hps.gradients.
         self.pending_gradients: Any = None
         self._mixed_histories = ""  # why the shards cannot be used until they are restored
@@ -79,6 +84,14 @@ class Shards:
         except BaseException:
             self._close_transports()
             raise
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.config.addresses)
+        state = "" if self._is_open else ", closed"
+        return (
+            f"{type(self).__name__}({where}; client {self.config.client_id}, tables "
+            f"{sorted(self.tables)}{state})"
+        )
 
     @property
     def lineage(self) -> str:
@@ -117,6 +130,7 @@ class Shards:
         waiting = opened
         request = pb.FlushRequest(ack=_LEVELS[level]).SerializeToString()
         while waiting:
+            raise_ended(waiting)
             # First what the shard lacks, then the flush, then what it says it has.
             for session in waiting:
                 session.break_off()
@@ -149,6 +163,16 @@ class Shards:
         for session in self._sessions:
             session.transport.close()
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """For a `with` block in which a pull or a step waits for the shards."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._wait_lock:
+                self._wait_seconds += time.perf_counter() - started
+
     def _until(self) -> float:
         """The moment at which a call that begins now must have ended."""
         return time.monotonic() + self.config.deadline
@@ -161,10 +185,13 @@ class Shards:
 
     def _describe(self) -> None:
         """Takes in what the shards are, and checks that they are one service."""
-        replies = self._ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
+        replies = self._ask_all(
+            "Describe", pb.DescribeRequest(), pb.DescribeReply, seen=self._check_map
+        )
         for session, reply in zip(self._sessions, replies, strict=True):
-            self._check_map(session, reply.shard_map)
             session.lineage = reply.lineage
+        seeds = {reply.seed for reply in replies}
+        self.seed = seeds.pop() if len(seeds) == 1 else None
         lineages = {str(session): session.lineage for session in self._sessions}
         self._mixed_histories = ""
         if len(set(lineages.values())) > 1:
@@ -180,18 +207,21 @@ class Shards:
         }
         for session, of_shard in zip(self._sessions, tables, strict=True):
             for name in self.tables:
-                if of_shard[name] != self.tables[name]:
+                differing = differences(of_shard[name], self.tables[name])
+                if differing:
                     raise ConfigError(
-                        f"table {name!r} is {of_shard[name]} on shard {session}, but "
-                        f"{self.tables[name]} on shard {self._sessions[0]}"
+                        f"table {name!r} differs between shard {session} and shard "
+                        f"{self._sessions[0]}: {'; '.join(differing)}"
                     )
         self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
         limits = [reply.limits for reply in replies]
         self._max_keys = min(limit.max_keys or 2**31 for limit in limits)
         self._max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
 
-    def _check_map(self, session: Session, told: pb.ShardMap) -> None:
-        expected = self.shard_map
+    def _check_map(self, number: int, described: bytes) -> None:
+        """As soon as a shard answers, though another one may not."""
+        session, expected = self._sessions[number], self.shard_map
+        told = pb.DescribeReply.FromString(described).shard_map
         if (told.index, told.count) != (session.index, expected.count):
             raise ConfigError(
                 f"{session.transport.address} is shard {told.index} of {told.count}, not "
@@ -211,10 +241,11 @@ class Shards:
         request: Message,
         reply: type[Any],
         sessions: Iterable[Session] | None = None,
+        seen: Callable[[int, bytes], None] | None = None,
     ) -> list[Any]:
-        """One small call to each shard, or to some; their replies."""
+        """One small call to each shard, or to some; their replies. `seen` is as `ask` has it."""
         chosen = self._sessions if sessions is None else list(sessions)
-        return self._ask_each(method, [request] * len(chosen), reply, chosen)
+        return self._ask_each(method, [request] * len(chosen), reply, chosen, seen)
 
     def _ask_each(
         self,
@@ -222,6 +253,7 @@ class Shards:
         requests: Sequence[Message],
         reply: type[Any],
         sessions: Sequence[Session] | None = None,
+        seen: Callable[[int, bytes], None] | None = None,
     ) -> list[Any]:
         chosen = self._sessions if sessions is None else sessions
         is_slow = method not in _QUICK
@@ -236,5 +268,6 @@ class Shards:
             )
             for session, request in zip(chosen, requests, strict=True)
         ]
-        replies: list[Any] = [reply.FromString(data) for data in ask(calls, until, method)]
+        answers = ask(calls, until, method, seen=seen)
+        replies: list[Any] = [reply.FromString(data) for data in answers]
         return replies

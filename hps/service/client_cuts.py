@@ -85,7 +85,7 @@ class RemoteCuts(Shards):
         """
         if tag is not None:
             cut.check_tag(tag)
-        dense = pb.CheckpointRequest()
+        dense = pb.CheckpointRequest(clients=[str(self.config.client_id)])
         if model is not None:
             dense.model = cut.encode_model(model)
         if reader is not None:
@@ -95,7 +95,7 @@ class RemoteCuts(Shards):
         before = {found.name for found in self._cuts(self._listed())}
         name = uuid4().hex
         dense.tag = tag or f"cut-{name}"
-        part = pb.CheckpointRequest(tag=f"cut-{name}", group=name)
+        part = pb.CheckpointRequest(tag=f"cut-{name}", group=name, clients=dense.clients)
         replies = self._ask_all("Checkpoint", part, pb.CheckpointReply, self._sessions[1:])
         marks = [self._mark_in(reply) for reply in replies]
         dense.group = json.dumps({"cut": name, "marks": marks}, sort_keys=True)

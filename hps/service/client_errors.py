@@ -49,6 +49,45 @@ class Verdict(Enum):
     FENCED = "fenced"  # the session has ended
 
 
+# What stands in gRPC's words, and what it means to whoever has started the client.
+_HINTS = (
+    ("Connection refused", "nothing listens there: is hps serve running, and the port right?"),
+    ("WRONG_VERSION_NUMBER", "that address talks no TLS: leave TLS out, or serve with --tls-cert"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is not signed by the authority that the client trusts, or is out "
+        "of date: compare --tls-ca (TlsConfig(ca=)) and the server's --tls-cert",
+    ),
+    (
+        "Hostname Verification",
+        "the certificate is of another name than the address: give that with --tls-name "
+        "(TlsConfig(server_name=))",
+    ),
+    ("errors resolving", "there is no host of that name"),
+    ("DNS resolution failed", "there is no host of that name"),
+    ("Failed parsing HTTP/2", "something else than hps serve listens there: is the port right?"),
+    ("Method not found", "no hps serve listens there, or an older one: is the port right?"),
+    ("Deadline Exceeded", "it takes connections and does not answer: is the port right?"),
+)
+_CLOSED = "Socket closed"
+_CLOSED_HINTS = {
+    False: "the server may want TLS (--tls, --tls-ca, TlsConfig), or is just being stopped",
+    True: "the server may want a certificate of the client (--tls-cert, --tls-key)",
+}
+
+
+def hint_of(text: str, has_tls: bool) -> str:
+    """What is probably wrong where gRPC says `text`; empty if that tells nothing more.
+
+    >>> hint_of("ipv4:127.0.0.1:9: Failed to connect to remote host: Connection refused", False)
+    'nothing listens there: is hps serve running, and the port right?'
+    """
+    for words, hint in _HINTS:
+        if words in text:
+            return hint
+    return _CLOSED_HINTS[has_tls] if _CLOSED in text else ""
+
+
 class Failure(Exception):
     """A call that did not return a reply.
 
@@ -56,24 +95,37 @@ class Failure(Exception):
         code: the gRPC status.
         detail: the server's own words; None where it had none.
         text: gRPC's words.
+        hint: what is probably wrong, for people; may be empty.
     """
 
-    def __init__(self, code: grpc.StatusCode, detail: ErrorDetail | None, text: str = "") -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        detail: ErrorDetail | None,
+        text: str = "",
+        hint: str = "",
+    ) -> None:
         self.code = code
         self.detail = detail
+        self.hint = hint
         said = detail.message if detail is not None else text
         super().__init__(said or code.name)
         self.verdict = _verdict(code, detail)
 
     @classmethod
-    def of(cls, error: grpc.RpcError) -> "Failure":
-        """From what grpc raises."""
+    def of(cls, error: grpc.RpcError, has_tls: bool) -> "Failure":
+        """From what grpc raises, on a channel with TLS or without."""
         detail = None
         metadata: Any = error.trailing_metadata() or ()
         for name, value in metadata:
             if name == ERROR_METADATA and isinstance(value, bytes):
                 detail = ErrorDetail.FromString(value)
-        return cls(error.code(), detail, error.details() or "")
+        text = error.details() or ""
+        return cls(error.code(), detail, text, "" if detail else hint_of(text, has_tls))
+
+    def in_words(self) -> str:
+        """What is known of it, the hint included."""
+        return f"{self} - {self.hint}" if self.hint else str(self)
 
     @property
     def retry_after(self) -> float:

@@ -6,14 +6,15 @@ Above it: client.py, the command line. Below it: hps.config. Frozen, keyword-onl
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 from uuid import uuid4
 
 from hps.config import parse_bytes
 from hps.errors import ConfigError
-from hps.field_checks import require_number
+from hps.field_checks import require_flag, require_number
+from hps.service.addresses import is_loopback
 from hps.service.wire import Wire
 
 ACKS = ("memory", "logged", "durable")  # by their number in proto/hps/v1
@@ -66,6 +67,7 @@ class ClientFields(TypedDict, total=False):
     wire: str
     push_wire: str | None
     window: int | str
+    allow_insecure: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +85,22 @@ class ClientConfig:
             row); see hps/service/wire.py for what is lost.
         push_wire: how gradients travel; None: as `wire`.
         window: bytes of changes kept for each shard until its log has them.
+        allow_insecure: send the token without TLS beyond this machine, where all who are on the way
+            can read it.
 
     Raises:
-        ConfigError: a field outside its limits.
+        ConfigError: a field outside its limits; a token that would travel in the clear.
     """
 
     addresses: Sequence[str]
     client_id: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     tls: TlsConfig | None = None
     deadline: float = 60.0
     wire: str = "float32"
     push_wire: str | None = None
     window: int | str = "256MiB"
+    allow_insecure: bool = False
 
     def __post_init__(self) -> None:
         addresses: object = self.addresses
@@ -119,6 +124,18 @@ class ClientConfig:
         require_number("deadline", self.deadline, above=0)
         _ = self.pull_format, self.push_format
         object.__setattr__(self, "window", parse_bytes(self.window, "window"))
+        require_flag("allow_insecure", self.allow_insecure)
+        if self.token is not None and self.tls is None and not self.allow_insecure:
+            self._check_token_stays_here()
+
+    def _check_token_stays_here(self) -> None:
+        for address in self.addresses:
+            if not is_loopback(str(address).rpartition(":")[0]):
+                raise ConfigError(
+                    f"address {address!r}: without TLS the token could be read on the way there; "
+                    f"give tls= (--tls, --tls-ca), or allow_insecure=True (--allow-insecure) if "
+                    f"the network is trusted"
+                )
 
     @property
     def pull_format(self) -> Wire:

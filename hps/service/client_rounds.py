@@ -15,28 +15,40 @@ from typing import Any
 from hps import _C
 from hps.errors import HpsError, RemoteError
 from hps.service.client_errors import Failure, Verdict
-from hps.service.client_session import Session
-from hps.service.client_transport import Pending
+from hps.service.client_session import Sent, Session
 from hps.service.client_window import Change, Draft
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds
+_PATIENCE = 1.5  # seconds of failures, after which whoever waits is told of them
 
 
 class Pauses:
-    """Waits between attempts: longer each time, a part of it by chance, never past the deadline."""
+    """Waits between attempts: longer each time, a part of it by chance, never past the deadline.
 
-    def __init__(self, until: float) -> None:
+    Args:
+        until: the deadline.
+        what: the call in words.
+    """
+
+    def __init__(self, until: float, what: str) -> None:
         self._until = until
+        self._what = what
         self._next = _FIRST_PAUSE
+        self._warns_from = time.monotonic() + _PATIENCE
 
-    def wait(self, failures: Iterable[Failure]) -> bool:
-        """Waits; False if the deadline has come."""
-        asked = max((failure.retry_after for failure in failures), default=0.0)
+    def wait(self, sessions: Iterable[Session]) -> bool:
+        """Waits for the sake of these, whose last attempt failed; False at the deadline."""
+        failing = [session for session in sessions if session.last_failure is not None]
+        asked = max((s.last_failure.retry_after for s in failing if s.last_failure), default=0.0)
         seconds = max(asked, self._next * random.uniform(0.5, 1.0))
         self._next = min(2 * self._next, _LONGEST_PAUSE)
-        left = self._until - time.monotonic()
+        now = time.monotonic()
+        left = self._until - now
         if left <= 0:
             return False
+        if now >= self._warns_from:
+            for session in failing:
+                session.warn(self._what, left)
         time.sleep(min(seconds, left))
         return True
 
@@ -65,15 +77,15 @@ def open_sessions(sessions: Iterable[Session], until: float, what: str) -> None:
         RemoteError: a shard does not answer, or refuses; nothing was done anywhere.
     """
     waiting = [session for session in sessions if not session.window.incarnation]
-    pauses = Pauses(until)
+    pauses = Pauses(until, what)
     while waiting:
         failures = {session: session.open(until) for session in waiting}
         waiting = [session for session, failure in failures.items() if failure is not None]
-        _raise_ended(waiting)
+        raise_ended(waiting)
         for session, failure in failures.items():
             if failure is not None and failure.verdict is Verdict.REFUSED:
                 raise failure.typed(session.transport.address)
-        if waiting and not pauses.wait(f for f in failures.values() if f is not None):
+        if waiting and not pauses.wait(waiting):
             raise shards_open(what, (), waiting, "nothing was done on any shard")
 
 
@@ -82,7 +94,7 @@ class Commit:
     """Changes that have their numbers and are on their way: they will be applied, now or later."""
 
     changes: dict[Session, list[Change]]
-    pending: list[tuple[Session, Change, Pending]]
+    pending: list[tuple[Session, Sent]]
     until: float
     what: str
 
@@ -94,8 +106,8 @@ class Commit:
             HpsError: a shard refused its part.
         """
         try:
-            for session, change, pending in self.pending:
-                session.receive(change, pending)
+            for session, sent in self.pending:
+                session.receive(sent)
         except BaseException:
             _break_off(self.changes)
             raise
@@ -132,17 +144,17 @@ def commit(
         ]
         # One native call over builtins: no interrupt comes between two of them.
         _C.call_all([*appends, *([applied] if applied else [])])
-        sent = Commit(changes, [], until, what)
+        committed = Commit(changes, [], until, what)
         try:
             for session, part in changes.items():
                 for change in part:
-                    pending = session.send(change, until)
-                    if pending is not None:
-                        sent.pending.append((session, change, pending))
+                    sent = session.send(change, until)
+                    if sent is not None:
+                        committed.pending.append((session, sent))
         except BaseException:
             _break_off(changes)
             raise
-    return sent
+    return committed
 
 
 def _break_off(sessions: Iterable[Session]) -> None:
@@ -160,7 +172,7 @@ def _lock_with_room(
     while True:
         for session in by_session:
             locks.enter_context(session.lock)
-        _raise_ended(by_session)
+        raise_ended(by_session)
         full = [session for session, size in needs.items() if not session.window.fits(size)]
         if not full:
             return
@@ -179,7 +191,7 @@ def _lock_with_room(
 
 def _settle(changes: dict[Session, list[Change]], until: float, what: str) -> None:
     """What `Commit.wait` does after the first answers."""
-    pauses = Pauses(until)
+    pauses = Pauses(until, what)
     while True:
         waiting = [
             session
@@ -190,7 +202,7 @@ def _settle(changes: dict[Session, list[Change]], until: float, what: str) -> No
             break
         failures = [failure for session in waiting if (failure := session.heal(until))]
         is_refused = any(failure.verdict is Verdict.REFUSED for failure in failures)
-        if is_refused or (failures and not pauses.wait(failures)):
+        if is_refused or (failures and not pauses.wait(waiting)):
             done = [session for session in changes if session not in waiting]
             raise shards_open(what, done, waiting, _KEPT)
     losses = [loss for session in changes if (loss := session.take_loss()) is not None]
@@ -219,7 +231,8 @@ def _noted(error: HpsError, what: str, done: list[Session]) -> HpsError:
     return error
 
 
-def _raise_ended(sessions: Iterable[Session]) -> None:
+def raise_ended(sessions: Iterable[Session]) -> None:
+    """Raises the RemoteError of the first whose session has ended; nobody need be asked for it."""
     for session in sessions:
         if session.ended is not None:
             raise session.ended
@@ -230,7 +243,7 @@ def shards_open(
 ) -> RemoteError:
     """The one error of a call that did not reach all of its shards in time."""
     causes = [
-        f"{session}: {session.last_failure or 'no answer'}"
+        f"{session}: {session.last_failure.in_words() if session.last_failure else 'no answer'}"
         for session in sorted(waiting, key=lambda session: session.index)
     ]
     finished = ", ".join(map(str, sorted(done, key=lambda session: session.index))) or "none"
@@ -247,10 +260,19 @@ def ask(
     until: float,
     what: str,
     then: str = "the call changes nothing: try again",
+    seen: Callable[[int, bytes], None] | None = None,
 ) -> list[bytes]:
     """Makes calls that may be made twice, all at once, until each has its reply.
 
     A shard that has changes of this client open gets them first, so that a read sees them.
+
+    Args:
+        requests: the calls.
+        until: the deadline.
+        what: they are, in words.
+        then: what to do after the deadline.
+        seen: called with a request's number and its reply as soon as there is one; what it raises
+            ends all.
 
     Raises:
         RemoteError: the deadline came first; names the shards done and open.
@@ -258,19 +280,23 @@ def ask(
     """
     replies: list[bytes | None] = [None] * len(requests)
     waiting = list(range(len(requests)))
-    pauses = Pauses(until)
+    pauses = Pauses(until, what)
     while waiting:
         failures = _attempt(requests, waiting, replies, until)
+        for i in waiting:
+            reply = replies[i]
+            if seen is not None and reply is not None:
+                seen(i, reply)
         for i, failure in failures.items():
             session = requests[i].session
             session.last_failure = failure
             if requests[i].needs_session:
-                _raise_ended([session])
+                raise_ended([session])
             if failure.verdict not in (Verdict.OPEN, Verdict.GAP):
                 raise failure.typed(session.transport.address)
         waiting = list(failures)
-        if waiting and not pauses.wait(failures.values()):
-            left = [requests[i].session for i in waiting]
+        left = [requests[i].session for i in waiting]
+        if waiting and not pauses.wait(left):
             done = [r.session for i, r in enumerate(requests) if i not in waiting]
             raise shards_open(what, done, left, then)
     raise_lost(request.session for request in requests)

@@ -1,14 +1,16 @@
 """Session: the numbered changes of a client at one shard, sent in order and sent again until they
 are answered.
 
-Above it: client_changes.py, client_reads.py. Below it: the window, a transport. Changes that find
+Above it: client_rounds.py. Below it: the window, a transport. Changes that find
 everything well are sent at once, several under way. After the first failure the session is broken:
 nothing more is sent but by `heal`, which asks the shard how far it is and sends what it lacks, one
 by one. Sending a change twice is harmless, since the shard knows its number.
 """
 
+import logging
 import threading
 import time
+from dataclasses import dataclass
 
 import grpc
 
@@ -20,6 +22,22 @@ from hps.v1 import parameter_server_pb2 as pb
 
 _LEAST_ATTEMPT_SECONDS = 5.0
 _ATTEMPTS_A_DEADLINE = 3  # of calls that get no answer at all
+_NOTICE_SECONDS = 30.0  # between two warnings of one shard
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One sending of a change.
+
+    Args:
+        change: what was sent; `heal` may send it again meanwhile.
+        opening: of the session, under which it was sent: an answer is worth no more than that.
+        pending: its answer.
+    """
+
+    change: Change
+    opening: int
+    pending: Pending
 
 
 class Session:
@@ -55,6 +73,7 @@ class Session:
         self._is_new_wanted = True  # the next opening begins an incarnation
         self._opening = 0  # counts openings: what was answered before one may have been lost since
         self._loss: RemoteError | None = None
+        self._next_notice = 0.0  # monotonic: no warning before it
 
     def __str__(self) -> str:
         return f"{self.index} ({self.transport.address})"
@@ -63,6 +82,20 @@ class Session:
         """How long to wait for an answer before trying again."""
         share = max(_LEAST_ATTEMPT_SECONDS, self._deadline / _ATTEMPTS_A_DEADLINE)
         return max(0.001, min(share, until - time.monotonic()))
+
+    def warn(self, what: str, seconds_left: float) -> None:
+        """Says, to the log of this process, that and why a call is being tried again."""
+        now, failure = time.monotonic(), self.last_failure
+        if failure is None or now < self._next_notice:
+            return
+        self._next_notice = now + _NOTICE_SECONDS
+        logging.getLogger(__name__).warning(
+            "hps: %s: shard %s: %s; it is tried again for %.0f s more",
+            what,
+            self,
+            failure.in_words(),
+            seconds_left,
+        )
 
     @property
     def must_heal(self) -> bool:
@@ -82,27 +115,23 @@ class Session:
         first = self.window.last + 1
         return [self.window.number(draft, first + i) for i, draft in enumerate(drafts)]
 
-    def send(self, change: Change, until: float) -> Pending | None:
+    def send(self, change: Change, until: float) -> Sent | None:
         """Sends a change of the window, with the lock held; None if it must wait for `heal`."""
         if self.is_broken:
             return None
         change.attempts += 1
-        change.opening = self._opening
         seconds = self.attempt_seconds(until)
-        return self.transport.start(change.method, change.message, seconds)
+        pending = self.transport.start(change.method, change.message, seconds)
+        return Sent(change, self._opening, pending)
 
-    def receive(self, change: Change, pending: Pending) -> None:
-        """Waits for the answer to a change that was sent."""
-        opening = change.opening
+    def receive(self, sent: Sent) -> None:
+        """Waits for the answer to a change that was sent; who is interrupted calls `break_off`."""
         try:
-            reply = pending.reply()
+            reply = sent.pending.reply()
         except Failure as failure:
-            self._reject(change, failure)
-        except BaseException:
-            self.break_off()
-            raise
+            self._reject(sent.change, failure)
         else:
-            self._accept(change, reply, opening)
+            self._accept(sent.change, reply, sent.opening)
 
     def break_off(self) -> None:
         """What is under way counts as unanswered."""
@@ -196,7 +225,7 @@ class Session:
                     self.lock.notify_all()
                     return
                 change.attempts += 1
-                change.opening = opening = self._opening
+                opening = self._opening
             seconds = self.attempt_seconds(until)
             try:
                 reply = self.transport.call(change.method, change.message, seconds)
@@ -269,10 +298,21 @@ class Session:
             self.lock.notify_all()
 
     def _note_loss(self, first: int, last: int) -> None:
+        logged = min(last, self.window.marks.logged)  # as the shard has told before the restart
+        reasons = []
+        if logged >= first:
+            reasons.append(
+                f"{first} to {logged} had been logged, which a loss of power may undo, or a store "
+                "that is put back from a copy: push with ack='durable' against the one"
+            )
+        if logged < last:
+            reasons.append(
+                f"{max(first, logged + 1)} to {last} were acknowledged in memory, and a restart "
+                "has lost them beyond what the client's window holds: push with ack='logged', or "
+                "give a larger window"
+            )
         self._loss = RemoteError(
             f"shard {self}: changes {first} to {last} of client {self._client_id!r}, incarnation "
-            f"{self.window.incarnation}, were acknowledged in memory, and a restart has lost them "
-            "beyond what the client's window holds; the client goes on in a new incarnation. Go "
-            "back to a checkpoint to have them again, push with ack='logged', or give a larger "
-            "window"
+            f"{self.window.incarnation}, are lost: {'; '.join(reasons)}. The client goes on in a "
+            "new incarnation; go back to a checkpoint to have them again"
         )

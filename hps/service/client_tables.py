@@ -158,14 +158,14 @@ class RemoteTables(RemoteCuts):
 
     def stats(self) -> dict[str, Any]:
         """Counters of each tier, then of each table, added up over the shards; under "shards"
-        those of each."""
+        those of each; under "client" the seconds for which pulls and steps waited for them."""
         self._check_usable("stats")
         replies = self._ask_all("Stats", pb.StatsRequest(), pb.StatsReply)
         each = [json.loads(reply.json) for reply in replies]
         total: dict[str, Any] = {}
         for part in each:
             _add_up(total, part)
-        return {**total, "shards": each}
+        return {**total, "client": {"wait_seconds": self._wait_seconds}, "shards": each}
 
     def create_table(self, table: TableConfig) -> bool:
         """Makes a table on all shards; nothing to do where it is there just so.

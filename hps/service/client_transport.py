@@ -59,14 +59,15 @@ class Transport(Protocol):
 
 
 class _PendingCall:
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Any, has_tls: bool) -> None:
         self._future = future
+        self._has_tls = has_tls
 
     def reply(self) -> bytes:
         try:
             reply: bytes = self._future.result()
         except grpc.RpcError as error:
-            raise Failure.of(error) from None
+            raise Failure.of(error, self._has_tls) from None
         except grpc.FutureCancelledError:
             raise Failure(grpc.StatusCode.CANCELLED, None, "the channel was closed") from None
         return reply
@@ -77,6 +78,7 @@ class GrpcTransport:
 
     def __init__(self, address: str, config: ClientConfig) -> None:
         self.address = address
+        self._has_tls = config.tls is not None
         options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
         # Of multi-callables, whose types the calls' own bytes do not fit.
         self._methods: dict[str, Any] = {}
@@ -97,13 +99,14 @@ class GrpcTransport:
         try:
             reply: bytes = self._method(method)(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise Failure.of(error) from None
+            raise Failure.of(error, self._has_tls) from None
         return reply
 
     def start(self, method: str, request: bytes, timeout: float) -> _PendingCall:
         """One call; grpc sends it from a thread of its own."""
         method_of = self._method(method)
-        return _PendingCall(method_of.future(request, timeout=timeout, metadata=self._metadata))
+        future = method_of.future(request, timeout=timeout, metadata=self._metadata)
+        return _PendingCall(future, self._has_tls)
 
     def stream(self, method: str, request: bytes, timeout: float) -> Iterator[bytes]:
         """Replies as they come."""
@@ -112,7 +115,7 @@ class GrpcTransport:
         try:
             yield from replies
         except grpc.RpcError as error:
-            raise Failure.of(error) from None
+            raise Failure.of(error, self._has_tls) from None
         finally:
             replies.cancel()
 

@@ -78,7 +78,6 @@ class Change:
         sequence: its number.
         message: as it travels.
         attempts: how often it was sent.
-        opening: of the session, under which it was sent last.
         reply: of the shard, once there is one.
         is_acknowledged: at the level that was asked for.
         error: why it was refused; it will not be applied.
@@ -90,7 +89,6 @@ class Change:
     sequence: int
     message: bytes
     attempts: int = 0
-    opening: int = 0
     reply: Incoming[Any] | None = None
     is_acknowledged: bool = False
     error: HpsError | None = None

@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Generic, TypeVar
 
 from hps.errors import DeadlineError
+
+T = TypeVar("T")
 
 
 class Gate:
     """One change at a time, in the order of asking; reads beside them, but for a closing.
 
     >>> gate = Gate()
-    >>> with gate.change(monotonic() + 1), gate.read():
+    >>> with gate.change(monotonic() + 1), gate.read(monotonic() + 1):
     ...     gate.num_waiting
     0
     """
@@ -78,11 +81,19 @@ class Gate:
                 self._is_taken = False
 
     @contextmanager
-    def read(self) -> Iterator[None]:
-        """For a `with` block in which the server object stays what it is."""
+    def read(self, deadline: float) -> Iterator[None]:
+        """For a `with` block in which the server object stays what it is.
+
+        Raises:
+            DeadlineError: the store was being opened anew all the time.
+        """
         with self._mutex:
-            while self._is_closing:
-                self._may_read.wait()
+            seconds = max(0.0, deadline - monotonic())
+            if not self._may_read.wait_for(lambda: not self._is_closing, seconds):
+                raise DeadlineError(
+                    "the deadline passed while the store was opened anew, for a table that is "
+                    "made; nothing was read: ask again"
+                )
             self._readers += 1
         try:
             yield
@@ -93,18 +104,54 @@ class Gate:
                     self._is_unread.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """For a `with` block, within a change, in which nobody reads."""
-        with self._mutex:
-            self._is_closing = True
-            while self._readers:
-                self._is_unread.wait()
+    def alone(self, deadline: float) -> Iterator[None]:
+        """For a `with` block, within a change, in which nobody reads.
+
+        Raises:
+            DeadlineError: reads that had begun before did not end in time.
+        """
         try:
+            with self._mutex:
+                self._is_closing = True
+                seconds = max(0.0, deadline - monotonic())
+                if not self._is_unread.wait_for(lambda: not self._readers, seconds):
+                    raise DeadlineError(
+                        f"the deadline passed while {self._readers} reads of the shard went on; "
+                        f"nothing was done: send it again, with more time"
+                    )
             yield
         finally:
             with self._mutex:
                 self._is_closing = False
                 self._may_read.notify_all()
+
+
+class Arrivals(Generic[T]):
+    """What is here now; the same thing may be here several times. Thread-safe.
+
+    >>> arrivals = Arrivals[int]()
+    >>> arrivals.add(7), arrivals.add(7), arrivals.remove(7), 7 in arrivals
+    (None, None, None, True)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[T, int] = {}
+
+    def __contains__(self, thing: T) -> bool:
+        return thing in self._counts
+
+    def add(self, thing: T) -> None:
+        """It has come."""
+        with self._lock:
+            self._counts[thing] = self._counts.get(thing, 0) + 1
+
+    def remove(self, thing: T) -> None:
+        """One of it has gone."""
+        with self._lock:
+            left = self._counts.pop(thing) - 1
+            if left:
+                self._counts[thing] = left
 
 
 class Moves:

@@ -5,7 +5,7 @@ whether the server is serving and what its messages look like, nothing of what i
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpc_health.v1 import health_pb2
@@ -24,9 +24,11 @@ class Health:
 
     Args:
         names: of the services; "" is the server as a whole.
+        is_alive: False once nothing can be answered any more, whatever is asked.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], is_alive: Callable[[], bool]) -> None:
+        self._is_alive = is_alive
         self._changed = threading.Condition()
         self._is_serving = {name: True for name in ("", *names)}
 
@@ -62,7 +64,8 @@ class Health:
         if is_serving is None:
             kind = status.SERVICE_UNKNOWN
         else:
-            kind = status.SERVING if is_serving else status.NOT_SERVING
+            is_up = is_serving and self._is_alive()
+            kind = status.SERVING if is_up else status.NOT_SERVING
         reply: bytes = status(status=kind).SerializeToString()
         return reply
 

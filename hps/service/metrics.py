@@ -1,13 +1,12 @@
-"""Figures of a running server for Prometheus, over HTTP or HTTPS, in a registry of their own.
+"""Figures of a running server for Prometheus, in a registry of their own.
 
-Above it: server.py, where --metrics is given. Below it: prometheus_client; call_counts.py,
+Above it: metrics_http.py, where --metrics is given. Below it: prometheus_client; call_counts.py,
 admission.py and the shard, which are asked when somebody looks and cost nothing until then.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,15 +15,15 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from hps.errors import ConfigError, HpsError
+from hps.errors import DeadlineError, HpsError
 from hps.service.admission import Admissions
 from hps.service.call_counts import BUCKETS, CallCounts, MethodCounts
 from hps.service.shard import Shard
-from hps.service.tls import TlsFiles
 
 _TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 _TIER_COUNTERS = ("hits", "misses", "evictions")
 _TIER_GAUGES = ("rows", "bytes")
+_SECONDS = 5.0  # that somebody who looks waits for the store
 
 
 class ServerCollector(Collector):
@@ -47,37 +46,13 @@ class ServerCollector(Collector):
         for name, value in self._admissions.in_flight().items():
             yield GaugeMetricFamily(f"hps_in_flight_{name}", f"{name} in flight now", value)
         try:
-            figures = self._shard.stats()
-        except HpsError:
-            figures = {}  # a store that has failed still tells of its calls
+            figures = self._shard.stats(_SECONDS)
+        except DeadlineError:
+            figures = {}  # the store is being opened anew
+        except HpsError as error:  # a store that has failed still tells of its calls
+            figures = {"service": {"failure": str(error)}}
         yield from _tiers(figures)
         yield from _log(figures.get("service", {}))
-
-
-def serve_metrics(
-    collector: ServerCollector, host: str, port: int, tls: TlsFiles | None
-) -> tuple[Any, int]:
-    """Serves the figures from a thread of its own.
-
-    Returns:
-        (server, port); server.shutdown() ends it.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    try:
-        server, _ = start_http_server(
-            port,
-            host,
-            registry,
-            certfile=None if tls is None else str(tls.cert),
-            keyfile=None if tls is None else str(tls.key),
-        )
-    except OSError as error:
-        raise ConfigError(f"--metrics {host}:{port}: {error.strerror or error}") from error
-    return server, server.server_port
 
 
 def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:

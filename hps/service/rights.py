@@ -13,14 +13,14 @@ _NAMES = {READ: "read", WRITE: "write", ADMIN: "admin"}
 def require_right(caller: Caller, table: str, right: int) -> None:
     """Raises a Refusal unless the caller has a right on a table; "*" means on all tables."""
     if caller.right(table) < right:
-        what = "all tables" if table == EVERY_TABLE else f"table {table[:80]!r}"
-        raise _denied(f"{caller.name!r} has no right to {_NAMES[right]} {what}")
+        what = "'*', all tables" if table == EVERY_TABLE else f"table {table[:80]!r}"
+        raise _denied(f"{caller.name!r} lacks the right {_NAMES[right]!r} on {what}")
 
 
 def require_some_right(caller: Caller, right: int) -> None:
     """Raises a Refusal unless the caller has a right on some table."""
     if caller.best_right() < right:
-        raise _denied(f"{caller.name!r} has the right to {_NAMES[right]} no table")
+        raise _denied(f"{caller.name!r} has the right {_NAMES[right]!r} on no table")
 
 
 def require_client(caller: Caller, client_id: str) -> None:

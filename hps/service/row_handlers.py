@@ -62,20 +62,19 @@ class RowHandlers:
         keys = self._keys(incoming, 15)
         wire = _wire(head.wire)
         reply = self._reply(call, pb.PullReply(dim=table.dim, wire=head.wire), table, keys, wire)
-        call.remaining()
+        seconds = call.remaining()
         if wire is Wire.FLOAT32:
             out = reply.rows.view(np.float32).reshape(len(keys), table.dim)
-            self._shard.pull(table.name, keys, out)
+            self._shard.pull(table.name, keys, out, seconds)
         else:
-            encode(self._shard.pull(table.name, keys), wire, reply.rows)
+            encode(self._shard.pull(table.name, keys, timeout=seconds), wire, reply.rows)
         return reply.message
 
     def contains(self, call: Call, data: bytes) -> bytes:
         incoming = _CONTAINS.split(data)
         table = self._table(call, incoming.head.table, READ, incoming.head.lineage)
         keys = self._keys(incoming, 15)
-        call.remaining()
-        stored = _flags(self._shard.contains(table.name, keys))
+        stored = _flags(self._shard.contains(table.name, keys, call.remaining()))
         return pb.ContainsReply(stored=stored).SerializeToString()
 
     def items(self, call: Call, data: bytes) -> Iterator[bytes]:
@@ -85,7 +84,8 @@ class RowHandlers:
         most = (int(self._limits.message_bytes) - _REPLY_ROOM) // (8 + 4 * floats)
         batch = max(1, min(request.batch or _MAX_PIECE_ROWS, _MAX_PIECE_ROWS, most))
         call.admission.take(batch * (8 + 4 * floats))
-        for keys, rows, *state in self._shard.items(table.name, batch, request.state):
+        pieces = self._shard.items(table.name, batch, request.state, call.remaining())
+        for keys, rows, *state in pieces:
             call.remaining()
             head = pb.ItemsReply(dim=table.dim, state_floats=state[0].shape[1] if state else 0)
             yield _ITEMS_REPLY.join(head, [keys, rows, state[0] if state else b""])
@@ -95,10 +95,7 @@ class RowHandlers:
     def push(self, call: Call, data: bytes) -> bytes:
         incoming = _PUSH.split(data)
         head = incoming.head
-        table = self._table(call, head.table, WRITE, head.lineage)
-        _check_dim(table, head.dim)
-        identity = _identity(call, head.id)
-        keys = self._keys(incoming, 14)
+        table, identity, keys = self._change(call, incoming, 14, head.dim)
         grads = incoming.array(15, np.uint8, "grads")
         applied = self._shard.push(
             identity,
@@ -114,11 +111,7 @@ class RowHandlers:
 
     def assign(self, call: Call, data: bytes) -> bytes:
         incoming = _ASSIGN.split(data)
-        head = incoming.head
-        table = self._table(call, head.table, WRITE, head.lineage)
-        _check_dim(table, head.dim)
-        identity = _identity(call, head.id)
-        keys = self._keys(incoming, 13)
+        table, identity, keys = self._change(call, incoming, 13, incoming.head.dim)
         state = None
         if incoming.num_bytes(15):
             state = _floats(incoming, 15, len(keys), _state_floats(table), "state")
@@ -128,7 +121,7 @@ class RowHandlers:
             keys,
             _floats(incoming, 14, len(keys), table.dim, "rows"),
             state,
-            _terms(call, head.ack),
+            _terms(call, incoming.head.ack),
         )
         return pb.AssignReply(
             marks=_marks(applied), is_repeat=applied.is_repeat
@@ -136,11 +129,8 @@ class RowHandlers:
 
     def erase(self, call: Call, data: bytes) -> bytes:
         incoming = _ERASE.split(data)
-        head = incoming.head
-        table = self._table(call, head.table, WRITE, head.lineage)
-        identity = _identity(call, head.id)
-        keys = self._keys(incoming, 15)
-        applied = self._shard.erase(identity, table.name, keys, _terms(call, head.ack))
+        table, identity, keys = self._change(call, incoming, 15)
+        applied = self._shard.erase(identity, table.name, keys, _terms(call, incoming.head.ack))
         erased = b"" if applied.answer is None else _flags(applied.answer)
         return pb.EraseReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, erased=erased
@@ -149,10 +139,7 @@ class RowHandlers:
     def create(self, call: Call, data: bytes) -> bytes:
         incoming = _CREATE.split(data)
         head = incoming.head
-        table = self._table(call, head.table, WRITE, head.lineage)
-        _check_dim(table, head.dim)
-        identity = _identity(call, head.id)
-        keys = self._keys(incoming, 15)
+        table, identity, keys = self._change(call, incoming, 15, head.dim)
         wire = _wire(head.wire)
         # The room is taken before the change: what is refused must not have been applied.
         self._take_reply(call, wire.num_bytes(len(keys), table.dim))
@@ -160,14 +147,28 @@ class RowHandlers:
         message = pb.CreateReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, dim=table.dim, wire=head.wire
         )
-        reply = Outgoing(message, _ROWS, wire.num_bytes(len(keys), table.dim))
         try:
-            encode(applied.answer, wire, reply.rows)
-        except NonFiniteError:  # it is applied: an error would call it refused
+            return _rows_reply(message, applied.answer, wire)
+        except (NonFiniteError, MemoryError):  # it is applied: an error would call it refused
             return message.SerializeToString()
-        return reply.message
 
     # Arguments.
+
+    def _change(
+        self, call: Call, incoming: Incoming[Any], keys_at: int, dim: int = 0
+    ) -> tuple[TableConfig, Identity, Keys]:
+        """What every change begins with: its table, which change it is, its keys.
+
+        Args:
+            keys_at: the number of the keys' field.
+            dim: what the client believes; 0 is not checked.
+        """
+        head = incoming.head
+        table = self._table(call, head.table, WRITE, head.lineage)
+        _check_dim(table, dim)
+        require_client(call.caller, head.id.client_id)
+        identity = Identity(head.id.client_id, head.id.incarnation, head.id.sequence)
+        return table, identity, self._keys(incoming, keys_at)
 
     def _table(self, call: Call, name: str, right: int, lineage: str) -> TableConfig:
         require_right(call.caller, name, right)
@@ -226,9 +227,13 @@ def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, wha
     return floats.reshape(num_rows, width)
 
 
-def _identity(call: Call, message: pb.Identity) -> Identity:
-    require_client(call.caller, message.client_id)
-    return Identity(message.client_id, message.incarnation, message.sequence)
+def _rows_reply(message: pb.CreateReply, rows: Floats | None, wire: Wire) -> bytes:
+    """The reply with rows [L, dim], or without any if there are none."""
+    if rows is None:
+        return message.SerializeToString()
+    reply = Outgoing(message, _ROWS, wire.num_bytes(*rows.shape))
+    encode(rows, wire, reply.rows)
+    return reply.message
 
 
 def _wire(number: int) -> Wire:

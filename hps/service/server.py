@@ -6,6 +6,7 @@ Above it: `hps serve`, tests. Below it: the handlers, calls.py, `hps.service.sha
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import grpc
 
 from hps.errors import ConfigError
 from hps.field_checks import require_number
+from hps.service.addresses import check_exposure, is_loopback, split_address
 from hps.service.admission import Admissions
 from hps.service.auth import TokenFile
 from hps.service.call_counts import CallCounts
@@ -23,7 +25,7 @@ from hps.service.log_lines import LogLines
 from hps.service.row_handlers import RowHandlers
 from hps.service.shard import Shard
 from hps.service.store_handlers import StoreHandlers
-from hps.service.tls import TlsCredentials, TlsFiles, check_exposure, is_loopback, split_address
+from hps.service.tls import TlsCredentials, TlsFiles
 from hps.service.watchdog import Watchdog
 from hps.v1.parameter_server_pb2 import DESCRIPTOR
 
@@ -65,10 +67,16 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         require_number("ServerOptions.drain_seconds", self.drain_seconds)
-        for flag, address in (("--listen", self.listen), ("--metrics", self.metrics)):
+        for flag, address, example, what in (
+            ("--listen", self.listen, "127.0.0.1:50051", "rows and tokens on the way"),
+            ("--metrics", self.metrics, "127.0.0.1:9100", "figures, tokens and tables' names"),
+        ):
             if address is not None:
-                host, _ = split_address(flag, address)
-                check_exposure(flag, host, self.tls is not None, self.allow_insecure)
+                host, _ = split_address(flag, address, example)
+                has_tls = self.tls is not None
+                check_exposure(
+                    flag, host, what, has_tls=has_tls, allow_insecure=self.allow_insecure
+                )
         # Looked at here, so that a mistake is told before a store is opened.
         if self.tokens is not None:
             TokenFile(self.tokens)
@@ -95,7 +103,7 @@ class Server:
         self._tokens = None if options.tokens is None else TokenFile(options.tokens)
         self._tls = None if options.tls is None else TlsCredentials(options.tls)
         self._admissions = Admissions(options.limits, self._tokens)
-        self._health = Health((SERVICE_NAME,))
+        self._health = Health((SERVICE_NAME,), lambda: not shard.is_dead)
         self._metrics: Any = None
         counts = CallCounts()
         if options.metrics is not None:
@@ -121,6 +129,10 @@ class Server:
         things: tuple[tuple[str, Callable[[], object] | None], ...] = (
             ("tokens", self._tokens.reread if self._tokens else None),
             ("certificate", self._tls.reload if self._tls else None),
+            (
+                "certificate of metrics",
+                self._metrics.reload if self._metrics and self._tls else None,
+            ),
         )
         for what, reread in things:
             if reread is None:
@@ -135,18 +147,19 @@ class Server:
         """Lets calls in flight end and no new ones in, then closes the address.
 
         Returns:
-            True if all of them ended in time; the others were cancelled.
+            True if all of them ended in time, `drain_seconds`; the others were cancelled, and one
+            or the other may go on in the shard until that is closed.
         """
         self._health.stop()
         self._admissions.drain()
         self._watchdog.end_idle_streams()
         has_ended = self._admissions.wait_empty(self._options.drain_seconds)
-        self._grpc.stop(_STOP_SECONDS).wait()
-        self._threads.shutdown()
+        self._grpc.stop(_STOP_SECONDS).wait(2 * _STOP_SECONDS)
+        # A call that was cancelled may still be in the shard, which ends it when it is closed.
+        self._threads.shutdown(wait=has_ended, cancel_futures=True)
         self._watchdog.close()
         if self._metrics is not None:
-            self._metrics.shutdown()
-            self._metrics.server_close()
+            self._metrics.stop()
         return has_ended
 
     def _listen(self, host: str, port: int) -> str:
@@ -166,13 +179,15 @@ class Server:
         return f"{name}:{bound}"
 
     def _serve_metrics(self, counts: CallCounts, shard: Shard) -> Any:
-        from hps.service.metrics import ServerCollector, serve_metrics  # only where it is wanted
+        from hps.service.metrics import ServerCollector  # only where it is wanted
+        from hps.service.metrics_http import MetricsServer
 
         options = self._options
         host, port = split_address("--metrics", options.metrics or "")
         collector = ServerCollector(counts, self._admissions, shard)
-        server, bound = serve_metrics(collector, host, port, options.tls)
-        self._log.info("metrics", address=f"{host}:{bound}")
+        identify = partial(self._admissions.identify, peer="metrics")
+        server = MetricsServer(collector, host, port, options.tls, identify)
+        self._log.info("metrics", address=f"{host}:{server.port}")
         return server
 
     def _open_handlers(self, calls: Service) -> dict[str, Handler]:

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from hps.arrays import as_floats, as_keys
-from hps.errors import ConfigError, DeadlineError, GapError, NonFiniteError, StoreError
+from hps.errors import (
+    ConfigError,
+    DeadlineError,
+    GapError,
+    HpsError,
+    NonFiniteError,
+    StoreError,
+)
 from hps.row_layout import RowLayout
 from hps.service.answers import Ack, Applied, OpenedSession, Terms
 from hps.service.shard_core import ShardOptions
@@ -69,7 +76,11 @@ class Shard(ShardCuts):
     # Sessions.
 
     def open_session(
-        self, client_id: str, incarnation: int | None = None, timeout: float = 60.0
+        self,
+        client_id: str,
+        incarnation: int | None = None,
+        timeout: float = 60.0,
+        owner: str = "",
     ) -> OpenedSession:
         """Starts a new incarnation of a client, durably, which ends all older ones; or goes on.
 
@@ -77,6 +88,7 @@ class Shard(ShardCuts):
             client_id: 1 to 64 printable bytes.
             incarnation: the one to go on with; None begins a new one.
             timeout: seconds.
+            owner: who asks; of one owner's sessions only so many are remembered.
 
         Raises:
             FencedError: the incarnation has ended. ConfigError: not a name.
@@ -89,6 +101,7 @@ class Shard(ShardCuts):
             old = sessions.get(client_id)
             if incarnation is not None:
                 session = sessions.find(client_id, incarnation)
+                session.owner = owner
                 marks = self._marks(self._history, self._log, session)
                 return OpenedSession(incarnation, marks, self.lineage, True)
             self._check_able()
@@ -97,8 +110,11 @@ class Shard(ShardCuts):
             mutation = Mutation(Kind.SESSION, identity)
             number = self._log.append(encode(mutation))
             note(self._history, mutation, number)
-            sessions.trim(self.options.max_sessions)
             session = sessions.find(client_id, identity.incarnation)
+            session.owner = owner
+            if owner:
+                sessions.trim_owned(owner, self.options.max_owned_sessions)
+            sessions.trim(self.options.max_sessions)
             lineage, history, log = self.lineage, self._history, self._log
         self._await(history, log, number, Terms(Ack.DURABLE, deadline - monotonic()))
         marks = self._marks(history, log, session)
@@ -175,14 +191,18 @@ class Shard(ShardCuts):
     def create(
         self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
     ) -> Applied:
-        """A pull that stores absent keys; the answer is float32 [L, dim]. Errors as push."""
+        """A pull that stores absent keys; the answer is float32 [L, dim], None where a repeat
+        cannot read them. Errors as push."""
         self._table(table)
         rate = self._server.check_rate(table, None)
         mutation = Mutation(Kind.CREATE, identity, table, rate, as_keys(keys))
         applied = self._mutate(mutation, terms)
-        if applied.is_repeat:
+        if not applied.is_repeat:
+            return applied
+        try:
             return replace(applied, answer=self.pull(table, keys))
-        return applied
+        except (HpsError, MemoryError):  # it is applied: an error would call it refused
+            return applied
 
     def skip(self, identity: Identity, terms: Terms | None = None) -> Applied:
         """Makes a sequence nothing: what it was has been refused, and is given up."""
@@ -196,7 +216,7 @@ class Shard(ShardCuts):
         try:
             return self._mutate_in_order(mutation, terms, deadline)
         finally:
-            self._arrived.discard(mutation.identity)
+            self._arrived.remove(mutation.identity)
             self._moves.tell()
 
     def _mutate_in_order(self, mutation: Mutation, terms: Terms, deadline: float) -> Applied:
@@ -257,7 +277,11 @@ class Shard(ShardCuts):
             and self._server.num_rows(mutation.table) == rows_before
         )
         if is_untouched:
-            self._log.take_back(number)
+            try:
+                self._log.take_back(number)  # on the disk, before anybody is told of the refusal
+            except StoreError as failure:
+                self._fail(f"the log could not take a refused erase back: {failure}")
+                raise
         else:
             # Rows may have changed in part. The log has it whole, and the next opening applies it.
             self._is_torn = True

@@ -5,7 +5,8 @@ Above it: shard_reads.py, and Shard, which is one. Below it: ParameterServer (ro
 """
 
 import errno
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
@@ -16,7 +17,7 @@ from hps.errors import ConfigError, StoreError
 from hps.field_checks import require_whole
 from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
-from hps.service.gate import Gate, Moves
+from hps.service.gate import Arrivals, Gate, Moves
 from hps.service.location import StoreLocation, served_config
 from hps.update_log import MAX_SESSIONS, History, Identity, UpdateLog
 
@@ -34,6 +35,8 @@ class ShardOptions:
         count: of shards; None takes the stored one, or 1.
         log_bytes: from this size of the log on a checkpoint is taken.
         max_sessions: clients that are remembered; beyond it the least recently used is fenced.
+        max_owned_sessions: the same of the clients that one token has opened sessions for (or one
+            connection, where there are no tokens), so that none pushes out the clients of others.
         max_tables: that create_table goes up to.
 
     Raises:
@@ -44,6 +47,7 @@ class ShardOptions:
     count: int | None = None
     log_bytes: int = 2**30
     max_sessions: int = MAX_SESSIONS
+    max_owned_sessions: int = MAX_SESSIONS // 10
     max_tables: int = MAX_TABLES
 
     def __post_init__(self) -> None:
@@ -52,6 +56,7 @@ class ShardOptions:
         require_whole("ShardOptions.index", index, 0, (self.count or 2**16) - 1)
         require_whole("ShardOptions.log_bytes", self.log_bytes, 1, 2**63 - 1)
         require_whole("ShardOptions.max_sessions", self.max_sessions, 1, 10**6)
+        require_whole("ShardOptions.max_owned_sessions", self.max_owned_sessions, 1, 10**6)
         require_whole("ShardOptions.max_tables", self.max_tables, 1, MAX_TABLES)
 
 
@@ -69,10 +74,11 @@ class ShardCore:
         self._tiers = replace(_tiers or _Tiers(), keeps_log=True)
         self._gate = Gate()
         self._moves = Moves(_MAX_EARLY)
-        self._arrived: set[Identity] = set()  # mutations that are being worked on, or wait
+        self._arrived = Arrivals[Identity]()  # mutations that are being worked on, or wait
         self._failure = ""  # why no mutation is taken any more
         self._log_failure = ""  # what the log said to a wait; it takes nothing more by itself
         self._is_torn = False  # the rows hold a mutation in part
+        self._is_dead = False  # there is no store any more to read from
         self._is_closed = False
         self._groups: dict[int, str] = {}
         config, described = served_config(place, self._tiers)
@@ -137,6 +143,16 @@ class ShardCore:
         """Why no mutation is taken any more; empty while they are."""
         return self._failure or self._log_failure
 
+    @property
+    def is_dead(self) -> bool:
+        """True if it cannot even be read any more; `failure` says why."""
+        return self._is_dead
+
+    @property
+    def seed(self) -> int:
+        """Of new rows' weights."""
+        return self._server.config.seed
+
     def _save(self, tag: str | None, blobs: dict[str, bytes], group: str) -> dict[str, Any]:
         """Within the turn."""
         self._check_open()
@@ -182,7 +198,8 @@ class ShardCore:
         if self._is_closed:
             return
         self._checkpointer.stop()
-        with self._gate.change(monotonic() + LONG), self._gate.alone():
+        until = monotonic() + LONG
+        with self._gate.change(until), self._gate.alone(until):
             if self._is_closed:
                 return
             try:
@@ -211,6 +228,7 @@ class ShardCore:
         return self._history.log
 
     def _table(self, name: str) -> TableConfig:
+        self._check_alive()
         table = self._server.tables.get(name)
         if table is None:
             raise ConfigError(
@@ -221,6 +239,25 @@ class ShardCore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError(f"the shard over {self._server.config.path} is closed")
+
+    @contextmanager
+    def _reading(self, timeout: float) -> Iterator[ParameterServer]:
+        """The server, for a `with` block in which it stays what it is.
+
+        Raises:
+            DeadlineError: that it was not within `timeout` seconds. StoreError: there is none.
+        """
+        with self._gate.read(monotonic() + timeout):
+            self._check_alive()
+            yield self._server
+
+    def _check_alive(self) -> None:
+        if self._is_dead:
+            raise StoreError(
+                errno.EIO,
+                f"the shard has no store any more: {self._failure}; start the server again: store "
+                f"and log have all that was acknowledged",
+            )
 
     def _check_able(self) -> None:
         self._check_open()

@@ -58,28 +58,32 @@ class ShardCuts(ShardReads):
             seconds = monotonic() - started
             return {**info, "seconds": seconds, "lineage": self.lineage, "sessions": sessions}
 
-    def delete_checkpoint(self, tag: str | int) -> list[str]:
+    def delete_checkpoint(self, tag: str | int, timeout: float = LONG) -> list[str]:
         """As ParameterServer.delete_checkpoint."""
-        with self._gate.read():
-            return self._server.delete_checkpoint(tag)
+        with self._reading(timeout) as server:
+            return server.delete_checkpoint(tag)
 
-    def prepare_restore(self, tag: str | int | None = None, group: str = "") -> dict[str, Any]:
+    def prepare_restore(
+        self, tag: str | int | None = None, group: str = "", timeout: float = LONG
+    ) -> dict[str, Any]:
         """Makes sure that `restore` would find what it needs.
 
         Args:
             tag: name or id; None is the newest.
             group: that the checkpoint must belong to; empty is not checked.
+            timeout: seconds.
 
         Returns:
-            {"group", "sessions"} of the checkpoint, as `checkpoint` gives them.
+            {"id", "tag", "group", "sessions"} of the checkpoint, the last two as `checkpoint` gives
+            them.
 
         Raises:
             ConfigError: no such checkpoint. MismatchError: of another group, or another shard's.
             CorruptionError: a part of it is damaged.
         """
-        with self._gate.read():
+        with self._reading(timeout) as server:
             self._check_open()
-            served = ServedCut.of(self._server.checkpoint_blobs(tag))
+            served = ServedCut.of(server.checkpoint_blobs(tag))
         found = "" if served is None else served.group
         if group and group != found:
             raise MismatchError(
@@ -93,7 +97,8 @@ class ShardCuts(ShardReads):
             )
         sessions = {} if served is None else dict(served.sessions)
         marks = {name: (session.incarnation, session.mark) for name, session in sessions.items()}
-        return {"group": found, "sessions": marks}
+        number, name = self.checkpoint_named(tag, timeout)
+        return {"id": number, "tag": name, "group": found, "sessions": marks}
 
     def restore(
         self, tag: str | int | None = None, lineage: str | None = None, timeout: float = LONG
@@ -146,7 +151,8 @@ class ShardCuts(ShardReads):
 
         Cost: a checkpoint, and the store opened again; reads wait for that, too.
         """
-        with self._gate.change(monotonic() + timeout):
+        deadline = monotonic() + timeout
+        with self._gate.change(deadline):
             self._check_able()
             old = self._server.tables.get(table.name)
             if old is not None:
@@ -161,13 +167,13 @@ class ShardCuts(ShardReads):
             assert isinstance(config, ServedConfig)
             larger = with_table(config, table)
             self._save(AUTOMATIC, {}, "")
-            with self._gate.alone():
+            with self._gate.alone(deadline):
                 self._reopen(larger)
             try:
                 self._save(AUTOMATIC, {}, "")
             except BaseException:
                 # No opening would know the table that the log's records name.
-                with self._gate.alone():
+                with self._gate.alone(monotonic() + LONG):
                     self._reopen(config)
                 raise
             return True
@@ -184,7 +190,8 @@ class ShardCuts(ShardReads):
             try:
                 self._server = ParameterServer(old, _tiers=self._tiers)
             except BaseException:
-                self._fail(f"the store could not be opened again: {error}")
+                self._is_dead = True
+                self._fail(f"the store could not be opened again for a new table: {error}")
                 raise
             raise
         finally:

@@ -1,7 +1,8 @@
 """ShardReads: the verbs of a shard that change nothing.
 
 Above it: shard_cuts.py, and Shard, which is one. Below it: shard_core.py. Reads go on while
-mutations are worked off, and when log or store have failed.
+mutations are worked off, and when log or store have failed. Each waits for nothing but the store's
+being opened anew, and no longer than its `timeout`, in seconds: DeadlineError then.
 """
 
 from collections.abc import Iterator
@@ -9,51 +10,98 @@ from time import monotonic
 from typing import Any
 
 from hps import checkpoint as cut
+from hps.errors import ChangedError, DeadlineError
 from hps.service.shard_core import LONG, ShardCore
 from hps.update_log import ServedCut
+from hps.update_log.history import SERVICE
+
+_DIGEST_ATTEMPTS = 3  # beside mutations
+_DIGEST_TURN_SECONDS = 1.0  # that mutations may wait for a digest
 
 
 class ShardReads(ShardCore):
     """Rows, figures, and what checkpoints hold."""
 
-    def pull(self, table: str, keys: Any, out: Any = None) -> Any:
+    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
         """As ParameterServer.pull."""
-        with self._gate.read():
-            return self._server.pull(table, keys, out)
+        with self._reading(timeout) as server:
+            return server.pull(table, keys, out)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
         """As ParameterServer.contains."""
-        with self._gate.read():
-            return self._server.contains(table, keys)
+        with self._reading(timeout) as server:
+            return server.contains(table, keys)
 
-    def num_rows(self, table: str) -> int:
+    def num_rows(self, table: str, timeout: float = LONG) -> int:
         """As ParameterServer.num_rows."""
-        with self._gate.read():
-            return self._server.num_rows(table)
+        with self._reading(timeout) as server:
+            return server.num_rows(table)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
     ) -> Iterator[tuple[Any, ...]]:
         """As ParameterServer.items."""
-        with self._gate.read():
-            pieces = self._server.items(table, batch, state)
+        deadline = monotonic() + timeout
+        with self._reading(timeout) as server:
+            pieces = server.items(table, batch, state)
         while True:
-            with self._gate.read():
+            with self._reading(deadline - monotonic()) as now:
+                if now is not server:
+                    raise _changed(table)
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
 
     def digest(self, table: str, timeout: float = LONG) -> tuple[int, int]:
-        """(low, high): two sums over the table's rows; mutations wait meanwhile."""
-        with self._gate.change(monotonic() + timeout):
-            text = self._server.digest(table)
-        return int(text[16:], 16), int(text[:16], 16)
+        """(low, high): two sums over the table's rows as they are at one moment.
 
-    def stats(self) -> dict[str, Any]:
+        Mutations go on meanwhile. One that changes the table makes it begin again; after three
+        beginnings they wait for it, for a second at most.
+
+        Raises:
+            ChangedError: the table is changed all the time, and too large for that second.
+            DeadlineError: time is up.
+        """
+        deadline = monotonic() + timeout
+        for _ in range(_DIGEST_ATTEMPTS):
+            try:
+                return self._sum_rows(table, deadline)
+            except ChangedError:
+                continue
+        with self._gate.change(deadline):
+            until = min(deadline, monotonic() + _DIGEST_TURN_SECONDS)
+            try:
+                return self._sum_rows(table, until)
+            except DeadlineError as error:
+                if until == deadline:
+                    raise
+                raise ChangedError(
+                    f"table {table!r} was changed during each of {_DIGEST_ATTEMPTS} digests, and "
+                    f"takes longer than the {_DIGEST_TURN_SECONDS:g} s for which changes may be "
+                    f"held up: hold the clients that write still, or take a checkpoint and hash "
+                    f"that ('hps stats DIR --digest --checkpoint TAG')"
+                ) from error
+
+    def _sum_rows(self, table: str, until: float) -> tuple[int, int]:
+        low = high = 0
+        with self._reading(until - monotonic()) as server:
+            parts = server.digest_parts(table)
+        while True:
+            if monotonic() > until:
+                raise DeadlineError(f"the deadline passed during a digest of table {table!r}")
+            with self._reading(until - monotonic()) as now:
+                if now is not server:
+                    raise _changed(table)
+                part = next(parts, None)
+            if part is None:
+                return low % 2**64, high % 2**64
+            low, high = low + part[0], high + part[1]
+
+    def stats(self, timeout: float = LONG) -> dict[str, Any]:
         """As ParameterServer.stats, with a part `service`."""
-        with self._gate.read():
-            stats = self._server.stats()
+        with self._reading(timeout) as server:
+            stats = server.stats()
         history = self._history
         log = history.log
         stats["service"] = {
@@ -70,26 +118,52 @@ class ShardReads(ShardCore):
         }
         return stats
 
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """As ParameterServer.checkpoints, each with its `group`."""
-        with self._gate.read():
-            listed = self._server.checkpoints()
+    def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
+        """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
+        with self._reading(timeout) as server:
+            listed = server.checkpoints()
             for one in listed:
                 one["group"] = self._group(int(one["id"]))
             self._groups = {int(one["id"]): one["group"] for one in listed}
             return listed
 
+    def checkpoint_named(
+        self, tag: str | int | None, timeout: float = LONG
+    ) -> tuple[int | None, str | None]:
+        """(id, tag) of a checkpoint that is named by either; None is the current one."""
+        with self._reading(timeout) as server:
+            listed = server.checkpoints()
+        found = cut.id_of(listed, tag)
+        for one in listed:
+            if one["current"] if tag is None else one["id"] == found:
+                return int(one["id"]), one["tag"]
+        return None, None
+
     def _group(self, checkpoint: int) -> str:
         if checkpoint not in self._groups:
-            served = ServedCut.of(self._server.checkpoint_blobs(checkpoint))
-            return "" if served is None else served.group
+            return _group_of(self._server.checkpoint_blobs(checkpoint, (SERVICE,)))
         return self._groups[checkpoint]
 
+    def checkpoint_state_bytes(self, tag: str | int | None = None, timeout: float = LONG) -> int:
+        """How many bytes `checkpoint_state` would give; no dense side is read for it."""
+        with self._reading(timeout) as server:
+            lengths = server.checkpoint_blob_bytes(tag)
+            group = _group_of(server.checkpoint_blobs(tag, (SERVICE,)))
+        return lengths.get(cut.MODEL, 0) + lengths.get(cut.READER, 0) + len(group.encode())
+
     def checkpoint_state(
-        self, tag: str | int | None = None
+        self, tag: str | int | None = None, timeout: float = LONG
     ) -> tuple[bytes | None, bytes | None, str]:
         """(model, reader, group) as they were given to `checkpoint`."""
-        with self._gate.read():
-            blobs = self._server.checkpoint_blobs(tag)
-        served = ServedCut.of(blobs)
-        return blobs.get(cut.MODEL), blobs.get(cut.READER), "" if served is None else served.group
+        with self._reading(timeout) as server:
+            blobs = server.checkpoint_blobs(tag, (cut.MODEL, cut.READER, SERVICE))
+        return blobs.get(cut.MODEL), blobs.get(cut.READER), _group_of(blobs)
+
+
+def _group_of(blobs: dict[str, bytes]) -> str:
+    served = ServedCut.of(blobs)
+    return "" if served is None else served.group
+
+
+def _changed(table: str) -> ChangedError:
+    return ChangedError(f"table {table!r} was reopened while all of it was read; start again")

@@ -9,6 +9,7 @@ import grpc
 
 from hps.errors import (
     CapacityError,
+    ChangedError,
     ConfigError,
     CorruptionError,
     FencedError,
@@ -87,6 +88,7 @@ def draining() -> Refusal:
 _STATUS_OF = (
     (FencedError, Code.ABORTED, ErrorDetail.FENCED),
     (MismatchError, Code.FAILED_PRECONDITION, ErrorDetail.MISMATCH),
+    (ChangedError, Code.ABORTED, ErrorDetail.CONFIG),
     (ConfigError, Code.INVALID_ARGUMENT, ErrorDetail.CONFIG),
     (CapacityError, Code.RESOURCE_EXHAUSTED, ErrorDetail.CAPACITY),
     (NonFiniteError, Code.INVALID_ARGUMENT, ErrorDetail.NON_FINITE),

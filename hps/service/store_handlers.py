@@ -4,6 +4,7 @@ Above it: server.py. Below it: `hps.service.shard`.
 """
 
 import json
+from collections.abc import Collection
 
 import hps
 from hps.errors import ConfigError
@@ -20,6 +21,9 @@ from hps.sharding import HASH, NUM_VIRTUAL
 from hps.v1 import parameter_server_pb2 as pb
 
 _MAX_ID_DIGITS = 18  # of a checkpoint's id
+_MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
+_REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
+_MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
 
 
@@ -54,6 +58,7 @@ class StoreHandlers:
                 default_deadline_ms=int(limits.deadline_seconds * 1000),
             ),
             tables=self._tables(call),
+            seed=self._shard.seed,
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -74,6 +79,7 @@ class StoreHandlers:
             request.client_id,
             request.incarnation if request.HasField("incarnation") else None,
             call.remaining(),
+            call.caller.name,
         )
         self._log.info(
             "session",
@@ -110,7 +116,8 @@ class StoreHandlers:
 
     def num_rows(self, call: Call, data: bytes) -> bytes:
         name = self._readable(call, read_small(pb.NumRowsRequest, data).table)
-        return pb.NumRowsReply(num_rows=self._shard.num_rows(name)).SerializeToString()
+        num_rows = self._shard.num_rows(name, call.remaining())
+        return pb.NumRowsReply(num_rows=num_rows).SerializeToString()
 
     def digest(self, call: Call, data: bytes) -> bytes:
         name = self._readable(call, read_small(pb.DigestRequest, data).table)
@@ -142,7 +149,7 @@ class StoreHandlers:
     def checkpoint(self, call: Call, data: bytes) -> bytes:
         request = read_small(pb.CheckpointRequest, data, int(self._limits.message_bytes))
         require_right(call.caller, EVERY_TABLE, ADMIN)
-        if len(request.group.encode()) > 2**16:
+        if len(request.group.encode()) > _MAX_GROUP_BYTES:
             raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
         info = self._shard.checkpoint(
             request.tag or None,
@@ -158,21 +165,30 @@ class StoreHandlers:
             bytes_written=info["bytes"],
             seconds=info["seconds"],
             lineage=info["lineage"],
-            sessions={
-                client: pb.SessionMark(incarnation=incarnation, sequence=mark)
-                for client, (incarnation, mark) in info["sessions"].items()
-            },
+            sessions=self._marks_of(info["sessions"], request.clients),
         ).SerializeToString()
+
+    def _marks_of(
+        self, sessions: dict[str, tuple[int, int]], wanted: Collection[str]
+    ) -> dict[str, pb.SessionMark]:
+        """Those of the clients that are wanted; if none is, the newest that a reply holds."""
+        chosen = [name for name in wanted if name in sessions]
+        if not wanted:
+            most = (int(self._limits.message_bytes) - _REPLY_ROOM) // _MAX_MARK_BYTES
+            chosen = list(sessions)[-most:]
+        return {
+            name: pb.SessionMark(incarnation=sessions[name][0], sequence=sessions[name][1])
+            for name in chosen
+        }
 
     def restore(self, call: Call, data: bytes) -> bytes:
         request = read_small(pb.RestoreRequest, data)
         require_right(call.caller, EVERY_TABLE, ADMIN)
         tag = _tag(request.tag)
-        call.remaining()
-        self._shard.prepare_restore(tag, request.group)
+        found = self._shard.prepare_restore(tag, request.group, call.remaining())
         if not request.prepare:
             self._shard.restore(tag, request.lineage or None, call.remaining())
-            self._log.info("restore", tag=request.tag, lineage=self._shard.lineage)
+            self._log.info("restore", tag=found["tag"], id=found["id"], lineage=self._shard.lineage)
         return pb.RestoreReply(lineage=self._shard.lineage).SerializeToString()
 
     def list_checkpoints(self, call: Call, data: bytes) -> bytes:
@@ -187,7 +203,7 @@ class StoreHandlers:
                     created=info["created"],
                     group=info["group"],
                 )
-                for info in self._shard.checkpoints()
+                for info in self._shard.checkpoints(call.remaining())
             ]
         ).SerializeToString()
 
@@ -197,28 +213,30 @@ class StoreHandlers:
         tag = _tag(request.tag)
         if tag is None:
             raise ConfigError("DeleteCheckpoint: name a checkpoint by its tag or id")
-        call.remaining()
-        readers = self._shard.delete_checkpoint(tag)
-        self._log.info("checkpoint deleted", tag=request.tag)
+        number, name = self._shard.checkpoint_named(tag, call.remaining())
+        readers = self._shard.delete_checkpoint(tag, call.remaining())
+        self._log.info("checkpoint deleted", tag=name, id=number)
         return pb.DeleteCheckpointReply(readers=readers).SerializeToString()
 
     def checkpoint_state(self, call: Call, data: bytes) -> bytes:
         request = read_small(pb.CheckpointStateRequest, data)
         require_right(call.caller, EVERY_TABLE, READ)
-        model, reader, group = self._shard.checkpoint_state(_tag(request.tag))
-        reply = pb.CheckpointStateReply(model=model, reader=reader, group=group)
-        if reply.ByteSize() > int(self._limits.message_bytes):
+        tag = _tag(request.tag)
+        num_bytes = self._shard.checkpoint_state_bytes(tag, call.remaining())
+        if num_bytes + _REPLY_ROOM > int(self._limits.message_bytes):
             raise too_large(
-                f"the checkpoint's dense side has {reply.ByteSize()} bytes; start the server with "
-                f"a --max-message above that"
+                f"the checkpoint's dense side has {num_bytes} bytes; start the server with a "
+                f"--max-message of {num_bytes + _REPLY_ROOM} or more"
             )
-        call.admission.take(reply.ByteSize())
+        call.admission.take(num_bytes + _REPLY_ROOM)
+        model, reader, group = self._shard.checkpoint_state(tag, call.remaining())
+        reply = pb.CheckpointStateReply(model=model, reader=reader, group=group)
         return reply.SerializeToString()
 
     def stats(self, call: Call, data: bytes) -> bytes:
         read_small(pb.StatsRequest, data)
         require_some_right(call.caller, READ)
-        figures = self._shard.stats()
+        figures = self._shard.stats(call.remaining())
         tables = figures["tables"].items()
         figures["tables"] = {name: part for name, part in tables if call.caller.right(name)}
         return pb.StatsReply(json=json.dumps(figures, default=str)).SerializeToString()

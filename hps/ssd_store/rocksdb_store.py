@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -401,21 +401,41 @@ class RocksDbStore:
         self._commit(self._manifest.without(cut))
         return self._remove_unneeded().of(cut.id)
 
-    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+    def extras(
+        self, checkpoint: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
         """As `RowTier.extras`."""
         self._open_live_or_raise()
-        return self._worker.run(self._extras, checkpoint)
+        return self._worker.run(self._extras, checkpoint, names)
 
-    def _extras(self, checkpoint: str | int | None) -> dict[str, bytes]:
-        cut = self._reader_cut if self._is_read_only else self._manifest.current
-        if checkpoint is not None:
-            cut = self._manifest.find(self.path, checkpoint)
+    def _extras(
+        self, checkpoint: str | int | None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
+        cut = self._cut_named(checkpoint)
         if cut is None:
             return {}
         return {
             name: cuts.read_checked(self.path / cut.folder / file, cut.files[file])
             for name, file in cut.extras.items()
+            if names is None or name in names
         }
+
+    def _cut_named(self, checkpoint: str | int | None) -> Cut | None:
+        if checkpoint is not None:
+            return self._manifest.find(self.path, checkpoint)
+        return self._reader_cut if self._is_read_only else self._manifest.current
+
+    def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
+        """As `RowTier.extra_bytes`."""
+        self._open_live_or_raise()
+        return self._worker.run(self._extra_bytes, checkpoint)
+
+    def _extra_bytes(self, checkpoint: str | int | None) -> dict[str, int]:
+        cut = self._cut_named(checkpoint)
+        if cut is None:
+            return {}
+        folder = self.path / cut.folder
+        return {name: (folder / file).stat().st_size for name, file in cut.extras.items()}
 
     # Figures and the end.
 

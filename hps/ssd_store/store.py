@@ -6,7 +6,7 @@ on data. The files are described in docs/ssd_store_format.md.
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -257,9 +257,16 @@ class SsdStore:
         check_named(checkpoint)
         return self._open_native().delete_checkpoint(*_name(checkpoint))
 
-    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+    def extras(
+        self, checkpoint: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
         """As `RowTier.extras`."""
-        return self._open_native().extras(*_name(checkpoint))
+        wanted = None if names is None else set(names)
+        return self._open_native().extras(*_name(checkpoint), wanted)
+
+    def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
+        """As `RowTier.extra_bytes`."""
+        return self._open_native().extra_bytes(*_name(checkpoint))
 
     def stats(self) -> dict[str, Any]:
         """As `RowTier.stats`, and more.

@@ -149,13 +149,15 @@ class TrainingRun:
         stages, position = self._loop(trace)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         depth, is_measured = self._depths.depth, bool(self._depths.trials)
-        bound = bound_of(stages, seconds, cpu_seconds, num_cores(), depth, is_measured)
         totals = self.trainer.totals
         num_examples = totals.examples - first
         if num_examples:
             self._checkpoint(FINAL_TAG, position)
         self._progress.finish()
         stats = self._server.stats()
+        if "client" in stats:
+            stages["compute"]["server_seconds"] = stats["client"]["wait_seconds"]
+        bound = bound_of(stages, seconds, cpu_seconds, num_cores(), depth, is_measured)
         return {
             "model": self._options.model,
             "examples": num_examples,

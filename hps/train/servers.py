@@ -7,7 +7,7 @@ Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from hps.config import TableConfig
+from hps.config import TableConfig, differences
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.row_server import CutServer
@@ -44,11 +44,13 @@ def connect(
     found = server.tables.get(table.name)
     if found is None:
         server.create_table(table)
-    elif _without_rate(found) != _without_rate(table):
+    elif differing := differences(_without_rate(found), _without_rate(table)):
         server.close()
         raise ConfigError(
-            f"the servers' table is {found}, the flags ask for {table}; give the flags that it was "
-            "made with, or servers of their own"
+            f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: its "
+            f"{'; its '.join(differing)} as the flags ask for; give those that it was made with "
+            "(dim: of --dim, and one more in models with a first-order weight), or servers of "
+            "their own"
         )
     server.learning_rates[table.name] = table.optimizer.lr
     return server

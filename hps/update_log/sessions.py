@@ -72,10 +72,16 @@ class Trail:
 
 @dataclass(slots=True)
 class Session:
-    """One client's."""
+    """One client's.
+
+    Args:
+        incarnation, mark: as the module says.
+        owner: who has opened it, as far as this process knows.
+    """
 
     incarnation: int
     mark: int
+    owner: str = ""
     trail: Trail = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,6 +165,12 @@ class Sessions:
         """Drops the least recently used sessions above a number; their clients are fenced."""
         while len(self._by_client) > most:
             del self._by_client[next(iter(self._by_client))]
+
+    def trim_owned(self, owner: str, most: int) -> None:
+        """As trim, of the sessions that one owner has opened."""
+        owned = [name for name, session in self._by_client.items() if session.owner == owner]
+        for name in owned[: max(0, len(owned) - most)]:
+            del self._by_client[name]
 
     def settle(self, number: int) -> None:
         """Records up to `number` are durable."""

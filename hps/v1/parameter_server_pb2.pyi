@@ -94,18 +94,20 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
     limits: Limits
     tables: _containers.RepeatedCompositeFieldContainer[Table]
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+    seed: int
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class ShardMap(_message.Message):
     __slots__ = ("index", "count", "num_virtual", "hash")
@@ -488,16 +490,18 @@ class ListTablesReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
 
 class CheckpointRequest(_message.Message):
-    __slots__ = ("tag", "model", "reader", "group")
+    __slots__ = ("tag", "model", "reader", "group", "clients")
     TAG_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     tag: str
     model: bytes
     reader: bytes
     group: str
-    def __init__(self, tag: _Optional[str] = ..., model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
+    clients: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tag: _Optional[str] = ..., model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ..., clients: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CheckpointReply(_message.Message):
     __slots__ = ("tag", "rows_written", "bytes_written", "seconds", "lineage", "sessions")

@@ -21,22 +21,23 @@ Status Live(LogLife* life) {
   return life->Steps(kSteps);
 }
 
-bool HasStopped(const Status& status, int error) {
-  return status.code() == StatusCode::kStore && status.os_error() == error &&
+// Whatever the error was: with that of a full disk a caller would think that a later try may do.
+bool HasStopped(const Status& status) {
+  return status.code() == StatusCode::kStore && status.os_error() == EIO &&
          status.message().find("the update log stopped") != std::string::npos &&
          status.message().find("repeat the call") == std::string::npos;
 }
 
 // No call of a log that has failed succeeds, but for those that only look.
-std::string AfterFailure(LogLife* life, int error) {
+std::string AfterFailure(LogLife* life) {
   UpdateLog* log = life->log.get();
   bool is_covered = false;
   uint64_t number = 0;
-  if (!HasStopped(log->Wait(0, false, kPatience, &is_covered), error)) return "Wait goes on";
-  if (!HasStopped(log->Wait(1, true, kPatience, &is_covered), error)) return "Wait goes on";
-  if (!HasStopped(AppendPayload(log, "more", &number), error)) return "Append goes on";
-  if (!HasStopped(log->TakeBack(log->appended()), error)) return "TakeBack goes on";
-  return HasStopped(log->Close(), error) ? "" : "Close reports a success";
+  if (!HasStopped(log->Wait(0, false, kPatience, &is_covered))) return "Wait goes on";
+  if (!HasStopped(log->Wait(1, true, kPatience, &is_covered))) return "Wait goes on";
+  if (!HasStopped(AppendPayload(log, "more", &number))) return "Append goes on";
+  if (!HasStopped(log->TakeBack(log->appended()))) return "TakeBack goes on";
+  return HasStopped(log->Close()) ? "" : "Close reports a success";
 }
 
 // F1. False when the call was not reached.
@@ -48,15 +49,15 @@ bool FailSync(const LogLab& lab, uint64_t seed, int64_t call, bool loses_power, 
   life.files.faults.fail_at_call = call;
   life.files.faults.error = seed % 2 == 0 ? EIO : ENOSPC;
   life.files.faults.lie = lie;
-  const int error = life.files.faults.error;
+  const int error = life.files.faults.error;  // of an opening
   Status status = Live(&life);
   if (status.ok()) status = life.Wait(true);
   std::string wrong;
-  if (life.log != nullptr && lie == Lie::kNone && !status.ok()) wrong = AfterFailure(&life, error);
+  if (life.log != nullptr && lie == Lie::kNone && !status.ok()) wrong = AfterFailure(&life);
   life.Kill();
   if (life.files.num_struck == 0) return false;
   ++recipe->runs;
-  if (lie == Lie::kNone && status.os_error() != error)
+  if (lie == Lie::kNone && status.os_error() != error && !HasStopped(status))
     wrong = "no clear error: " + status.message();
   if (loses_power) {
     std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(call));
@@ -119,9 +120,10 @@ bool FillDiskAtWrite(const LogLab& lab, uint64_t seed, int64_t space, Lie lie, R
   if (status.ok() && lie == Lie::kNone) return false;
   ++recipe->runs;
   std::string wrong;
-  if (lie == Lie::kNone && status.os_error() != ENOSPC) wrong = "not ENOSPC: " + status.message();
-  if (lie == Lie::kNone && wrong.empty() && life.log != nullptr)
-    wrong = AfterFailure(&life, ENOSPC);
+  if (lie == Lie::kNone && status.os_error() != ENOSPC && !HasStopped(status)) {
+    wrong = "no clear error: " + status.message();
+  }
+  if (lie == Lie::kNone && wrong.empty() && life.log != nullptr) wrong = AfterFailure(&life);
   life.Kill();
   if (wrong.empty()) wrong = ReopenLog(&life, life.logged);
   recipe->Note(wrong, static_cast<int64_t>(seed), space);
@@ -148,7 +150,8 @@ bool FailOne(const LogLab& lab, uint64_t seed, const FaultFileSystem::Faults& fa
   // A file that was to be ready ahead of time is asked for again, and nobody need know.
   const bool is_hidden = status.ok() && faults.counted == Call::kOpen;
   const bool names_file = status.message().find(lab.Options().folder) != std::string::npos;
-  if (!is_hidden && (status.os_error() != faults.error || !names_file)) {
+  const bool is_clear = status.os_error() == faults.error || HasStopped(status);
+  if (!is_hidden && !(is_clear && names_file)) {
     wrong = "no clear error: " + status.message();
   }
   if (wrong.empty()) wrong = ReopenLog(&life, life.logged);

@@ -80,6 +80,7 @@ struct LogLife {
   uint64_t durable = 0;        // acknowledged
   uint64_t attempted = 0;      // the highest number that was ever appended
   std::set<uint64_t> refused;  // numbers of records that were taken back
+  std::set<uint64_t> gone;     // of those the ones for which that was said to be so
   int64_t num_cuts = 0;
 
   Status Open() {
@@ -120,7 +121,9 @@ struct LogLife {
       bool is_covered = false;
       HPS_RETURN_IF_ERROR(log->Wait(log->appended(), chance % 3 > 1, kPatience, &is_covered));
     }
-    return log->TakeBack(log->appended());
+    HPS_RETURN_IF_ERROR(log->TakeBack(log->appended()));
+    gone.insert(log->appended() + 1);
+    return Status::Ok();
   }
   Status Cut(uint64_t number) {
     checkpoint = number;
@@ -168,6 +171,7 @@ inline std::string CompareRecords(const LogLife& life, const std::vector<LogReco
     if (!was_refused) return name + " has another payload";
     if (&record != &records.back()) return name + " was taken back and is found before others";
     if (record.number <= least) return name + " was taken back, and acknowledged when repeated";
+    if (life.gone.count(record.number) > 0) return name + " was gone, and is found again";
   }
   if (last < least) {
     return "the last record is " + std::to_string(last) + ", but " + std::to_string(least) +
@@ -198,6 +202,7 @@ inline std::string ReopenLog(LogLife* life, uint64_t least) {
   // A refused record at the end has become one that counts: what follows goes on behind it.
   const bool is_odd = !records.empty() && records.back().payload != PayloadOf(life->seed, last);
   life->refused.clear();
+  life->gone.clear();
   for (int i = 0; i < 3; ++i) {
     status = life->Refuse(static_cast<uint64_t>(i));
     if (status.ok()) status = life->Append();
@@ -209,6 +214,7 @@ inline std::string ReopenLog(LogLife* life, uint64_t least) {
   status = life->Open();
   if (!status.ok()) return "it does not open again: " + status.message();
   if (is_odd) life->refused.insert(last);
+  if (is_odd) life->gone.erase(last);
   status = ReadAll(life->log.get(), &records);
   if (!status.ok()) return "it cannot be read again: " + status.message();
   if (records.empty() || records.back().number != last + 3) return "it has not gone on";

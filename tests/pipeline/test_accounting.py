@@ -224,6 +224,19 @@ def test_a_depth_that_was_measured_is_not_advised_against() -> None:
     assert "measured faster than overlapping" in text and "--depth" not in text
 
 
+@pytest.mark.parametrize(("waited", "said"), [(9.0, "the servers, whose"), (3.0, "compute, busy")])
+def test_a_loop_that_waits_for_servers_is_bound_by_them_and_not_by_its_model(
+    waited: float, said: str
+) -> None:
+    stages = {name: {"busy_seconds": 0.1} for name in ("network", "fetch", "copy")}
+    stages["compute"] = {"busy_seconds": 9.9, "server_seconds": waited}
+    bound = bound_of(stages, 10.0, 5.0, 2, depth=2)
+    assert bound.stage == "compute" and f"bound by {said}" in bound.text
+    assert ("more servers" in bound.text) == (waited == 9.0)
+    stages["network"] = {"busy_seconds": 10.0}
+    assert "bound by network" in bound_of(stages, 10.0, 5.0, 2, depth=2).text
+
+
 class _Clock:
     """Time that passes only as told."""
 

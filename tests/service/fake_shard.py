@@ -28,7 +28,8 @@ class FakeShard:
         self.tables = [
             hps.TableConfig(name=name, dim=DIM, features=[name]) for name in names or ("ads",)
         ]
-        self.index, self.count, self.lineage = 0, 1, "0"
+        self.index, self.count, self.lineage, self.seed = 0, 1, "0", 0
+        self.is_dead = False
         self.before: Callable[[str], object] = lambda verb: None
         self.mark = 0
         self.pushed: list[tuple[Any, ...]] = []
@@ -38,25 +39,27 @@ class FakeShard:
     def _row(self, table: str, key: int) -> Any:
         return self._rows.get((table, key), np.full(DIM, np.float32(key % 1000)))
 
-    def pull(self, table: str, keys: Any, out: Any = None) -> Any:
+    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = 0.0) -> Any:
         self.before("pull")
         rows = np.empty((len(keys), DIM), np.float32) if out is None else out
         for idx, key in enumerate(keys.tolist()):
             rows[idx] = self._row(table, key)
         return rows
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: Any, timeout: float) -> Any:
         self.before("contains")
         return np.array([(table, key) in self._rows for key in keys.tolist()], bool)
 
-    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[Any, ...]]:
+    def items(
+        self, table: str, batch: int, state: bool, timeout: float
+    ) -> Iterator[tuple[Any, ...]]:
         self.before("items")
         keys = sorted(key for name, key in self._rows if name == table)
         for first in range(0, len(keys), batch):
             part = keys[first : first + batch]
             yield np.array(part, np.uint64), np.stack([self._row(table, key) for key in part])
 
-    def num_rows(self, table: str) -> int:
+    def num_rows(self, table: str, timeout: float = 0.0) -> int:
         return len([key for name, key in self._rows if name == table])
 
     def push(
@@ -74,5 +77,5 @@ class FakeShard:
                     self._rows[table, key] = self._row(table, key) + grad
             return Applied(Marks(self.mark, self.mark, 0), is_repeat)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, timeout: float = 0.0) -> dict[str, Any]:
         return {"tables": {one.name: {"rows": self.num_rows(one.name)} for one in self.tables}}

@@ -25,6 +25,8 @@ from hps.service.client_options import ClientConfig, parse_addresses
         ({"deadline": 0}, "deadline"),
         ({"wire": "float8"}, "must be one of"),
         ({"push_wire": "int4"}, "must be one of"),
+        ({"wire": "float8", "push_wire": "float32"}, "must be one of"),
+        ({"allow_insecure": 1}, "allow_insecure"),
         ({"window": 0}, "window"),
         ({"tls": "ca.pem"}, r"hps\.TlsConfig"),
     ],

@@ -333,6 +333,10 @@ def test_interrupted_push_is_on_its_way_and_goes_first_with_the_next(has_arrived
         with pytest.raises(KeyboardInterrupt):
             client.push("ads", KEYS, ONES)
         network.start = start  # type: ignore[method-assign]
+        assert lab.counts() == [2.0 if has_arrived else 1.0] * len(KEYS)
+        assert (
+            client.pull("ads", KEYS).tolist() == (2 * ONES).tolist()
+        )  # a read, too, comes after it
         client.push("ads", KEYS, ONES)
         assert lab.counts() == [3.0] * len(KEYS)
 
@@ -343,9 +347,13 @@ def test_newer_process_of_the_same_client_fences_the_older_one() -> None:
     old.push("ads", KEYS, ONES)
     with lab.client() as new:
         new.push("ads", KEYS, ONES)
-        for _ in range(2):
+        with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
+            old.push("ads", KEYS, ONES)
+        calls = list(lab.networks[0].calls)
+        for call in (lambda: old.push("ads", KEYS, ONES), lambda: old.flush(durable=True)):
             with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
-                old.push("ads", KEYS, ONES)
+                call()
+        assert lab.networks[0].calls == calls  # nobody was asked once more
         assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)  # it may go on reading
         new.push("ads", KEYS, ONES)
     old.close()
@@ -363,9 +371,10 @@ def test_session_that_was_fenced_while_changes_were_open_says_so_at_once() -> No
     with lab.client() as new:
         new.push("ads", KEYS, ONES)
         for _ in range(2):
+            calls = list(lab.networks[0].calls)
             with pytest.raises(RemoteError, match="session of client 'trainer-0' has ended"):
                 old.push("ads", KEYS, ONES)
-        assert old._sessions[0].ended is not None
+        assert old._sessions[0].ended is not None and lab.networks[0].calls == calls
         assert old.pull("ads", KEYS).shape == (len(KEYS), DIM)
     old.close()
     assert set(lab.counts()) == {2.0}

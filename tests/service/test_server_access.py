@@ -16,8 +16,9 @@ import grpc
 import pytest
 
 import hps
+from hps.service.addresses import is_loopback, split_address
 from hps.service.auth import TokenFile
-from hps.service.tls import TlsFiles, is_loopback, split_address
+from hps.service.tls import TlsFiles
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.fake_shard import FakeShard
 from tests.service.serving import Channel, Refused, serving
@@ -70,11 +71,17 @@ DENIED = [
     ("x" * 5000, "Pull", pull([1]), "UNAUTHENTICATED", "unknown token"),
     (OLD, "Pull", pull([1]), "UNAUTHENTICATED", "expired"),
     (None, "Describe", pb.DescribeRequest(), "UNAUTHENTICATED", "no token"),
-    (READER, "Push", push(1, [1]), "PERMISSION_DENIED", "no right to write table 'ads'"),
-    (READER, "Pull", users(pull([1])), "PERMISSION_DENIED", "no right to read table 'users'"),
+    (READER, "Push", push(1, [1]), "PERMISSION_DENIED", "lacks the right 'write' on table 'ads'"),
+    (
+        READER,
+        "Pull",
+        users(pull([1])),
+        "PERMISSION_DENIED",
+        "lacks the right 'read' on table 'users'",
+    ),
     (WRITER, "Push", users(push(1, [1])), "PERMISSION_DENIED", "table 'users'"),
     (WRITER, "Push", other_client(push(1, [1])), "PERMISSION_DENIED", "act as client 'b'"),
-    (WRITER, "Checkpoint", CHECKPOINT, "PERMISSION_DENIED", "admin all tables"),
+    (WRITER, "Checkpoint", CHECKPOINT, "PERMISSION_DENIED", "lacks the right 'admin' on '*'"),
     (READER, "OpenSession", pb.OpenSessionRequest(client_id="a"), "PERMISSION_DENIED", "write"),
     (WRITER, "CreateTable", pb.CreateTableRequest(), "PERMISSION_DENIED", "admin"),
     (READER, "Flush", pb.FlushRequest(ack=pb.LOGGED), "PERMISSION_DENIED", "write"),

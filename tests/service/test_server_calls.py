@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.errors import FencedError, GapError, MismatchError
+from hps.errors import ChangedError, FencedError, GapError, MismatchError
 from hps.service.limits import ServerLimits
 from hps.service.wire import decode
 from hps.v1 import parameter_server_pb2 as pb
@@ -124,6 +124,7 @@ STATUSES = [
     (hps.StoreError(errno.EIO, "x"), "UNAVAILABLE", "STORE", 0),
     (GapError("x", 9), "OUT_OF_RANGE", "GAP", 0),
     (FencedError("x"), "ABORTED", "FENCED", 0),
+    (ChangedError("planted"), "ABORTED", "CONFIG", 0),
     (MismatchError("x"), "FAILED_PRECONDITION", "MISMATCH", 0),
     (TimeoutError("x"), "DEADLINE_EXCEEDED", "DEADLINE", 0),
     (MemoryError("x"), "RESOURCE_EXHAUSTED", "CAPACITY", 0),

@@ -130,7 +130,8 @@ def hostile(kind: type) -> SearchStrategy[Any]:
         elif field.type == Field.TYPE_MESSAGE:
             fields[field.name] = st.none() | hostile(field.message_type._concrete_class)
         elif field.is_repeated:
-            fields[field.name] = st.lists(TEXTS if field.name == "names" else ARRAYS, max_size=2)
+            parts = TEXTS if field.type == Field.TYPE_STRING else ARRAYS
+            fields[field.name] = st.lists(parts, max_size=2)
         elif field.type == Field.TYPE_STRING:
             fields[field.name] = TEXTS
         elif field.type == Field.TYPE_BYTES:

@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps.service.server over a shard of dicts.
 
 import re
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -108,6 +109,18 @@ def test_calls_that_outlast_the_drain_are_cancelled() -> None:
         assert held.code().name in ("CANCELLED", "UNAVAILABLE")
 
 
+def test_a_call_that_does_not_end_keeps_no_server_from_ending() -> None:
+    shard = HeldShard()
+    with serving(shard, drain_seconds=0.2) as local:
+        held = local.channel.start("Pull", pull([1]))
+        shard.wait_entered(1)
+        started = time.monotonic()
+        assert not local.server.stop()
+        assert time.monotonic() - started < 6
+        assert not shard.go_on.is_set() and held.code().name in ("CANCELLED", "UNAVAILABLE")
+        shard.go_on.set()
+
+
 def figures(local: Local) -> dict[str, float]:
     address = local.log("metrics")[0]["address"]
     text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
@@ -117,7 +130,7 @@ def figures(local: Local) -> dict[str, float]:
 
 def test_figures_for_prometheus_count_what_happened() -> None:
     shard = FakeShard()
-    shard.stats = lambda: {  # type: ignore[method-assign]
+    shard.stats = lambda timeout: {  # type: ignore[method-assign]
         "dram_cache": {"hits": 7, "misses": 3, "evictions": 1, "rows": 9, "bytes": 640},
         "tables": {"ads": {"rows": 11}},
         "service": {"records": 5, "log_bytes": 4096, "sessions": 2, "waiting": 0, "failure": ""},

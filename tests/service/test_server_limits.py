@@ -133,7 +133,7 @@ def test_a_reply_that_nobody_reads_is_held_no_longer_than_the_deadline() -> None
     shard = FakeShard()
     limits = ServerLimits(message_bytes="8MiB", deadline_seconds=0.5)
     with serving(shard, limits=limits) as local:
-        shard.pull = lambda table, keys, out: None  # type: ignore[method-assign]
+        shard.pull = lambda table, keys, out, timeout: None  # type: ignore[method-assign]
         request = pb.PullRequest(table="ads", keys=bytes(2**21))  # 4 MiB come back
         method = local.channel.channel.stream_stream("/hps.v1.ParameterServer/Pull")
         unread = method(iter([request.SerializeToString()]))
@@ -158,9 +158,12 @@ def test_limits_that_cannot_work_are_refused(fields: dict[str, Any], words: str)
         ServerLimits(**fields)
 
 
-def test_describe_tells_the_limits() -> None:
-    with serving(FakeShard(), limits=ServerLimits(keys=1234, message_bytes="1MiB")) as local:
+def test_describe_tells_the_limits_and_the_seed() -> None:
+    shard = FakeShard()
+    shard.seed = 2**63 + 7
+    with serving(shard, limits=ServerLimits(keys=1234, message_bytes="1MiB")) as local:
         reply = local.channel.call("Describe", pb.DescribeRequest())
+    assert reply.seed == 2**63 + 7
     assert reply.limits.max_keys == 1234 and reply.limits.max_message_bytes == 2**20
     assert reply.shard_map.count == 1 and [table.name for table in reply.tables] == ["ads"]
     assert reply.tables[0].optimizer.kind == "adagrad"

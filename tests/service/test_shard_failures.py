@@ -6,7 +6,6 @@ Above it: pytest. Below it: shard_lab.py.
 
 import errno
 import threading
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -18,18 +17,10 @@ from hps.errors import DeadlineError
 from hps.service import checkpointer
 from hps.service.shard import Ack, Terms
 from tests.service.shard_lab import ShardLab, hps_config
-from tests.service.test_shard_mutations import CLIENT, KEYS, Session, ones
-from tests.service.test_shard_restore import train
+from tests.service.shard_session import CLIENT, KEYS, Session, ones, train, trained
 from tests.twins.update_log import TwinUpdateLog
 
 MANY = np.arange(1000, 2000, dtype=np.uint64)
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Any:
-    lab = ShardLab(tmp_path)
-    yield lab
-    lab.kill()
 
 
 def full(*arguments: Any, **options: Any) -> Any:
@@ -40,12 +31,22 @@ def broken(*arguments: Any, **options: Any) -> Any:
     raise hps.StoreError(errno.EIO, "planted: a sync failed")
 
 
+def fail_half_way(lab: ShardLab, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The next erase takes half of its keys, and fails."""
+    store = lab._stores[-1]
+    erase = store.erase
+
+    def half(table: str, keys: Any) -> Any:
+        erase(table, keys[: len(keys) // 2])
+        raise error
+
+    monkeypatch.setattr(store, "erase", half)
+
+
 def test_a_full_disk_refuses_a_push_before_anything_and_takes_it_when_there_is_space(
     lab: ShardLab,
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 2)
+    shard, session = trained(lab, 2)
     digest = shard.digest("sgd")
     lab.logs.free_bytes = 10
     identity = session.next()
@@ -62,9 +63,7 @@ def test_a_full_disk_refuses_a_push_before_anything_and_takes_it_when_there_is_s
 def test_a_push_whose_evicted_rows_find_no_space_is_not_logged(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 8)
+    shard, session = trained(lab, 8)
     records = shard.stats()["service"]["records"]
     monkeypatch.setattr(lab._stores[-1], "append", full)
     identity = session.next()
@@ -80,8 +79,7 @@ def test_automatic_checkpoints_go_on_when_space_returns(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "_FIRST_PAUSE", 0.01)
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     with monkeypatch.context() as patch:
         patch.setattr(lab._stores[-1], "checkpoint", full)
         while not shard.stats()["service"]["checkpoint_failures"]:
@@ -98,9 +96,7 @@ def test_automatic_checkpoints_go_on_when_space_returns(
 def test_a_sync_that_failed_ends_all_changes_and_keeps_what_was_acknowledged(
     lab: ShardLab,
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     durable = Terms(Ack.DURABLE, 5)
     shard.push(session.next(), "sgd", MANY[:3], ones(), terms=durable)
     lab.logs.fails_syncs = True
@@ -122,9 +118,7 @@ def test_a_sync_that_failed_ends_all_changes_and_keeps_what_was_acknowledged(
 def test_a_store_that_failed_ends_all_changes_and_reads_go_on(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 2)
+    shard, session = trained(lab, 2)
     digest = shard.digest("sgd")
     monkeypatch.setattr(lab._stores[-1], "checkpoint", broken)
     with pytest.raises(hps.StoreError, match="planted"):
@@ -140,9 +134,7 @@ def test_a_store_that_failed_ends_all_changes_and_reads_go_on(
 def test_an_erase_that_the_store_refused_whole_never_was(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 2)
+    shard, session = trained(lab, 2)
     digest = shard.digest("sgd")
     keys = np.arange(10, dtype=np.uint64)
     identity = session.next()
@@ -169,19 +161,10 @@ def test_an_erase_that_the_store_refused_whole_never_was(
 def test_a_change_that_is_logged_and_fails_half_way_is_whole_after_the_next_opening(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 4)
+    shard, session = trained(lab, 4)
     keys = np.arange(60, dtype=np.uint64)
-    store = lab._stores[-1]
-    erase = store.erase
-
-    def half(table: str, keys: Any) -> Any:
-        erase(table, keys[: len(keys) // 2])
-        broken()
-
     shard.checkpoint()  # so that the rows lie in the store
-    monkeypatch.setattr(store, "erase", half)
+    fail_half_way(lab, monkeypatch, hps.StoreError(errno.EIO, "planted"))
     with pytest.raises(hps.StoreError, match="planted"):
         shard.erase(session.next(), "sgd", keys)
     monkeypatch.undo()
@@ -199,8 +182,7 @@ def test_a_change_that_is_logged_and_fails_half_way_is_whole_after_the_next_open
 def test_a_close_whose_checkpoint_fails_loses_nothing(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     monkeypatch.setattr(lab.logs.chance, "random", lambda: 1.0)  # nothing is written unasked
     monkeypatch.setattr(lab.chance, "randint", lambda low, high: low)  # nor by a kill
     for number in range(3):
@@ -219,8 +201,7 @@ def test_a_close_whose_checkpoint_fails_loses_nothing(
 def test_a_wait_that_takes_too_long_says_that_the_change_is_applied(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     with monkeypatch.context() as patch:
         patch.setattr(TwinUpdateLog, "wait", lambda self, number, durable, timeout: False)
         with pytest.raises(DeadlineError, match="is applied"):
@@ -233,9 +214,7 @@ def test_a_wait_that_takes_too_long_says_that_the_change_is_applied(
 
 
 def test_a_restore_starts_anew_where_the_log_has_failed(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 2)
+    shard, session = trained(lab, 2)
     shard.checkpoint("kept")
     kept = shard.digest("sgd")
     lab.logs.fails_syncs = True
@@ -254,8 +233,7 @@ def test_a_restore_starts_anew_where_the_log_has_failed(lab: ShardLab) -> None:
 def test_a_close_while_an_automatic_checkpoint_is_taken_waits_for_it_and_ends(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     begun, may_end = threading.Event(), threading.Event()
     store = lab._stores[-1]
     checkpoint = store.checkpoint
@@ -284,8 +262,7 @@ def test_automatic_checkpoints_go_on_after_an_error_of_any_kind(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "_FIRST_PAUSE", 0.01)
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     errors: list[Exception] = [MemoryError("planted: no memory")]
     checkpoint = lab._stores[-1].checkpoint
 
@@ -313,19 +290,10 @@ def test_automatic_checkpoints_go_on_after_an_error_of_any_kind(
 def test_what_is_in_the_log_is_never_called_refused(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 4)
-    store = lab._stores[-1]
-    erase = store.erase
-
-    def half(table: str, keys: Any) -> Any:
-        erase(table, keys[: len(keys) // 2])
-        raise error
-
+    shard, session = trained(lab, 4)
     shard.checkpoint()  # so that the rows lie in the store
     kept = len(shard.checkpoints())
-    monkeypatch.setattr(store, "erase", half)
+    fail_half_way(lab, monkeypatch, error)
     with pytest.raises(hps.StoreError, match="planted") as raised:
         shard.erase(session.next(), "sgd", np.arange(60, dtype=np.uint64))
     assert raised.value.errno == errno.EIO
@@ -339,9 +307,7 @@ def test_what_is_in_the_log_is_never_called_refused(
 def test_a_log_that_failed_for_space_does_not_call_an_applied_change_refused(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 1)
+    shard, session = trained(lab, 1)
     monkeypatch.setattr(TwinUpdateLog, "wait", full)
     with pytest.raises(hps.StoreError, match="No space") as error:
         shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.DURABLE, 5))
@@ -352,9 +318,7 @@ def test_a_table_whose_checkpoint_fails_is_not_there(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.config = hps_config(lab.config, dram=hps.DramCacheConfig(bytes=40_000))
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 1)
+    shard, session = trained(lab, 1)
     table = hps.TableConfig(name="late", dim=4)
     save = type(shard)._save
     saves: list[str] = []

@@ -16,48 +16,17 @@ import pytest
 import hps
 from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server import ParameterServer
-from hps.service.shard import Ack, Identity, Shard, Terms
+from hps.service.shard import Ack, Identity, Terms
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard_lab import Death, ShardLab, hps_config
+from tests.service.shard_session import CLIENT, KEYS, Session, ones, trained
 
 # The shard's own thread dies with it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-CLIENT = "trainer-0"
-KEYS = keys_of(7, 8, 2**64 - 1)
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Any:
-    lab = ShardLab(tmp_path)
-    yield lab
-    lab.kill()
-
-
-class Session:
-    """One client's, that numbers by itself."""
-
-    def __init__(self, shard: Shard, name: str = CLIENT) -> None:
-        self.shard, self.name = shard, name
-        opened = shard.open_session(name)
-        self.incarnation, self.sequence = opened.incarnation, opened.marks.applied
-
-    def next(self) -> Identity:
-        """The identity of the next mutation."""
-        self.sequence += 1
-        return self.again()
-
-    def again(self) -> Identity:
-        """The identity of the last mutation."""
-        return Identity(self.name, self.incarnation, self.sequence)
-
-
-def ones(count: int = 3) -> Any:
-    return np.ones((count, 4), np.float32)
 
 
 def test_a_push_that_comes_twice_is_applied_once(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     first = shard.push(session.next(), "sgd", KEYS, ones())
     again = shard.push(session.again(), "sgd", KEYS, 5 * ones())
     assert (first.is_repeat, again.is_repeat) == (False, True)
@@ -66,8 +35,7 @@ def test_a_push_that_comes_twice_is_applied_once(lab: ShardLab) -> None:
 
 
 def test_a_push_ahead_of_its_predecessor_waits_for_it(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     first, second = session.next(), session.next()
     done: list[str] = []
 
@@ -86,8 +54,7 @@ def test_a_push_ahead_of_its_predecessor_waits_for_it(lab: ShardLab) -> None:
 
 
 def test_a_push_waits_for_a_predecessor_that_waits_for_its_turn(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     pushes = [session.next() for _ in range(3)]
     marks: list[int] = []
 
@@ -105,8 +72,7 @@ def test_a_push_waits_for_a_predecessor_that_waits_for_its_turn(lab: ShardLab) -
 
 
 def test_a_push_behind_a_refused_one_is_told_of_the_gap_at_once(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     first, second = session.next(), session.next()
     with shard._gate.change(monotonic() + 60):
         told: list[int] = []
@@ -135,8 +101,7 @@ def test_a_push_behind_a_refused_one_is_told_of_the_gap_at_once(lab: ShardLab) -
 
 
 def test_a_gap_says_the_mark_and_changes_nothing(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     shard.push(session.next(), "sgd", KEYS, ones())
     session.sequence += 1
     started = monotonic()
@@ -225,8 +190,7 @@ def test_a_session_that_was_dropped_and_comes_again_is_the_same_after_a_kill(
 def test_a_refused_push_changes_nothing_and_its_sequence_can_be_skipped(
     lab: ShardLab, error: type[Exception], name: str, keys: int, change: dict[str, Any]
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     records = shard.stats()["service"]["records"]
     array = np.arange(keys, dtype=np.uint64) if keys != 2 else keys_of(5, 5)
     given = {"grads": ones(keys), **change}
@@ -242,8 +206,7 @@ def test_a_refused_push_changes_nothing_and_its_sequence_can_be_skipped(
 
 
 def test_an_assign_that_is_not_finite_is_refused(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     identity = session.next()
     with pytest.raises(hps.NonFiniteError):
         shard.assign(identity, "sgd", KEYS, np.inf * ones())
@@ -252,8 +215,7 @@ def test_an_assign_that_is_not_finite_is_refused(lab: ShardLab) -> None:
 
 
 def test_a_repeated_erase_gives_the_answer_that_was_lost_also_after_a_kill(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     shard.push(session.next(), "sgd", KEYS[:2], ones(2))
     first = shard.erase(session.next(), "sgd", KEYS)
     assert first.answer.tolist() == [True, True, False]
@@ -271,8 +233,7 @@ def test_a_repeated_erase_gives_the_answer_that_was_lost_also_after_a_kill(lab: 
 
 
 def test_a_repeated_create_gives_the_rows_as_they_are_now(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     rows = shard.create(session.next(), "sgd", KEYS).answer.copy()
     assert rows.tolist() == np.zeros((3, 4)).tolist() and shard.num_rows("sgd") == 3
     again = shard.create(session.again(), "sgd", KEYS)
@@ -280,8 +241,7 @@ def test_a_repeated_create_gives_the_rows_as_they_are_now(lab: ShardLab) -> None
 
 
 def test_empty_mutations_move_the_mark(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     none = KEYS[:0]
     shard.push(session.next(), "sgd", none, ones(0))
     shard.assign(session.next(), "sgd", none, ones(0))
@@ -292,8 +252,7 @@ def test_empty_mutations_move_the_mark(lab: ShardLab) -> None:
 
 
 def test_nobody_waits_beyond_a_deadline_while_a_checkpoint_is_taken(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     identity = session.next()
     started = monotonic()
     with shard._gate.change(monotonic() + 1):
@@ -388,8 +347,7 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
 
 def test_a_shard_under_a_gpu_cache_moves_rows_through_all_tiers(tmp_path: Path) -> None:
     lab = ShardLab(tmp_path, gpu=True)
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     keys = np.arange(1000, dtype=np.uint64)
     for _ in range(2):
         for first in range(0, 1000, 40):

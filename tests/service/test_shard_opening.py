@@ -18,16 +18,8 @@ from hps.ssd_store.clone import clone
 from hps.update_log import Epoch
 from tests.lab import keys_of
 from tests.service.shard_lab import ShardLab, hps_config
-from tests.service.test_shard_mutations import CLIENT, KEYS, Session, ones
-from tests.service.test_shard_restore import train
+from tests.service.shard_session import CLIENT, KEYS, Session, ones, train, trained
 from tests.twins.update_log import TwinLogDisk
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Any:
-    lab = ShardLab(tmp_path)
-    yield lab
-    lab.kill()
 
 
 def pair(server: Any, table: str = "sgd") -> tuple[int, int]:
@@ -72,9 +64,7 @@ def test_a_plain_server_that_is_killed_leaves_the_log_to_the_next_opening(lab: S
 
 
 def test_a_plain_server_that_goes_back_ends_the_sessions(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint("kept")
     kept = shard.digest("sgd")
     train(session, 4)
@@ -90,9 +80,7 @@ def test_a_plain_server_that_goes_back_ends_the_sessions(lab: ShardLab) -> None:
 
 
 def test_a_reader_sees_the_newest_checkpoint_and_not_the_log(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint()
     kept = shard.digest("sgd")
     train(session, 3)
@@ -162,9 +150,7 @@ def test_a_plain_server_that_leaves_a_table_of_the_log_out_is_refused(lab: Shard
 
 
 def test_a_clone_goes_on_with_the_marks_of_its_checkpoint(lab: ShardLab, tmp_path: Path) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint("kept")
     kept = shard.digest("sgd")
     train(session, 2)
@@ -262,9 +248,7 @@ def test_a_table_that_is_there_otherwise_or_one_too_many_is_refused(tmp_path: Pa
 
 
 def test_a_table_that_the_caches_have_no_room_for_leaves_all_as_it_was(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     digest = shard.digest("sgd")
     with pytest.raises(hps.ConfigError, match="too small"):
         shard.create_table(hps.TableConfig(name="large", dim=1000, features=["c"]))
@@ -276,9 +260,7 @@ def test_a_table_that_the_caches_have_no_room_for_leaves_all_as_it_was(lab: Shar
 
 
 def test_a_clean_close_leaves_nothing_to_replay(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 4)
+    shard, session = trained(lab, 4)
     digest = shard.digest("sgd")
     shard.close()
     shard.close()

@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hps
@@ -19,30 +18,13 @@ from hps.update_log import Epoch
 from hps.update_log import epoch as epoch_file
 from tests.lab import keys_of
 from tests.service.shard_lab import Death, ShardLab, patch_history
-from tests.service.test_shard_mutations import CLIENT, KEYS, Session, ones
+from tests.service.shard_session import CLIENT, KEYS, Session, ones, train, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-_ALL = np.arange(400, dtype=np.uint64)
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Any:
-    lab = ShardLab(tmp_path)
-    yield lab
-    lab.kill()
-
-
-def train(session: Session, count: int) -> None:
-    """Pushes that move rows between the tiers."""
-    for number in range(count):
-        keys = _ALL[40 * number % 400 :][:40]
-        session.shard.push(session.next(), "sgd", keys, ones(len(keys)))
 
 
 def test_a_restore_brings_rows_marks_and_the_dense_side_back(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 5)
+    shard, session = trained(lab, 5)
     before = shard.digest("sgd")
     info = shard.checkpoint("kept", model=b"the model", reader=b'{"batch": 5}', group="g-1")
     assert info["sessions"] == {CLIENT: (session.incarnation, 5)}
@@ -81,9 +63,7 @@ def test_every_session_ends_with_a_restore_and_no_incarnation_is_given_again(
 def test_a_checkpoint_of_another_group_or_none_is_refused_and_nothing_changes(
     lab: ShardLab,
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 2)
+    shard, session = trained(lab, 2)
     shard.checkpoint("kept", group="g-1")
     with pytest.raises(MismatchError, match="g-2"):
         shard.prepare_restore("kept", "g-2")
@@ -152,9 +132,7 @@ def test_a_death_at_any_step_of_a_restore_leaves_the_old_state_or_the_new_one(
 def test_a_restore_that_the_store_refuses_leaves_all_as_it_was(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint("kept")
     train(session, 3)
     before = shard.digest("sgd")
@@ -176,9 +154,7 @@ def test_a_restore_that_the_store_refuses_leaves_all_as_it_was(
 def test_a_restore_without_space_for_its_intent_changes_nothing(
     lab: ShardLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint("kept")
     train(session, 1)
 
@@ -198,9 +174,7 @@ def test_a_restore_without_space_for_its_intent_changes_nothing(
 
 
 def test_restoring_the_newest_checkpoint_drops_what_the_log_has(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
-    train(session, 3)
+    shard, session = trained(lab, 3)
     shard.checkpoint()
     kept = shard.digest("sgd")
     train(session, 3)
@@ -213,8 +187,7 @@ def test_restoring_the_newest_checkpoint_drops_what_the_log_has(lab: ShardLab) -
 
 
 def test_a_restore_survives_deaths_after_it_and_going_back_again(lab: ShardLab) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     digests, marks = {}, {}
     for tag in ("first", "second"):
         train(session, 3)
@@ -240,8 +213,7 @@ def test_a_restore_survives_deaths_after_it_and_going_back_again(lab: ShardLab) 
 def test_reads_and_pushes_beside_a_restore_see_the_old_rows_or_the_new_ones(
     lab: ShardLab,
 ) -> None:
-    shard = lab.open()
-    session = Session(shard)
+    shard, session = trained(lab)
     shard.push(session.next(), "sgd", KEYS, ones())
     shard.checkpoint("kept")
     seen: set[float] = set()

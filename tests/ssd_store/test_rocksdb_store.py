@@ -43,6 +43,33 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_extras_are_read_one_by_one_and_their_lengths_without_reading(
+    tmp_path: Path, engine: str
+) -> None:
+    blobs = {"position": b"two", "model": bytes(range(256)) * 20, "": b""}
+    with open_store(tmp_path, [schema()], engine) as store:
+        assert store.extra_bytes() == {} and store.extras(None, ["model"]) == {}
+        store.checkpoint("first", {"position": b"one"})
+        store.checkpoint("cut", blobs)
+        assert store.extra_bytes("first") == {"position": 3}
+        assert (
+            store.extra_bytes()
+            == store.extra_bytes("cut")
+            == {name: len(blob) for name, blob in blobs.items()}
+        )
+        assert store.extras("cut", ["position", "none"]) == {"position": b"two"}
+        assert store.extras("cut", ()) == {} and store.extras("cut") == blobs
+        with pytest.raises(ConfigError):
+            store.extra_bytes("none")
+        files = [file for file in tmp_path.rglob("*") if file.is_file()]
+        (file,) = [file for file in files if blobs["model"] in file.read_bytes()]
+        file.write_bytes(file.read_bytes().replace(blobs["model"], blobs["model"][::-1]))
+        assert store.extras("cut", ["position"]) == {"position": b"two"}
+        with pytest.raises(CorruptionError):
+            store.extras("cut", ["model"])
+
+
 def test_two_engines_agree_on_every_bit_of_one_stream(tmp_path: Path) -> None:
     digests = []
     for kind in ("native", "rocksdb"):

@@ -129,17 +129,20 @@ def test_other_python_threads_run_while_one_waits(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append([b"one"])
     assert log.wait(1, True, 10.0)
-    waiting = threading.Event()
+    found: list[bool] = []
+    for number in range(2, 7):
+        waiting = threading.Event()
 
-    def wait() -> None:
-        waiting.set()
-        assert log.wait(2, False, 30.0)
+        def wait(number: int = number, waiting: threading.Event = waiting) -> None:
+            waiting.set()
+            found.append(log.wait(number, False, 5.0))
 
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert waiting.wait(30)
-    assert log.append([b"two"]) == 2  # would never come to pass if the waiter kept the GIL
-    waiter.join()
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert waiting.wait(30)
+        assert log.append([b"more"]) == number  # too late for the waiter if it kept the GIL
+        waiter.join()
+    assert found == [True] * 5
 
 
 WORKER = """
