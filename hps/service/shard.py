@@ -238,6 +238,8 @@ class Shard(ShardCuts):
         except BaseException as error:
             if number:
                 self._undo(mutation, number, rows_before, error)
+            if isinstance(error, StoreError):
+                self._make_space(error)
             raise
         note(self._history, mutation, number, answer)
         return answer
