@@ -306,7 +306,7 @@ void TestFilesOfACheckpointAreUsedAgain(const LogLab& lab) {
   AppendAndCut(log.get(), 60);
   HPS_CHECK(files.num_used_again >= 8 && NamesOf(lab, kLogUsedPrefix).size() <= num_kept + 2);
   for (int i = 0; i < 6; ++i) AppendAndCut(log.get(), 1);  // after a rush fewer and fewer wait
-  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() <= 2);  // one of them is the next file
+  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() <= 2);     // one of them is the next file
   AppendAndCut(log.get(), 60);
   AppendAndCut(log.get(), 60);
   HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() >= 8 && log->FreeSpace().ok());
