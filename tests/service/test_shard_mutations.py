@@ -6,6 +6,7 @@ Above it: pytest. Below it: shard_lab.py.
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -346,6 +347,30 @@ def _feed(server: ParameterServer, seed: int, number: int) -> None:
 def _digests(server: Any) -> list[str]:
     found = [server.digest(name) for name in ("adam", "ftrl")]
     return [one if isinstance(one, str) else f"{one[1]:016x}{one[0]:016x}" for one in found]
+
+
+def test_rows_stay_in_their_slots_while_a_push_is_logged(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    keys, others = np.arange(40, dtype=np.uint64), np.arange(1000, 1120, dtype=np.uint64)
+    shard.push(session.next(), "sgd", keys, ones(40))
+    log, pulls = lab._opened[-1], []
+    inner = log.append
+
+    def append(parts: Any) -> int:
+        pulls.append(pool.submit(shard.pull, "sgd", others))  # wants nearly all slots
+        with pytest.raises(TimeoutError):
+            pulls[-1].result(0.1)
+        return int(inner(parts))
+
+    monkeypatch.setattr(log, "append", append)
+    with ThreadPoolExecutor(1) as pool:
+        shard.push(session.next(), "sgd", keys, ones(40))
+        assert (pulls[0].result(30) == 0).all()
+    assert shard.stats()["dram_cache"]["evictions"] > 0
+    assert (shard.pull("sgd", keys) == -2).all() and shard._server.pins == 0
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["dram", "gpu"])
