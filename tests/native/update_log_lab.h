@@ -68,7 +68,7 @@ class LogLab {
 // Counts the files that were used again.
 class LogFiles : public FaultFileSystem {
  public:
-  int64_t num_used_again = 0;
+  std::atomic<int64_t> num_used_again{0};
 
   Status Rename(const std::string& source, const std::string& target) override {
     HPS_RETURN_IF_ERROR(FaultFileSystem::Rename(source, target));

@@ -379,7 +379,7 @@ void TestThreadsShareALog(const LogLab& lab) {
       }
     }));
   }
-  for (int i = 0; i < 20; ++i) HPS_CHECK(log->num_bytes() < (1 << 20) && log->Cut(0).ok());
+  for (int i = 0; i < 20; ++i) HPS_CHECK(log->num_bytes() < (1 << 21) && log->Cut(0).ok());
   for (std::future<void>& thread : threads) thread.get();
   HPS_CHECK(log->Close().ok() && log->durable() == kThreads * kRecords);
   log = Open(&files, lab.Options());
