@@ -5,7 +5,7 @@ down), checkpoint.py (the dense side), update_log/history.py (marks of a service
 """
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,11 @@ class CutVerbs:
             return {**info, "seconds": perf_counter() - started}
 
     def save_cut(
-        self, tag: str | None, dense: Mapping[str, bytes], group: str = ""
+        self,
+        tag: str | None,
+        dense: Mapping[str, bytes],
+        group: str = "",
+        taken: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
         """As `checkpoint`, with the dense side as bytes.
 
@@ -85,6 +89,9 @@ class CutVerbs:
             tag: its name, or None.
             dense: blobs kept with it; cut.MODEL and cut.READER are those that `restore` decodes.
             group: names the cut over several shards that this is a part of.
+            taken: called, where the store can, when all is in the cut and only the disk is waited
+                for: who has kept changes away so far need not any more. The history of a service
+                is not told of the checkpoint then; the caller does it, with changes kept away.
 
         Returns:
             {"tag", "rows_written", "bytes"}.
@@ -108,11 +115,14 @@ class CutVerbs:
                 count = stack.write_back()
                 rows_written += count
                 bytes_written += count * stack.layout.row_bytes
-            self._store.checkpoint(tag, extras)
-            self._is_changed = False
-            if self._history is not None:
-                self._history.note_checkpoint()
-            return {"tag": tag, "rows_written": rows_written, "bytes": bytes_written}
+            if taken is None:
+                self._store.checkpoint(tag, extras)
+                self._is_changed = False
+                if self._history is not None:
+                    self._history.note_checkpoint(self._history.number)
+        if taken is not None:
+            self._store.checkpoint(tag, extras, taken)
+        return {"tag": tag, "rows_written": rows_written, "bytes": bytes_written}
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a checkpoint, which is the newest from now on.

@@ -53,17 +53,12 @@ class LoggedVerbs(BatchVerbs):
                 if mutation.kind == Kind.ERASE:
                     log()
                     return stack.erase(mutation.keys)
-                with self.pin(mutation.table, mutation.keys) as rows:
-                    if mutation.kind != Kind.PUSH:
-                        log()  # all that follows finds its rows in their slots
-                        return self._change_in_pieces(stack, mutation)
-                    with self._lock:
-                        stack.sum_gradients(rows.held_plan(), mutation.floats)
-                    stack.raise_failed(wait=True)
-                    log()
-                    with self._lock, stack.counters:
-                        stack.applying(rows.held_plan())()
-            return None
+                if mutation.kind == Kind.PUSH:
+                    stack.push_logged(mutation.keys, mutation.floats, log)
+                    return None
+                with self.pin(mutation.table, mutation.keys):
+                    log()  # all that follows finds its rows in their slots
+                    return self._change_in_pieces(stack, mutation)
 
     def _change_in_pieces(self, stack: "TableStack", mutation: Mutation) -> Any:
         keys = mutation.keys

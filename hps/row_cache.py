@@ -165,6 +165,10 @@ class RowCache(Protocol):
         once, which key it was, or None; until it has, apply changes nothing.
         """
 
+    def sum_here(self, plan: Any, keys: Keys, grads: Floats) -> tuple[int, int]:
+        """make_plan, find all, and sum_gradients if nothing is missing; the number missing, and
+        what sum_gradients returned. One call, where a thread would wait its turn between three."""
+
     def apply(self, plan: Any, lr: float) -> None:
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
         state starts here, with this lr, so that it does not depend on when the row came up."""

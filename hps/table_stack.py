@@ -118,6 +118,38 @@ class TableStack(CachedTier):
         finally:
             self._take_back(plan)
 
+    def push_logged(self, keys: Keys, grads: Floats, log: Callable[[], None]) -> None:
+        """push() of keys that must all be held at once; `log` is called when nothing can refuse it
+        any more, and before a row changes.
+
+        Rows that are all here need no pins: nobody takes a slot while the turn is held.
+
+        Raises:
+            CapacityError: the batch cannot be held at once.
+        """
+        with self.turn:
+            with self.lock:
+                plan = self._lend_plan()
+            try:
+                with self.lock, self.counters:
+                    num_missing, culprit = self.cache.sum_here(plan, keys, grads)
+                    self.counters.hits += 0 if num_missing else plan.num_unique
+                if num_missing:
+                    if not self.bring(plan, 0, -1):
+                        with self.lock:
+                            raise self._capacity_error(plan.unique_keys)
+                    with self.lock, self.counters:
+                        culprit = self.cache.sum_gradients(plan, grads)
+                self._refuse_non_finite(plan, culprit)
+                self.raise_failed(wait=True)
+                log()
+                with self.lock, self.counters:
+                    self.applying(plan)()
+            finally:
+                with self.lock:
+                    self.unpin(plan)
+                self._take_back(plan)
+
     def assign(self, keys: Keys, rows: Floats, state: Floats | None) -> None:
         """Sets rows [L, D] and state [L, S] outright; state None is that of a new row."""
         lr = self.rates[self.name]

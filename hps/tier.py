@@ -7,7 +7,7 @@ Rows travel as images, uint8 [n, row_bytes]; the first eight bytes of an image a
 handles a whole batch and lets other threads run meanwhile.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,7 +90,10 @@ class RowTier(Protocol):
         """
 
     def checkpoint(
-        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+        self,
+        tag: str | None = None,
+        extras: Mapping[str, bytes] | None = None,
+        taken: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
         """Makes what is stored now a durable cut; returns when it is on disk.
 
@@ -98,6 +101,8 @@ class RowTier(Protocol):
             tag: keeps it until delete_checkpoint; replaces an older one of that tag. None: kept
                 until keep_last newer untagged ones exist.
             extras: blobs kept with it by name, each with a digest.
+            taken: may be called while the disk is waited for: what is stored later is not in the
+                cut, so that its caller need keep nobody away any more. It calls no store.
 
         Returns:
             id, tag, created (seconds since 1970), current, rows, segments (files of rows), bytes.

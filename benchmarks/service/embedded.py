@@ -4,6 +4,7 @@ Above it: service_bench.py, flight_peer.py, rpc_peer.py. Below it: hps.Parameter
 """
 
 import contextlib
+import tempfile
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,9 +12,11 @@ import hps
 from benchmarks.common.server import scratch_server
 from benchmarks.service.contender import Batches
 from benchmarks.service.workload import LOAD_KEYS, TABLE, Keys, Rows, Workload
+from hps.update_log import open_update_log
 
 NAME = "no network"
 LEARNING_RATE = 0.001
+LOG_BYTES = 2**30  # as a shard's
 
 
 def table(workload: Workload) -> hps.TableConfig:
@@ -55,11 +58,17 @@ class Embedded:
 
 
 class EmbeddedClient:
-    """Embedded as a contender: a request is done before it is said to be under way."""
+    """Embedded as a contender: a request is done before it is said to be under way.
+
+    A push goes to a log first, as a shard's does: what is left is the least that a service of these
+    rows has to do.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._table = Embedded(workload)
         self._batches = Batches(workload)
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = open_update_log(self._folder.name, 1, 1, 0)
 
     def load(self) -> None:
         """It is."""
@@ -74,11 +83,17 @@ class EmbeddedClient:
 
     def push(self, batch: int) -> "Future[Any]":
         answer: Future[Any] = Future()
-        self._table.push(self._batches.keys(batch), self._batches.grads(batch))
+        keys, grads = self._batches.keys(batch), self._batches.grads(batch)
+        number = self._log.append([keys, grads])
+        if self._log.num_bytes > LOG_BYTES:
+            self._log.cut(number)
+        self._table.push(keys, grads)
         answer.set_result(None)
         return answer
 
     def close(self) -> None:
+        self._log.close()
+        self._folder.cleanup()
         self._table.close()
 
 

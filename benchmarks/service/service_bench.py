@@ -55,9 +55,23 @@ def beside(figure: str, outcome: Outcome) -> Iterator[Row]:
         row = comparison_row(axes, UNIT, outcome.rates[HPS], baseline, floor=floors.get(name))
         theirs = outcome.costs[name]
         yield row | {"notes": {"hps": mine.percentiles(), name: theirs.percentiles()}}
-    for name in (bare_grpc.NAME, embedded.NAME):  # the transport's part, and that of the rows
+    parts = (bare_grpc.NAME, embedded.NAME)  # of the transport, and of the rows and their log
+    for name in parts:
         if name in outcome.costs:
             yield cpu_row(figure, (HPS, mine), (name, outcome.costs[name]))
+    if all(name in outcome.costs for name in parts):
+        yield limit_row(figure, outcome)
+
+
+def limit_row(figure: str, outcome: Outcome) -> Row:
+    """What cores that bare gRPC keeps busy leave of its requests, if each costs the work on rows
+    and log besides, and nothing else: a service that is faster has a cheaper transport."""
+    bare, work = (outcome.costs[name].total_us for name in (bare_grpc.NAME, embedded.NAME))
+    rates = outcome.rates[bare_grpc.NAME]
+    left = Samples(tuple(rate * bare / (bare + work) for rate in rates.values))
+    axes = {"figure": f"{figure}, limit", "clients": 1, "shards": 1}
+    notes = {"bare gRPC, CPU us a key": bare, "rows and log, CPU us a key": work}
+    return comparison_row(axes, UNIT, left, (bare_grpc.NAME, rates)) | {"notes": notes}
 
 
 def cpu_row(figure: str, value: tuple[str, Cost], baseline: tuple[str, Cost]) -> Row:

@@ -165,6 +165,19 @@ class RowCacheBinding {
             },
             "plan"_a, "grads"_a.noconvert())
         .def(
+            "sum_here",
+            [](Cache& cache, Plan& plan, Keys keys, Matrix<const float> gradients) {
+              CheckRows(cache, nb::ndarray<>(gradients), keys.size());
+              nb::gil_scoped_release unlocked;
+              cache.MakePlan(keys.data(), static_cast<int64_t>(keys.size()), &plan);
+              cache.Find(&plan, 0, -1);
+              const int64_t num_missing = plan.num_missing();
+              const bool is_here = num_missing == 0;
+              const int64_t worst = is_here ? cache.SumGradients(&plan, gradients.data()) : -1;
+              return std::make_pair(num_missing, worst);
+            },
+            "plan"_a, "keys"_a.noconvert(), "grads"_a.noconvert())
+        .def(
             "push",
             [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));

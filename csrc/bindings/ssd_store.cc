@@ -160,17 +160,28 @@ nb::dict DictFrom(const CheckpointSummary& summary) {
   return result;
 }
 
-nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras) {
+nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras,
+                        nb::handle taken) {
   std::vector<NamedBlob> blobs;
   for (const auto& [name, value] : extras) {
     const nb::bytes bytes = nb::cast<nb::bytes>(value);
     blobs.push_back({nb::cast<std::string>(name), std::string(bytes.c_str(), bytes.size())});
   }
   CheckpointSummary summary;
+  std::exception_ptr raised;
+  const auto tell = [&] {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      if (!taken.is_none()) taken();
+    } catch (...) {  // the checkpoint is made all the same
+      raised = std::current_exception();
+    }
+  };
   {
     const nb::gil_scoped_release release;
-    ThrowIfError(store.MakeCheckpoint(tag, blobs, &summary));
+    ThrowIfError(store.MakeCheckpoint(tag, blobs, &summary, tell));
   }
+  if (raised) std::rethrow_exception(raised);
   return DictFrom(summary);
 }
 
@@ -302,7 +313,8 @@ void BindSsdStore(nb::module_& module) {
           },
           nb::keep_alive<0, 1>(), Release())
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
-      .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"))
+      .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),
+           nb::arg("taken") = nb::none())
       .def(
           "restore",
           [](SsdStore& store, const std::string& tag, uint64_t id) {

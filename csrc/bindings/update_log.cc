@@ -119,6 +119,8 @@ void BindUpdateLog(nb::module_& module) {
           "cut", [](UpdateLog& log, uint64_t number) { ThrowIfError(log.Cut(number)); }, "number"_a,
           Release())
       .def(
+          "free_space", [](UpdateLog& log) { ThrowIfError(log.FreeSpace()); }, Release())
+      .def(
           "close", [](UpdateLog& log) { ThrowIfError(log.Close()); }, Release())
       .def_prop_ro("appended", &UpdateLog::appended)
       .def_prop_ro("logged", &UpdateLog::logged)

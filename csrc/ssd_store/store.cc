@@ -252,7 +252,7 @@ std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
 }
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
-                                CheckpointSummary* summary) {
+                                CheckpointSummary* summary, const std::function<void()>& taken) {
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
@@ -267,6 +267,7 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
     RemoveExtras(checkpoint);
     return prepared;
   }
+  if (taken) taken();
   const Status committed = CommitRecord(RecordKind::kCheckpoint, EncodeCheckpoint(checkpoint));
   if (!committed.ok()) {
     // After a failure that stops the store the record may be on disk, and need its files.

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -109,8 +110,10 @@ class SsdStore {
   // else the same. Damage ends it with kCorruption once the rest is done.
   Status Compact(size_t first, size_t end);
 
+  // `taken` is called once what the tables hold is in the cut, before it is durable: appends that
+  // come later wait, and are not in it. It calls no store.
   Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
-                        CheckpointSummary* summary);
+                        CheckpointSummary* summary, const std::function<void()>& taken = {});
   // Makes an older cut the current one; what came after it stays only in its own checkpoints.
   Status Restore(const CheckpointName& name);
   // `holders` says which living readers still keep its files.

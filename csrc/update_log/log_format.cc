@@ -23,6 +23,10 @@ std::string LogFilePath(const std::string& folder, uint64_t first) {
   return folder + "/" + FileName(kLogFilePrefix, first);
 }
 
+std::string UsedFilePath(const std::string& folder, uint64_t first) {
+  return folder + "/" + FileName(kLogUsedPrefix, first);
+}
+
 std::string EncodeLogFileHeader(const LogFileHeader& header) {
   Encoder out;
   out.PutRaw(kLogFileMagic);

@@ -21,6 +21,7 @@ inline constexpr std::string_view kLogMarkMagic = "HPSMARK1";
 inline constexpr std::string_view kLogFilePrefix = "log-";
 inline constexpr char kLogMarkName[] = "mark";
 inline constexpr char kLogSpareName[] = "spare";
+inline constexpr std::string_view kLogUsedPrefix = "spare-";
 
 inline constexpr uint64_t kLogFileHeaderBytes = 56;
 inline constexpr uint64_t kFrameHeaderBytes = 16;
@@ -70,6 +71,8 @@ uint32_t FrameSeed(uint64_t file_seed, uint64_t offset);
 uint32_t FrameHeaderChecksum(uint32_t seed, uint32_t length, uint64_t number);
 
 std::string LogFilePath(const std::string& folder, uint64_t first);
+// Where a file of records that nobody needs any more waits to be used again.
+std::string UsedFilePath(const std::string& folder, uint64_t first);
 std::string EncodeLogFileHeader(const LogFileHeader& header);
 // False if that is not what the bytes are.
 bool DecodeLogFileHeader(std::string_view bytes, LogFileHeader* header);

@@ -51,11 +51,13 @@ Status LogReader::Next(bool* is_found) {
 
 Status LogReader::ReadFrame(FrameHeader* header, bool* is_whole) {
   *is_whole = false;
+  torn_bytes_ = 0;
   if (size_ < offset_ + kFrameHeaderBytes) return Status::Ok();
   HPS_RETURN_IF_ERROR(Load(offset_, kFrameHeaderBytes));
   *header = HeaderAt(Bytes(offset_));
   if (header->number != next_number_ || header->length == kTakenBack) return Status::Ok();
   const uint64_t bytes = FrameBytes(header->length);
+  torn_bytes_ = std::min(bytes, size_ - offset_);
   if (bytes > size_ - offset_) return Status::Ok();
   // With the frame that follows, which may take this one back.
   HPS_RETURN_IF_ERROR(Load(offset_, std::min(bytes + kFrameHeaderBytes, size_ - offset_)));

@@ -31,6 +31,8 @@ class LogReader {
   uint64_t frame_bytes() const { return offset_ - frame_; }
   // Behind the last whole frame.
   uint64_t offset() const { return offset_; }
+  // Where Next has found none: of the expected record, as far as there is something of it.
+  uint64_t torn_bytes() const { return torn_bytes_; }
   // Where that frame begins, if it is a record that counts; else as offset().
   uint64_t last_record() const { return last_record_; }
 
@@ -49,6 +51,7 @@ class LogReader {
   uint64_t size_ = 0;
   uint64_t offset_ = 0;
   uint64_t frame_ = 0;
+  uint64_t torn_bytes_ = 0;
   uint64_t last_record_ = 0;
   uint64_t next_number_ = 0;
   uint64_t number_ = 0;

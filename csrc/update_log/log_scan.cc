@@ -68,6 +68,8 @@ Status LogScan::ListFiles() {
   for (const std::string& name : names) {
     uint64_t first = 0;
     if (ParseFileName(name, kLogFilePrefix, &first)) numbers.push_back(first);
+    const bool is_spare = name == kLogSpareName || ParseFileName(name, kLogUsedPrefix, &first);
+    if (is_spare) contents_->leftovers.push_back(question_.folder + "/" + name);
   }
   std::sort(numbers.begin(), numbers.end());
   for (const uint64_t first : numbers) {
@@ -161,10 +163,11 @@ Status LogScan::ReadRecords(const Candidate& candidate, LogReader* reader) {
   contents_->files.push_back({candidate.path, end.first, end.offset, reader->last_record()});
   if (end.offset == reader->size()) return Status::Ok();
   // A later file, or bytes behind the place where the mark saw the end: then it was not the last.
+  // (Or the file was used before, and they are left over.)
   const bool is_final =
       candidate.path == candidates_.back().path && end.first == question_.required.first &&
       end.offset == question_.last_record && reader->size() <= question_.required.offset;
-  contents_->dropped_bytes += reader->size() - end.offset;
+  contents_->dropped_bytes += reader->torn_bytes();
   is_torn_ = true;
   if (is_final) return Status::Ok();
   return EndAt(end, candidate.path,

@@ -20,9 +20,9 @@ struct LogFile {
 
 struct LogContents {
   std::vector<LogFile> files;          // those still needed, oldest first
-  std::vector<std::string> leftovers;  // paths of those that are not, oldest first
+  std::vector<std::string> leftovers;  // paths of those that are not
   uint64_t last = 0;                   // number of the newest record, or `after`
-  uint64_t dropped_bytes = 0;          // behind the last whole frame: what a crash has torn
+  uint64_t dropped_bytes = 0;          // of the torn record, and of files behind it
   LogSizes sizes;                      // of the records behind `after`
 };
 

@@ -1,7 +1,9 @@
-// Spare, current and full files.
+// Spare, current, full and used files.
 //
 // Above it: log_writer.h. Below it: log_mark, ssd_store's file_system.
 #include "update_log/log_writer.h"
+
+#include <algorithm>
 
 #include "common/check.h"
 
@@ -15,22 +17,49 @@ LogWriter::LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogM
       mark_(mark_file_->mark()),
       current_end_(end_before) {}
 
-Status LogWriter::ReserveSpare(uint64_t bytes) {
+Status LogWriter::ReserveSpare(uint64_t least, uint64_t ample, uint64_t* bytes) {
+  if (spare_ == nullptr) HPS_RETURN_IF_ERROR(OpenSpare());
+  Status reserved;
+  if (ample > spare_bytes_) {
+    reserved = spare_->Allocate(spare_bytes_, ample - spare_bytes_);
+    if (reserved.ok()) spare_bytes_ = ample;
+  }
+  *bytes = spare_bytes_;
+  if (reserved.ok() || (spare_bytes_ > 0 && spare_bytes_ >= least)) return Status::Ok();
+  const std::string path = spare_->path();
+  spare_.reset();  // what was granted of it is for others
+  (void)files_->Unlink(path).ok();
+  return FreeUsed() ? ReserveSpare(least, ample, bytes) : reserved;
+}
+
+Status LogWriter::OpenSpare() {
+  std::string used;
+  {
+    const std::lock_guard<std::mutex> lock(used_mutex_);
+    if (!used_.empty()) {
+      used = std::move(used_.back());  // the one whose pages were used last
+      used_.pop_back();
+    }
+  }
+  if (!used.empty()) {
+    Status status = files_->Open(used, OpenMode::kReadWrite, &spare_);
+    if (status.ok()) status = spare_->Size(&spare_bytes_);
+    if (!status.ok()) {
+      spare_.reset();
+      (void)files_->Unlink(used).ok();
+    }
+    return status;
+  }
   const std::string path = folder_ + "/" + kLogSpareName;
-  if (spare_ == nullptr) {
-    if (files_->Exists(path)) HPS_RETURN_IF_ERROR(files_->Unlink(path));
-    HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreateNew, &spare_));
-    spare_bytes_ = 0;
-  }
-  if (bytes <= spare_bytes_) return Status::Ok();
-  const Status reserved = spare_->Allocate(spare_bytes_, bytes - spare_bytes_);
-  if (reserved.ok()) {
-    spare_bytes_ = bytes;
-  } else {
-    spare_.reset();  // what was granted of it is for others
-    (void)files_->Unlink(path).ok();
-  }
-  return reserved;
+  if (files_->Exists(path)) HPS_RETURN_IF_ERROR(files_->Unlink(path));
+  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kCreateNew, &spare_));
+  spare_bytes_ = 0;
+  return Status::Ok();
+}
+
+Status LogWriter::Grow(uint64_t start, uint64_t end) {
+  const Status grown = current_->Allocate(start, end - start);
+  return grown.ok() || !FreeUsed() ? grown : current_->Allocate(start, end - start);
 }
 
 Status LogWriter::Start(uint64_t first) {
@@ -97,6 +126,39 @@ void LogWriter::Forget(uint64_t number) {
   }
 }
 
+Status LogWriter::Retire(uint64_t first) {
+  std::string used = UsedFilePath(folder_, first);
+  HPS_RETURN_IF_ERROR(files_->Rename(LogFilePath(folder_, first), used));
+  const std::lock_guard<std::mutex> lock(used_mutex_);
+  used_.push_back(std::move(used));
+  return Status::Ok();
+}
+
+Status LogWriter::KeepUsed(uint64_t most) {
+  std::vector<std::string> needless;  // removed without the lock
+  {
+    const std::lock_guard<std::mutex> lock(used_mutex_);
+    const auto count = static_cast<ptrdiff_t>(used_.size() - std::min(most, used_.size()));
+    needless.assign(used_.begin(), used_.begin() + count);
+    used_.erase(used_.begin(), used_.begin() + count);
+  }
+  Status status;
+  for (const std::string& path : needless) {
+    const Status removed = files_->Unlink(path);
+    if (status.ok()) status = removed;  // an opening removes what stays
+  }
+  return status;
+}
+
+// True if there were some, and now there is more space.
+bool LogWriter::FreeUsed() {
+  {
+    const std::lock_guard<std::mutex> lock(used_mutex_);
+    if (used_.empty()) return false;
+  }
+  return KeepUsed(0).ok();
+}
+
 Status LogWriter::Close() {
   if (current_ != nullptr) HPS_RETURN_IF_ERROR(current_->Truncate(current_end_));
   if (spare_ != nullptr) {
@@ -104,6 +166,7 @@ Status LogWriter::Close() {
     spare_.reset();
     HPS_RETURN_IF_ERROR(files_->Unlink(path));
   }
+  HPS_RETURN_IF_ERROR(KeepUsed(0));
   return mark_file_->Sync();
 }
 

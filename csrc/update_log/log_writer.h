@@ -1,9 +1,10 @@
 // LogWriter: the files that the log grows into: space reserved ahead, writes, syncs, the mark.
 //
 // Above it: update_log's thread. Below it: log_mark, ssd_store's file_system. For one thread at a
-// time, but for Forget. A file is made as `spare`, its space reserved, and gets its name when its
-// first record is known. Nothing is synced before somebody asks: what a checkpoint makes needless
-// soon may never reach the disk.
+// time, but for Forget, Retire, KeepUsed. A file is made as `spare`, its space reserved, and gets
+// its name when its first record is known; rather than a new one, one that has done its service is
+// taken, with its pages in memory. Nothing is synced before somebody asks: what a checkpoint makes
+// needless soon may never reach the disk.
 #pragma once
 
 #include <memory>
@@ -22,10 +23,11 @@ class LogWriter {
   LogWriter(FileSystem* files, std::string folder, std::unique_ptr<LogMarkFile> mark_file,
             uint64_t end_before);
 
-  // The spare file has space for so many bytes. An error changes nothing.
-  Status ReserveSpare(uint64_t bytes);
-  // The present file has space up to `end`, and had up to `start`. An error changes nothing.
-  Status Grow(uint64_t start, uint64_t end) { return current_->Allocate(start, end - start); }
+  // The spare file has space for `ample` bytes or, on a full disk, at least `least`; *bytes tells.
+  // An error changes nothing; before a full disk is reported all used files have gone.
+  Status ReserveSpare(uint64_t least, uint64_t ample, uint64_t* bytes);
+  // The present file has space up to `end`, and had up to `start`. Errors as ReserveSpare.
+  Status Grow(uint64_t start, uint64_t end);
   // The spare file becomes the one that begins with record `first`, header written.
   Status Start(uint64_t first);
   Status Write(uint64_t offset, const void* bytes, uint64_t size);
@@ -33,9 +35,14 @@ class LogWriter {
   Status NoteWritten(LogPosition end, uint64_t last_record, uint64_t number);
   // Makes durable what was written and not forgotten.
   Status Sync();
-  // Lets go of full files whose records are all up to `number`: a sync leaves them out, and their
-  // space is given back, by this call, if they have lost their names.
+  // Lets go of full files whose records are all up to `number`: a sync leaves them out.
   void Forget(uint64_t number);
+  // The file that begins with record `first`, forgotten and in a durable checkpoint whole, may be
+  // used again. What it holds stays in it, behind what is written anew, until it is full: none of
+  // its numbers can be expected there.
+  Status Retire(uint64_t first);
+  // Of the files to be used again all but the newest `most` go.
+  Status KeepUsed(uint64_t most);
   // Gives back what is reserved, and syncs the mark.
   Status Close();
 
@@ -46,6 +53,8 @@ class LogWriter {
     uint64_t last = 0;  // number of its last record
   };
   Status SyncFiles();
+  Status OpenSpare();
+  bool FreeUsed();
 
   FileSystem* files_;
   std::string folder_;
@@ -58,6 +67,8 @@ class LogWriter {
   bool has_new_names_ = false;
   std::mutex unsynced_mutex_;
   std::vector<FullFile> unsynced_;  // oldest first
+  std::mutex used_mutex_;
+  std::vector<std::string> used_;  // paths of files to be used again, oldest first
 };
 
 }  // namespace hps

@@ -198,6 +198,7 @@ Status UpdateLog::FindNext() {
 Status UpdateLog::Cut(uint64_t number) {
   const std::lock_guard<std::mutex> turn(cut_turn_);
   std::vector<LogFile> covered;
+  uint64_t most_used = 0;
   {
     const Lock lock(mutex_);
     if (number > appended_) {
@@ -211,17 +212,22 @@ Status UpdateLog::Cut(uint64_t number) {
     const auto end = names_.begin() + static_cast<ptrdiff_t>(count);
     covered.assign(std::make_move_iterator(names_.begin()), std::make_move_iterator(end));
     names_.erase(names_.begin(), end);
+    // As much as the log will need until the next cut, if all goes on so; after a rush less and
+    // less. A closed log needs none.
+    most_used_ = is_closed_ ? 0 : std::max(num_begun_, most_used_ / 2);
+    most_used = most_used_;
+    num_begun_ = 0;
     changed_.notify_all();
   }
-  Status status;
-  for (size_t i = 0; i < covered.size() && status.ok(); ++i) {
-    status = files_->Unlink(covered[i].path);
+  writer_->Forget(number);
+  for (size_t i = 0; i < covered.size(); ++i) {
+    const Status status = writer_->Retire(covered[i].first);
     if (status.ok()) continue;
     const Lock lock(mutex_);  // the next cut tries again
     names_.insert(names_.begin(), covered.begin() + static_cast<ptrdiff_t>(i), covered.end());
+    return status;
   }
-  writer_->Forget(number);
-  return status;
+  return writer_->KeepUsed(most_used);
 }
 
 Status UpdateLog::Close() {

@@ -59,8 +59,11 @@ class UpdateLog {
   Status TakeBack(uint64_t number);
   // Waits until records up to `number` are logged (durable): written to the system (the disk).
   Status Wait(uint64_t number, bool is_durable, double seconds, bool* is_covered);
-  // Records up to `number` are in a durable checkpoint: files of nothing else go.
+  // Records up to `number` are in a durable checkpoint: files of nothing else are used again, as
+  // many as were begun since the cut before this one; the others go.
   Status Cut(uint64_t number);
+  // Files that wait to be used again go: somebody needs their space.
+  Status FreeSpace() { return writer_->KeepUsed(0); }
   // Writes and syncs all; what the failed log did not is lost, and said. Again: no effect.
   Status Close();
 
@@ -128,6 +131,8 @@ class UpdateLog {
   LogBuffer buffer_;
   LogSizes sizes_;
   std::vector<LogFile> names_;  // of files on the disk, oldest first
+  uint64_t num_begun_ = 0;      // files since the last cut
+  uint64_t most_used_ = 0;      // files to be used again that are kept
 
   // The newest record, and where the next one goes.
   uint64_t appended_ = 0;

@@ -83,8 +83,6 @@ Status UpdateLog::Recover(std::unique_ptr<LogMarkFile>* mark_file) {
 
 Status UpdateLog::MakeDurable(const LogContents& contents, LogMark mark, LogMarkFile* mark_file) {
   for (const std::string& path : contents.leftovers) HPS_RETURN_IF_ERROR(files_->Unlink(path));
-  const std::string spare = options_.folder + "/" + kLogSpareName;
-  if (files_->Exists(spare)) HPS_RETURN_IF_ERROR(files_->Unlink(spare));
   for (const LogFile& kept : contents.files) {
     std::unique_ptr<File> file;
     HPS_RETURN_IF_ERROR(files_->Open(kept.path, OpenMode::kReadWrite, &file));

@@ -83,6 +83,7 @@ Status UpdateLog::WriteRun(Lock* lock) {
     // An opening may have left a file of that name, with no record; it has been replaced.
     if (!names_.empty() && names_.back().first == first) names_.pop_back();
     names_.push_back({LogFilePath(options_.folder, first), first, 0, 0});
+    ++num_begun_;
   }
   buffer_.Finish(run);
   written_ = {run.place.first, run.place.offset + run.size};
@@ -108,9 +109,12 @@ void UpdateLog::ReserveSpace(Lock* lock) {
   const bool grows = growth_wanted_ > file_end_;
   const bool is_awaited = grows || spare_wanted_ > 0;
   const uint64_t end = file_end_;
-  const uint64_t bytes = grows ? growth_wanted_ : std::max(spare_wanted_, options_.file_bytes);
+  const uint64_t least = grows ? growth_wanted_ : spare_wanted_;
+  uint64_t bytes = least;
   lock->unlock();
-  const Status status = grows ? writer_->Grow(end, bytes) : writer_->ReserveSpare(bytes);
+  const Status status =
+      grows ? writer_->Grow(end, least)
+            : writer_->ReserveSpare(least, std::max(least, options_.file_bytes), &bytes);
   lock->lock();
   if (grows) {
     if (status.ok()) file_end_ = bytes;

@@ -337,6 +337,13 @@ class DeviceCache(DeviceRows):
                 self._failures.show_host()
         return -1
 
+    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any) -> tuple[int, int]:
+        """See RowCache. The second number is -1 always."""
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        num_missing = plan.num_missing
+        return num_missing, -1 if num_missing else self.sum_gradients(plan, grads)
+
     def failed_key(self, wait: bool) -> int | None:
         """The key whose summed gradient was not finite, once; nothing was updated since then.
 

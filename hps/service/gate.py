@@ -40,8 +40,8 @@ class Gate:
         return len(self._waiting)
 
     @contextmanager
-    def change(self, deadline: float) -> Iterator[None]:
-        """For a `with` block in which nobody else changes anything.
+    def change(self, deadline: float) -> Iterator["ChangeTurn"]:
+        """For a `with` block in which nobody else changes anything, unless it lets others in.
 
         Args:
             deadline: on the monotonic clock, in seconds.
@@ -49,13 +49,15 @@ class Gate:
         Raises:
             DeadlineError: the turn did not come in time.
         """
-        self._take(deadline)
+        self.take(deadline)
+        turn = ChangeTurn(self)
         try:
-            yield
+            yield turn
         finally:
-            self._give()
+            turn.let_others()
 
-    def _take(self, deadline: float) -> None:
+    def take(self, deadline: float) -> None:
+        """The turn is the caller's until `give`; see `change`."""
         with self._mutex:
             if not self._is_taken:
                 self._is_taken = True
@@ -73,7 +75,8 @@ class Gate:
             "done: send it again, with more time or fewer at once"
         )
 
-    def _give(self) -> None:
+    def give(self) -> None:
+        """The turn is the next one's."""
         with self._mutex:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -152,6 +155,26 @@ class Arrivals(Generic[T]):
             left = self._counts.pop(thing) - 1
             if left:
                 self._counts[thing] = left
+
+
+class ChangeTurn:
+    """The turn of one `with` block."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._is_held = True
+
+    def let_others(self) -> None:
+        """Others may change things from now on; nothing to do the second time."""
+        if self._is_held:
+            self._is_held = False
+            self._gate.give()
+
+    def take_again(self, deadline: float) -> None:
+        """Waits for the turn once more if others were let in; errors as Gate.change."""
+        if not self._is_held:
+            self._gate.take(deadline)
+            self._is_held = True
 
 
 class Moves:

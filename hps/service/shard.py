@@ -4,10 +4,11 @@ Above it: the handlers of the gRPC server, which turn messages into these calls.
 shard_cuts.py, shard_reads.py, shard_core.py, whose verbs are its own too. Any thread may call.
 
 A mutation's way: its arrays are checked; it waits for its turn, and shortly for the mutations of
-its client that it follows; its rows are pinned and its sums looked at, so that nothing can refuse
-it any more; its record goes to the log; the rows change; the mark moves. Outside the turn it waits
-until the log has its record as safe as the caller asked. So at any moment the rows hold exactly the
-records up to `history.number`, and a checkpoint, which takes a turn as well, says so.
+its client that it follows; its rows are held in their slots and its sums looked at, so that nothing
+can refuse it any more; its record goes to the log; the rows change; the mark moves. Outside the
+turn it waits until the log has its record as safe as the caller asked. So at any moment the rows
+hold exactly the records up to `history.number`, and a checkpoint, which takes a turn as well, says
+so.
 """
 
 import errno
@@ -258,6 +259,8 @@ class Shard(ShardCuts):
         except BaseException as error:
             if number:
                 self._undo(mutation, number, rows_before, error)
+            if isinstance(error, StoreError):
+                self._make_space(error)
             raise
         note(self._history, mutation, number, answer)
         return answer

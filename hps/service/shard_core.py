@@ -17,7 +17,7 @@ from hps.errors import ConfigError, StoreError
 from hps.field_checks import require_whole
 from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
-from hps.service.gate import Arrivals, Gate, Moves
+from hps.service.gate import Arrivals, ChangeTurn, Gate, Moves
 from hps.service.location import StoreLocation, served_config
 from hps.update_log import MAX_SESSIONS, History, Identity, UpdateLog
 
@@ -153,19 +153,34 @@ class ShardCore:
         """Of new rows' weights."""
         return self._server.config.seed
 
-    def _save(self, tag: str | None, blobs: dict[str, bytes], group: str) -> dict[str, Any]:
-        """Within the turn."""
+    def _save(
+        self,
+        tag: str | None,
+        blobs: dict[str, bytes],
+        group: str,
+        turn: ChangeTurn | None = None,
+    ) -> dict[str, Any]:
+        """Within the turn. If it is given, others have it while the disk is waited for."""
         self._check_open()
         if self._is_torn:
             self._check_able()
+        log, number = self._history.log, self._history.number
+        taken = None if turn is None else turn.let_others
         try:
-            info = self._server.save_cut(tag, blobs, group)
+            info = self._server.save_cut(tag, blobs, group, taken)
         except StoreError as error:
             if error.errno == errno.EIO:
                 self._fail(f"a checkpoint could not be made: {error}")
+            self._make_space(error)
             raise
-        with suppress(StoreError):  # what stays is passed over, and goes with the next cut
-            self._log.cut(self._history.number)
+        if turn is not None:
+            turn.take_again(monotonic() + LONG)
+            if self._history.log is not log:  # a restore, or another opening, came in between
+                return info
+            self._history.note_checkpoint(number)
+        if log is not None:
+            with suppress(StoreError):  # what stays is passed over, and goes with the next cut
+                log.cut(number)
         return info
 
     def _is_checkpoint_due(self) -> bool:
@@ -173,8 +188,15 @@ class ShardCore:
         return log is not None and not self._failure and log.num_bytes > self.options.log_bytes
 
     def _checkpoint_by_itself(self) -> None:
-        with self._gate.change(monotonic() + LONG):
-            self._save(AUTOMATIC, {}, "")
+        with self._gate.change(monotonic() + LONG) as turn:
+            self._save(AUTOMATIC, {}, "", turn)
+
+    def _make_space(self, error: StoreError) -> None:
+        """After a full disk: files that the log keeps to be used again go; it may be enough."""
+        log = self._history.log
+        if error.errno == errno.ENOSPC and log is not None:
+            with suppress(StoreError):
+                log.free_space()
 
     def _open_log(self) -> None:
         try:

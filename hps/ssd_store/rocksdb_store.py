@@ -312,9 +312,12 @@ class RocksDbStore:
     # Cuts.
 
     def checkpoint(
-        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+        self,
+        tag: str | None = None,
+        extras: Mapping[str, bytes] | None = None,
+        taken: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
-        """As `RowTier.checkpoint`.
+        """As `RowTier.checkpoint`; never calls `taken`.
 
         Cost: writes what is in memory; reads the sorted files that are new, for their digests.
         """

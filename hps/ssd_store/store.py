@@ -6,7 +6,7 @@ on data. The files are described in docs/ssd_store_format.md.
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -219,14 +219,17 @@ class SsdStore:
             yield rows[:count]
 
     def checkpoint(
-        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+        self,
+        tag: str | None = None,
+        extras: Mapping[str, bytes] | None = None,
+        taken: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
         """As `RowTier.checkpoint`.
 
         Cost: writes and syncs the footers of the segments since the last one, and the manifest.
         """
         check_tag(tag)
-        return self._open_native().checkpoint(tag or "", dict(extras or {}))
+        return self._open_native().checkpoint(tag or "", dict(extras or {}), taken)
 
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`; makes small segments one, too.

@@ -199,10 +199,10 @@ class History:
         }
         return {SERVICE: json.dumps(value).encode()}
 
-    def note_checkpoint(self) -> None:
-        """A durable checkpoint holds the rows as they are now."""
-        self.kept_number = self.number
-        self.sessions.settle(self.number)
+    def note_checkpoint(self, number: int) -> None:
+        """A durable checkpoint holds the rows as they were with this record."""
+        self.kept_number = max(self.kept_number, number)
+        self.sessions.settle(number)
 
     # Restores.
 

@@ -57,7 +57,10 @@ class UpdateLog(Protocol):
         """
 
     def cut(self, number: int) -> None:
-        """A durable checkpoint has all records up to `number`: their files may go."""
+        """A durable checkpoint has all records up to `number`: their files go, or serve again."""
+
+    def free_space(self) -> None:
+        """The disk is full: files that are kept to be used again go."""
 
     @property
     def num_bytes(self) -> int:

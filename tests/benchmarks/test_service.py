@@ -108,3 +108,13 @@ def test_rows_carry_floors_and_cpu_time():
     assert (pull["ratio"], pull["floor"]) == (0.8, 0.7)
     assert cpu["value"] == pytest.approx(600) and cpu["ratio"] == pytest.approx(0.5)
     assert cpu["notes"]["hps"]["client_user"] == pytest.approx(500)
+
+
+def test_the_limit_is_what_the_work_on_rows_leaves_of_the_transport():
+    costs = {name: Cost() for name in ("hps", "bare gRPC", "no network")}
+    for name, seconds in (("hps", 2.0), ("bare gRPC", 0.3), ("no network", 0.6)):
+        costs[name].add(Done(10, 1.0, seconds, 0.0, [1.0]), keys=1000)
+    rates = {"hps": Samples((20.0,)), "bare gRPC": Samples((90.0,)), "no network": Samples((50.0,))}
+    limit = list(beside("push, memory", Outcome(rates, costs)))[-1]
+    assert limit["figure"] == "push, memory, limit" and limit["floor"] is None
+    assert (limit["value"], limit["ratio"]) == (pytest.approx(30), pytest.approx(1 / 3))

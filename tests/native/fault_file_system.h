@@ -137,6 +137,7 @@ class FaultFileSystem : public FileSystem {
     std::string name;
     std::string old;
     bool existed = false;
+    std::string source;  // the file's name before, if it had one
   };
 
   void LoseBytes(const std::string& path, const Unsynced& unsynced, std::mt19937_64* random);
@@ -226,7 +227,7 @@ inline Status FaultFileSystem::Open(const std::string& path, OpenMode mode,
   HPS_RETURN_IF_ERROR(files_->Open(path, mode, &opened));
   if (makes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    names_.push_back({path, {}, false});
+    names_.push_back({path, {}, false, {}});
   }
   *file = std::make_unique<FaultFile>(this, std::move(opened));
   return Status::Ok();
@@ -235,9 +236,8 @@ inline Status FaultFileSystem::Open(const std::string& path, OpenMode mode,
 inline Status FaultFileSystem::Rename(const std::string& source, const std::string& target) {
   if (Strikes(Call::kChange)) return Struck(target);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Renamed renamed{target, {}, files_->Exists(target)};
+  Renamed renamed{target, {}, files_->Exists(target), source};
   if (renamed.existed) HPS_RETURN_IF_ERROR(ReadWholeFile(files_, target, &renamed.old));
-  std::erase_if(names_, [&](const Renamed& made) { return made.name == source; });
   names_.push_back(std::move(renamed));
   unsynced_[target] = std::move(unsynced_[source]);
   unsynced_.erase(source);
@@ -261,14 +261,14 @@ inline Status FaultFileSystem::CreateFolder(const std::string& path) {
   if (Strikes(Call::kChange)) return Struck(path);
   HPS_RETURN_IF_ERROR(files_->CreateFolder(path));
   const std::lock_guard<std::mutex> lock(mutex_);
-  names_.push_back({path, {}, false});
+  names_.push_back({path, {}, false, {}});
   return Status::Ok();
 }
 
 inline Status FaultFileSystem::Unlink(const std::string& path) {
   if (Strikes(Call::kChange)) return Struck(path);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Renamed removed{path, {}, true};
+  Renamed removed{path, {}, true, {}};
   HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path, &removed.old));
   names_.push_back(std::move(removed));
   unsynced_.erase(path);
@@ -344,6 +344,10 @@ inline void FaultFileSystem::LosePower(std::mt19937_64* random) {
   for (const auto& [path, unsynced] : unsynced_) LoseBytes(path, unsynced, random);
   for (auto it = names_.rbegin(); it != names_.rend(); ++it) {
     if ((*random)() % 2 == 0) continue;
+    if (!it->source.empty() && files_->Exists(it->name)) {
+      if (files_->Exists(it->source)) continue;  // a later file has the name, and keeps it
+      std::filesystem::rename(it->name, it->source);
+    }
     std::filesystem::remove_all(it->name);  // a folder goes with all that is in it
     if (it->existed) (void)WriteNewFile(files_, it->name, it->old).ok();
   }

@@ -11,7 +11,7 @@
 namespace hps {
 namespace {
 
-constexpr int kSteps = 24;
+constexpr int kSteps = 60;
 
 Status LiveAndClose(LogLife* life) {
   HPS_RETURN_IF_ERROR(life->Open());
@@ -28,17 +28,26 @@ FaultFileSystem::Faults CrashAt(int64_t call) {
   return faults;
 }
 
+// Their premise: logs have died in a file that was used before.
+struct Deaths {
+  Recipe recipe;
+  int64_t num_in_used_files = 0;
+};
+
 // K2, P1. False when the call was not reached.
 bool CrashOnce(const LogLab& lab, uint64_t seed, int64_t call, bool loses_power, Lie lie,
-               Recipe* recipe) {
+               Deaths* deaths) {
   lab.Reset();
   LogLife life(lab, seed);
+  life.steps_a_cut = 5;  // files are used again all the time
   life.files.faults = CrashAt(call);
   life.files.faults.lie = lie;
   const Status status = LiveAndClose(&life);
   life.Kill();
   if (life.files.num_struck == 0) return false;
+  Recipe* const recipe = &deaths->recipe;
   ++recipe->runs;
+  deaths->num_in_used_files += life.files.num_used_again > 0;
   std::string wrong = status.ok() ? "the crash was not reported" : "";
   if (loses_power) {
     std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(call));
@@ -86,22 +95,25 @@ bool CrashOpenings(const LogLab& lab, uint64_t seed, int64_t call, Lie lie, Reci
 
 void RunCrashes(const LogLab& lab, uint64_t num_seeds, bool loses_power, Account* account) {
   const char* id = loses_power ? "P1" : "K2";
-  Recipe recipe;
+  Deaths deaths;
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (int64_t call = 0; CrashOnce(lab, seed, call, loses_power, Lie::kNone, &recipe);) ++call;
+    for (int64_t call = 0; CrashOnce(lab, seed, call, loses_power, Lie::kNone, &deaths);) ++call;
   }
-  account->Add(id, recipe, 60,
-               loses_power ? "losses of power at every call of an update log"
-                           : "crashes at every call of an update log");
-  Recipe planted;
+  account->Add(id, deaths.recipe, 60,
+               std::string(loses_power ? "losses of power at every call of an update log, "
+                                       : "crashes at every call of an update log, ") +
+                   std::to_string(deaths.num_in_used_files) + " behind files used again");
+  HPS_CHECK(deaths.num_in_used_files > 20);
   if (loses_power) {
+    Deaths forgetful;
     for (int64_t call = 10; call < 200; call += 9) {
-      CrashOnce(lab, 1, call, true, Lie::kForgottenSync, &planted);
+      CrashOnce(lab, 1, call, true, Lie::kForgottenSync, &forgetful);
     }
-    account->AddPlanted(id, planted, "the log's syncs do nothing");
+    account->AddPlanted(id, forgetful.recipe, "the log's syncs do nothing");
     return;
   }
-  for (int64_t call = 10; call < 60; ++call) {
+  Recipe planted;
+  for (int64_t call = 10; call < 250; call += 3) {
     lab.Reset();
     LogLife life(lab, 1);
     life.files.faults.lie = Lie::kDroppedWrite;

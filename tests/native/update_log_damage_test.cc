@@ -15,7 +15,8 @@ namespace {
 
 using Files = std::map<std::string, std::string>;  // bytes by name
 
-enum class Ending { kClosed, kKilled, kTakenBack };
+// The last one: killed in a file that was used before, whose old records lie behind the new ones.
+enum class Ending { kClosed, kKilled, kTakenBack, kKilledInUsed };
 
 // A log of several files, whole, and what must be read from it.
 struct Whole {
@@ -24,6 +25,7 @@ struct Whole {
   uint64_t checkpoint = 0;
   std::string newest;     // file
   uint64_t final_at = 0;  // where in it the final record begins; its end if it was taken back
+  uint64_t end = 0;       // of its frames
   std::map<std::string, uint64_t> counted;  // the end of each file's records that count
 };
 
@@ -37,15 +39,25 @@ Whole MakeWhole(const LogLab& lab, uint64_t seed, Ending ending) {
   lab.Reset();
   LogLife life(lab, seed);
   HPS_CHECK(life.Open().ok());
+  if (ending == Ending::kKilledInUsed) {
+    for (int i = 0; i < 200; ++i) HPS_CHECK(life.Append().ok());
+    HPS_CHECK(life.Wait(false).ok() && life.Cut(200).ok());
+  }
   for (uint64_t i = 0; i < 40; ++i) {
     if (i % 6 == 0) HPS_CHECK(life.Refuse(i / 6).ok());
     HPS_CHECK(life.Append().ok());
     if (i % 3 == 0) HPS_CHECK(life.Wait(i % 9 == 0).ok());
-    if (i == 12) HPS_CHECK(life.Cut(10).ok());
+    if (i == 12) HPS_CHECK(life.Cut(life.log->appended() - 3).ok());
   }
   if (ending == Ending::kTakenBack) HPS_CHECK(life.Refuse(2).ok());
   HPS_CHECK(life.Wait(false).ok());
-  if (ending == Ending::kKilled) {
+  const bool is_used = ending == Ending::kKilledInUsed;
+  for (const int64_t before = life.files.num_used_again; is_used;) {
+    const bool has_begun = life.files.num_used_again > before;
+    HPS_CHECK(life.Append().ok() && life.Wait(false).ok());
+    if (has_begun) break;
+  }
+  if (ending == Ending::kKilled || is_used) {
     life.Kill();
   } else {
     HPS_CHECK(life.log->Close().ok());
@@ -53,7 +65,7 @@ Whole MakeWhole(const LogLab& lab, uint64_t seed, Ending ending) {
   Whole whole;
   whole.checkpoint = life.checkpoint;
   for (const std::string& name : lab.Names()) {
-    if (name == kLogSpareName) continue;
+    if (name.starts_with(kLogSpareName)) continue;
     whole.files[name] = BytesOf(lab, name);
     if (name != kLogMarkName) whole.newest = name;
   }
@@ -68,11 +80,12 @@ Whole MakeWhole(const LogLab& lab, uint64_t seed, Ending ending) {
       whole.counted[name] = reader.offset();
       HPS_CHECK(reader.Next(&is_found).ok());
     }
-    HPS_CHECK(reader.offset() == bytes.size());
+    const bool has_leftovers = reader.offset() < bytes.size();
+    HPS_CHECK(!has_leftovers || (is_used && name == whole.newest));
     whole.final_at = reader.last_record();
+    whole.end = reader.offset();
   }
-  const uint64_t newest_bytes = whole.files[whole.newest].size();
-  HPS_CHECK((whole.final_at == newest_bytes) == (ending == Ending::kTakenBack));
+  HPS_CHECK((whole.final_at == whole.end) == (ending == Ending::kTakenBack));
   HPS_CHECK(life.Open().ok() && ReadAll(life.log.get(), &whole.records).ok());
   HPS_CHECK(CompareRecords(life, whole.records, life.logged).empty() && whole.records.size() > 3);
   return whole;
@@ -115,8 +128,9 @@ std::string Judge(const LogLab& lab, const Whole& whole, const Files& files, con
   Status status = UpdateLog::Open(&quick, lab.Options(whole.checkpoint), &log);
   if (status.ok()) status = ReadAll(log.get(), &records);
   const auto& [hit, place] = *damage.begin();
-  const bool may_be_harmless =
-      hit == kLogMarkName || (files.at(hit).size() == place && whole.counted.at(hit) == place);
+  const bool may_be_harmless = hit == kLogMarkName ||
+                               (files.at(hit).size() == place && whole.counted.at(hit) == place) ||
+                               (hit == whole.newest && place >= whole.end);
   if (status.ok() && AreEqual(records, whole.records, whole.records.size())) {
     ++verdicts->harmless;
     return may_be_harmless ? "" : "damage was not found";
@@ -194,6 +208,19 @@ bool MendChecksum(const std::string& name, uint64_t at, const UpdateLogOptions& 
   return false;
 }
 
+// Makes a record that follows the newest of what a used file held behind it.
+void PlantRecord(const UpdateLogOptions& options, const Whole& whole, std::string* bytes) {
+  FrameHeader header;
+  header.length = 64;
+  header.number = whole.records.back().number + 1;
+  const uint64_t first = std::stoull(whole.newest.substr(kLogFilePrefix.size()));
+  const uint32_t seed = FrameSeed(LogFileSeed(options.identity, first), whole.end);
+  HPS_CHECK(whole.end + FrameBytes(header.length) <= bytes->size());
+  header.checksum = Crc32c(FrameHeaderChecksum(seed, header.length, header.number),
+                           bytes->data() + whole.end + kFrameHeaderBytes, header.length);
+  std::memcpy(bytes->data() + whole.end, &header, sizeof(header));
+}
+
 void FlipBits(const LogLab& lab, const Whole& whole, int64_t count, std::mt19937_64* random,
               Recipe* recipe, Verdicts* verdicts) {
   for (int64_t i = 0; i < count; ++i) {
@@ -239,7 +266,8 @@ void PlantEmptyMark(const LogLab& lab, Whole* whole) {
   whole->files[kLogMarkName] = BytesOf(lab, kLogMarkName);
 }
 
-constexpr Ending kEndings[] = {Ending::kClosed, Ending::kKilled, Ending::kTakenBack};
+constexpr Ending kEndings[] = {Ending::kClosed, Ending::kKilled, Ending::kTakenBack,
+                               Ending::kKilledInUsed};
 
 void RunT1(const LogLab& lab, uint64_t num_seeds, uint64_t stride, Account* account) {
   Recipe recipe;
@@ -283,6 +311,12 @@ void RunB1(const LogLab& lab, uint64_t seed, int64_t num_flips, int64_t num_swap
     planted.Note(Judge(lab, whole, files, {{name, at}}, &verdicts), i, static_cast<int64_t>(at));
   }
   account->AddPlanted("B1", planted, "checksums of the log are mended to fit the damage");
+  Recipe leftovers;
+  const Whole used = MakeWhole(lab, seed, Ending::kKilledInUsed);
+  Files files = used.files;
+  PlantRecord(lab.Options(), used, &files[used.newest]);
+  leftovers.Note(Judge(lab, used, files, {{used.newest, used.end}}, &verdicts), 0, 0);
+  account->AddPlanted("B1", leftovers, "what a used file held has the next record's number");
 }
 
 }  // namespace

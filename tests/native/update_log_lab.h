@@ -65,6 +65,21 @@ class LogLab {
   ScratchFolder folder_;
 };
 
+// Counts the files that were used again.
+class LogFiles : public FaultFileSystem {
+ public:
+  std::atomic<int64_t> num_used_again{0};
+
+  Status Rename(const std::string& source, const std::string& target) override {
+    HPS_RETURN_IF_ERROR(FaultFileSystem::Rename(source, target));
+    const auto has = [](const std::string& path, std::string_view prefix) {
+      return path.compare(path.rfind('/') + 1, prefix.size(), prefix) == 0;
+    };
+    num_used_again += has(source, kLogUsedPrefix) && has(target, kLogFilePrefix);
+    return Status::Ok();
+  }
+};
+
 // A life of a log: opened, written, killed or closed; and what was acknowledged in it.
 struct LogLife {
   LogLife(const LogLab& where, uint64_t number) : lab(where), seed(number), random(number) {}
@@ -73,7 +88,7 @@ struct LogLife {
   const LogLab& lab;
   const uint64_t seed;
   std::mt19937_64 random;
-  FaultFileSystem files;
+  LogFiles files;
   std::unique_ptr<UpdateLog> log;
   uint64_t checkpoint = 0;     // a durable one holds the records up to here
   uint64_t logged = 0;         // acknowledged
@@ -82,6 +97,7 @@ struct LogLife {
   std::set<uint64_t> refused;  // numbers of records that were taken back
   std::set<uint64_t> gone;     // of those the ones for which that was said to be so
   int64_t num_cuts = 0;
+  uint64_t steps_a_cut = 12;
 
   Status Open() {
     HPS_RETURN_IF_ERROR(UpdateLog::Open(&files, lab.Options(checkpoint), &log));
@@ -137,7 +153,7 @@ struct LogLife {
     HPS_RETURN_IF_ERROR(Append());
     const uint64_t wait = random() % 10;
     if (wait > 2) HPS_RETURN_IF_ERROR(Wait(wait > 7));
-    if (random() % 12 != 0) return Status::Ok();
+    if (random() % steps_a_cut != 0) return Status::Ok();
     return Cut(checkpoint + random() % (log->appended() - checkpoint + 1));
   }
   Status Steps(int count) {

@@ -115,6 +115,12 @@ bool IsRefused(const Status& status, const std::string& words) {
   return status.code() == StatusCode::kConfig && status.message().find(words) != std::string::npos;
 }
 
+std::vector<std::string> NamesOf(const LogLab& lab, std::string_view prefix) {
+  std::vector<std::string> names = lab.Names();
+  std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix); });
+  return names;
+}
+
 void TestOneSyncServesAllWhoWait(const LogLab& lab) {
   lab.Reset();
   GatedFiles files;
@@ -206,10 +212,11 @@ void TestACheckpointStandsForASync(const LogLab& lab) {
   const std::unique_ptr<UpdateLog> log = Open(&files, lab.Options());
   for (int i = 0; i < 40; ++i) Append(log.get(), std::string(300, 'x'));
   HPS_CHECK(Wait(log.get(), 40, false) && log->num_bytes() == 40 * FrameBytes(300));
-  const size_t num_files = lab.Names().size();
+  const size_t num_files = NamesOf(lab, kLogFilePrefix).size();
   files.syncs.Shut(true);
   HPS_CHECK(log->Cut(39).ok() && log->durable() == 39 && Wait(log.get(), 39, true));
-  HPS_CHECK(log->num_bytes() == FrameBytes(300) && num_files > 5 && lab.Names().size() <= 4);
+  HPS_CHECK(log->num_bytes() == FrameBytes(300) && num_files > 4);
+  HPS_CHECK(NamesOf(lab, kLogFilePrefix).size() <= 2);
   HPS_CHECK(files.syncs.num_passing() == 0);
   files.syncs.Shut(false);
   HPS_CHECK(Wait(log.get(), 40, true) && files.syncs.num_passing() <= 2);  // not of what went
@@ -282,6 +289,75 @@ void TestARecordLargerThanTheBufferIsRefused(const LogLab& lab) {
   HPS_CHECK(records[3].payload == fits);
 }
 
+// Of records of 300 bytes six fill a file.
+void AppendAndCut(UpdateLog* log, uint64_t count) {
+  uint64_t number = 0;
+  for (uint64_t i = 0; i < count; ++i) number = Append(log, std::string(300, 'x'));
+  HPS_CHECK(Wait(log, number, false) && log->Cut(number).ok());
+}
+
+void TestFilesOfACheckpointAreUsedAgain(const LogLab& lab) {
+  lab.Reset();
+  LogFiles files;
+  std::unique_ptr<UpdateLog> log = Open(&files, lab.Options());
+  AppendAndCut(log.get(), 60);
+  const size_t num_kept = NamesOf(lab, kLogUsedPrefix).size();
+  HPS_CHECK(num_kept >= 8 && files.num_used_again == 0);
+  AppendAndCut(log.get(), 60);
+  HPS_CHECK(files.num_used_again >= 8 && NamesOf(lab, kLogUsedPrefix).size() <= num_kept + 2);
+  for (int i = 0; i < 6; ++i) AppendAndCut(log.get(), 1);  // after a rush fewer and fewer wait
+  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() <= 2);     // one of them is the next file
+  AppendAndCut(log.get(), 60);
+  AppendAndCut(log.get(), 60);
+  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() >= 8 && log->FreeSpace().ok());
+  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() <= 1);
+  AppendAndCut(log.get(), 60);
+  HPS_CHECK(log->Close().ok() && NamesOf(lab, "spare").empty());
+}
+
+// What a file held before lies behind its new records; nothing of it comes back.
+void TestWhatAUsedFileHeldIsNoRecord(const LogLab& lab) {
+  lab.Reset();
+  LogLife life(lab, 1);
+  HPS_CHECK(life.Open().ok());
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 40; ++i) HPS_CHECK(life.Append().ok());
+    HPS_CHECK(life.Wait(round == 1).ok() && life.Cut(life.log->appended()).ok());
+  }
+  const int64_t num_used_again = life.files.num_used_again;
+  while (life.files.num_used_again == num_used_again) {
+    HPS_CHECK(life.Append().ok() && life.Wait(false).ok());
+  }
+  life.Kill();
+  const std::string newest = NamesOf(lab, kLogFilePrefix).back();
+  std::unique_ptr<File> file;
+  uint64_t size = 0;
+  HPS_CHECK(PosixFileSystem()->Open(lab.Path(newest), OpenMode::kRead, &file).ok());
+  HPS_CHECK(file->Size(&size).ok() && life.Open().ok() && life.log->dropped_bytes() == 0);
+  uint64_t end = 0;
+  HPS_CHECK(file->Size(&end).ok() && end < size);
+  const std::string wrong = (life.Kill(), ReopenLog(&life, life.logged));
+  if (!wrong.empty()) std::fprintf(stderr, "%s\n", wrong.c_str());
+  HPS_CHECK(wrong.empty() && life.log->appended() == life.logged + 3);
+}
+
+void TestAFullDiskTakesTheFilesThatWait(const LogLab& lab) {
+  lab.Reset();
+  LogFiles files;
+  std::unique_ptr<UpdateLog> log = Open(&files, lab.Options());
+  AppendAndCut(log.get(), 60);
+  AppendAndCut(log.get(), 60);
+  HPS_CHECK(NamesOf(lab, kLogUsedPrefix).size() > 2);
+  files.SetSpace(0);
+  AppendAndCut(log.get(), 12);  // goes on in files that it has
+  uint64_t number = 0;
+  const std::string large(5000, 'x');
+  const Status refused = log->Append({{large.data(), large.size()}}, &number);
+  HPS_CHECK(refused.os_error() == ENOSPC && NamesOf(lab, kLogUsedPrefix).empty());
+  files.SetSpace(INT64_MAX);
+  HPS_CHECK(log->Append({{large.data(), large.size()}}, &number).ok() && log->Close().ok());
+}
+
 // Many threads at once: every number is handed out once, and all records come back whole.
 void TestThreadsShareALog(const LogLab& lab) {
   lab.Reset();
@@ -303,7 +379,7 @@ void TestThreadsShareALog(const LogLab& lab) {
       }
     }));
   }
-  for (int i = 0; i < 20; ++i) HPS_CHECK(log->num_bytes() < (1 << 20) && log->Cut(0).ok());
+  for (int i = 0; i < 20; ++i) HPS_CHECK(log->num_bytes() < (1 << 21) && log->Cut(0).ok());
   for (std::future<void>& thread : threads) thread.get();
   HPS_CHECK(log->Close().ok() && log->durable() == kThreads * kRecords);
   log = Open(&files, lab.Options());
@@ -344,6 +420,9 @@ int main() {
   hps::TestARecordThatWasTakenBackLeavesItsNumber(lab);
   hps::TestReplayComesBeforeTheFirstAppend(lab);
   hps::TestARecordLargerThanTheBufferIsRefused(lab);
+  hps::TestFilesOfACheckpointAreUsedAgain(lab);
+  hps::TestWhatAUsedFileHeldIsNoRecord(lab);
+  hps::TestAFullDiskTakesTheFilesThatWait(lab);
   hps::TestThreadsShareALog(lab);
   hps::TestAnIdleLogTakesNoTime(lab);
   return 0;

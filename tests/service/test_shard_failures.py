@@ -6,6 +6,7 @@ Above it: pytest. Below it: shard_lab.py.
 
 import errno
 import threading
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import hps
+from hps import _C
 from hps.errors import DeadlineError
 from hps.service import checkpointer
 from hps.service.shard import Ack, Terms
@@ -73,6 +75,23 @@ def test_a_push_whose_evicted_rows_find_no_space_is_not_logged(
     assert (shard.pull("sgd", np.arange(40, dtype=np.uint64)) == -1).all()
     monkeypatch.undo()
     assert not shard.push(identity, "sgd", MANY[:100], ones(100)).is_repeat
+
+
+def test_a_full_disk_gets_the_space_that_the_log_keeps_for_later(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.open_log = partial(_C.UpdateLog.open, file_bytes=2**13)
+    shard = lab.open()
+    session = Session(shard)
+    train(session, 60)
+    shard.checkpoint()
+    folder = lab.config.path / "log"
+    assert len(list(folder.glob("spare-*"))) > 2
+    monkeypatch.setattr(lab._stores[-1], "append", full)
+    with pytest.raises(hps.StoreError, match="No space"):
+        for first in range(0, 1000, 100):
+            shard.push(session.next(), "sgd", MANY[first : first + 100], ones(100))
+    assert len(list(folder.glob("spare-*"))) <= 1  # the next file
 
 
 def test_automatic_checkpoints_go_on_when_space_returns(

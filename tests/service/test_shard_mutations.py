@@ -6,6 +6,7 @@ Above it: pytest. Below it: shard_lab.py.
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -307,6 +308,30 @@ def _digests(server: Any) -> list[str]:
     return [one if isinstance(one, str) else f"{one[1]:016x}{one[0]:016x}" for one in found]
 
 
+def test_rows_stay_in_their_slots_while_a_push_is_logged(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lab.open()
+    session = Session(shard)
+    keys, others = np.arange(40, dtype=np.uint64), np.arange(1000, 1120, dtype=np.uint64)
+    shard.push(session.next(), "sgd", keys, ones(40))
+    log, pulls = lab._opened[-1], []
+    inner = log.append
+
+    def append(parts: Any) -> int:
+        pulls.append(pool.submit(shard.pull, "sgd", others))  # wants nearly all slots
+        with pytest.raises(TimeoutError):
+            pulls[-1].result(0.1)
+        return int(inner(parts))
+
+    monkeypatch.setattr(log, "append", append)
+    with ThreadPoolExecutor(1) as pool:
+        shard.push(session.next(), "sgd", keys, ones(40))
+        assert (pulls[0].result(30) == 0).all()
+    assert shard.stats()["dram_cache"]["evictions"] > 0
+    assert (shard.pull("sgd", keys) == -2).all() and shard._server.pins == 0
+
+
 @pytest.mark.parametrize("gpu", [False, True], ids=["dram", "gpu"])
 def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_shard_dies(
     gpu: bool, tmp_path: Path
@@ -323,10 +348,12 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
             _feed(server, seed, number)
             expected.append(_digests(server))
     chance, mark, openings, replayed = random.Random(seed), 0, 0, 0
-    checkpoints = 0
+    checkpoints = kept = 0
     while mark < STREAM:
         try:
             shard = lab.open(chance.randint(1, 60))
+            checkpoints += shard._history.kept_number > kept
+            kept = shard._history.kept_number
             session = Session(shard)
             mark, openings = session.sequence, openings + 1
             replayed += shard.stats()["service"]["records_replayed"]
@@ -337,7 +364,6 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
                 mark += 1
         except Death:
             pass
-        checkpoints += 0 if lab.shard is None else lab.shard._checkpointer.taken
         lab.kill()
     shard = lab.open()
     assert _digests(shard) == expected[STREAM]

@@ -299,6 +299,11 @@ class TwinDramCache:
         bad = np.flatnonzero(~np.isfinite(plan.sums).all(axis=1))
         return int(bad[0]) if len(bad) else -1
 
+    def sum_here(self, plan: TwinPlan, keys: Keys, grads: Floats) -> tuple[int, int]:
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        return plan.num_missing, -1 if plan.num_missing else self.sum_gradients(plan, grads)
+
     def apply(self, plan: TwinPlan, lr: float) -> None:
         slots = self._window_slots(plan)
         self._start_fresh(slots, lr)

@@ -6,7 +6,7 @@ makes appends fail as a full disk does; `damaged_keys` makes fetches fail as a b
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,9 +127,16 @@ class TwinSsdStore:
             piece = [rows[key] for key in keys[first : first + batch_rows]]
             yield np.frombuffer(b"".join(piece), np.uint8).reshape(len(piece), -1)
 
-    def checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+    def checkpoint(
+        self,
+        tag: str | None,
+        extras: dict[str, bytes],
+        taken: Callable[[], object] | None = None,
+    ) -> dict[str, Any]:
         assert not self.read_only
         tables = {name: dict(rows) for name, rows in self.tables.items()}
+        if taken is not None:
+            taken()
         kept = [cut for cut in self.disk.checkpoints if tag is None or cut.tag != tag]
         self.disk.num_cuts += 1
         kept.append(Cut(tag, tables, dict(extras), self.disk.num_cuts))

@@ -191,6 +191,9 @@ class TwinUpdateLog:
         self._drop_files(len(done))
         self.sizes = {place: size for place, size in self.sizes.items() if place > number}
 
+    def free_space(self) -> None:
+        """The twin keeps no files."""
+
     @property
     @_alone
     def num_bytes(self) -> int:
