@@ -156,6 +156,7 @@ def test_batches_fetched_and_never_trained_leave_no_trace(
                 pass
         wanted = server.digest("ads"), server.num_rows("ads")
     with open_server(tmp_path / "left") as server:
+        pinned = _keep_pinned(server)
         ends = contextlib.nullcontext() if how == "break" else pytest.raises(KeyError, match="user")
         with ends, hps.Pipeline(log_of(20), server, depth) as batches:
             for batch in train(server, batches):
@@ -165,10 +166,23 @@ def test_batches_fetched_and_never_trained_leave_no_trace(
                         break
                     raise KeyError("a user's error")
         assert server.pins == 0 and stage_threads() == []
+        assert len(pinned) >= 3 + depth and all(rows.is_released for rows in pinned)
         assert (server.digest("ads"), server.num_rows("ads")) == wanted
         assert batches.state_dict() == {"batch": 3}
         info = server.checkpoint()
         assert info["rows_written"] == wanted[1]
+
+
+def _keep_pinned(server: Any) -> list[Any]:
+    """The rows that are pinned from now on, held: those that are dropped let go by themselves."""
+    pin, pinned = server.pin, []
+
+    def kept_pin(name: str, keys: Any) -> Any:
+        pinned.append(pin(name, keys))
+        return pinned[-1]
+
+    server.pin = kept_pin
+    return pinned
 
 
 def _wait_until_prepared(server: Any, batches: hps.Pipeline) -> None:

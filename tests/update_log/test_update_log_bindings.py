@@ -137,10 +137,15 @@ def test_other_python_threads_run_while_one_waits(tmp_path: Path) -> None:
         answers.append(log.wait(2, False, 5.0))
 
     waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert waiting.wait(30)
-    assert log.append([b"two"]) == 2  # too late if the waiter kept the GIL
-    waiter.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)  # the waiter lets go of the GIL by itself, or not at all
+    try:
+        waiter.start()
+        assert waiting.wait(30)
+        assert log.append([b"two"]) == 2  # too late if the waiter kept the GIL
+        waiter.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert answers == [True]
 
 
