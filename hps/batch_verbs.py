@@ -102,7 +102,7 @@ class BatchVerbs(CutVerbs):
                 comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
                 updated until it has come.
             ConfigError: as push; or rows that were released, are not those of the keys or belong
-            to another server.
+                to another server.
             CapacityError: rows that were not pinned cannot all be.
         """
         with self._updates:

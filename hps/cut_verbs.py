@@ -67,8 +67,9 @@ class CutVerbs:
 
         Raises:
             ConfigError: a bad tag, or a model or reader that could not be read back; read-only
-            server. StoreError: disk full or an I/O error; the checkpoint before it stays the
-            newest. NonFiniteError: on a GPU, of the last step; see `apply`.
+                server.
+            StoreError: disk full or an I/O error; the checkpoint before it stays the newest.
+            NonFiniteError: on a GPU, of the last step; see `apply`.
         """
         started = perf_counter()
         with self._updates:

@@ -211,8 +211,7 @@ class ParameterServer(LoggedVerbs):
             keys: int64 or uint64 [L].
             rows: float32 [L, dim].
             state: float32 [L, state floats of a row], header scalars before vectors, as
-                items(state=True)
-                gives it; None starts the optimizer's state anew.
+                items(state=True) gives it; None starts the optimizer's state anew.
 
         Raises:
             ConfigError: unknown table, wrong dtype or shape, read-only server.

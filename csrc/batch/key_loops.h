@@ -1,10 +1,10 @@
 // The loops over a batch's keys and gradients, one function table an instruction set, chosen at run
 // time.
 //
-// Above it: dram_cache, the host build of gpu_cache, which call each loop once a thread. Below it:
-// the texts that key_loops_{plain,avx2,avx512}.cc compile: numbering_body.h, joint_ids_body.h,
-// gradient_sums_body.h. Only plain data crosses this border, so that no inline function compiled
-// for AVX-512 can be linked into code that must run anywhere.
+// Above it: dram_cache, the host build of gpu_cache, csrc/sharding, which call each loop once a
+// thread. Below it: the texts that key_loops_{plain,avx2,avx512}.cc compile: numbering_body.h,
+// joint_ids_body.h, gradient_sums_body.h. Only plain data crosses this border, so that no inline
+// function compiled for AVX-512 can be linked into code that must run anywhere.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // KeyShare: what one thread of the host has of a batch: the keys of its parts, deduplicated, and
 // their gradient sums.
 //
-// Above it: key_loops.h, dram_cache, the host build of gpu_cache. Below it: nothing. Plain data, so
+// Above it: key_loops.h, key_shares.h. Below it: nothing. Plain data, so
 // that it may cross the border between instruction sets. Memory is KeyShares'.
 #pragma once
 

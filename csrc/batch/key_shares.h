@@ -14,8 +14,8 @@
 
 namespace hps {
 
-inline constexpr int kNumSubparts =
-    64;  // the hash's top six bits; a table's parts are groups of them
+// By the hash's top six bits; a table's parts are groups of them.
+inline constexpr int kNumSubparts = 64;
 
 class KeyShares {
  public:

@@ -58,9 +58,8 @@ class GpuPlan {
   const float* sums() const { return sums_.data(); }
 
   void SetCulprit(uint32_t culprit) { numbers_.culprit = culprit; }
-  // A key was refused or a window let go: no victims are waiting.
+  // The reserve was cancelled: no victims are waiting.
   void ForgetVictims() { numbers_.num_victims = 0; }
-  void ForgetMissing() { numbers_.num_missing = 0; }
 
   State state = State::kKeys;
   uint64_t epoch = 0;

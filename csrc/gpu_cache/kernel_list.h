@@ -57,7 +57,7 @@
   X(Contains, ContainsOne, KeysArgs, 4)                                          \
   X(FindErased, FindErasedOne, KeysArgs, 4)                                      \
   X(Erase, EraseOne, KeysArgs, 1)                                                \
-  X(FlagWanted, FlagWantedOne, ScanArgs, 1)                                      \
-  X(CopyWanted, CopyWantedOne, ScanArgs, 8)                                      \
+  X(FlagScanned, FlagScannedOne, ScanArgs, 1)                                    \
+  X(CopyScanned, CopyScannedOne, ScanArgs, 8)                                    \
   X(MarkClean, MarkCleanOne, ScanArgs, 1)
 // clang-format on

@@ -52,8 +52,8 @@
 // Contains        Keys            presence                                    keys        any
 // FindErased      Keys            presence, slots, whether one is pinned      keys        any
 // Erase           Keys            drops keys                                  keys        1
-// FlagWanted      Scan            wanted slots; then prefix sum               count       1
-// CopyWanted      Scan            copies rows, marks dirty ones exported      count       any
+// FlagScanned     Scan            slots to be copied; then prefix sum         count       1
+// CopyScanned     Scan            copies rows, marks dirty ones exported      count       any
 // MarkClean       Scan            exported rows are clean                     count       1
 // clang-format on
 //

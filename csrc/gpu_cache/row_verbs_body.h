@@ -86,9 +86,9 @@ int64_t GpuCacheOver<Launcher>::Scan(int64_t* cursor, bool dirty_only, int64_t m
     const ScanArgs args = {
         args_, slot, count, most - num_rows, dirty_only, ranks, rows + num_rows * shape().row_bytes,
         result};
-    launcher_.one(count, [args](auto group, int64_t i) { FlagWantedOne(group, args, i); });
+    launcher_.one(count, [args](auto group, int64_t i) { FlagScannedOne(group, args, i); });
     SumUp(ranks, count);
-    launcher_.any(count, [args](auto group, int64_t i) { CopyWantedOne(group, args, i); });
+    launcher_.any(count, [args](auto group, int64_t i) { CopyScannedOne(group, args, i); });
     num_rows += result[0];
     slot = result[1];
   }

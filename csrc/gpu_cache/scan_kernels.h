@@ -24,7 +24,7 @@ struct ScanArgs {
   int64_t count;       // slots looked at, one at least
   int64_t most;        // rows that `rows` has room for
   int32_t dirty_only;  // and marks them as being exported
-  int32_t* ranks;      // [count] flag, then rank, of wanted slots
+  int32_t* ranks;      // [count] flag, then rank, of slots to be copied
   uint8_t* rows;       // [most, row_bytes]
   int64_t* result;     // [2] rows copied, slot to go on from
 };
@@ -76,7 +76,7 @@ HPS_HD void EraseOne(Group, const KeysArgs& args, int64_t i) {
 
 // i: a slot of those looked at. Then ranks are summed up.
 template <class Group>
-HPS_HD void FlagWantedOne(Group, const ScanArgs& args, int64_t i) {
+HPS_HD void FlagScannedOne(Group, const ScanArgs& args, int64_t i) {
   const TableView& table = args.cache.table;
   const int64_t slot = args.first + i;
   const uint8_t flags = table.marks[slot].flags;
@@ -85,20 +85,20 @@ HPS_HD void FlagWantedOne(Group, const ScanArgs& args, int64_t i) {
   args.ranks[i] = is_stored && (!args.dirty_only || flags & kDirty);
 }
 
-// i: a slot of those looked at. Copies the first `most` rows that are wanted.
+// i: a slot of those looked at. Copies the first `most` rows of those flagged.
 template <class Group>
-HPS_HD void CopyWantedOne(Group group, const ScanArgs& args, int64_t i) {
+HPS_HD void CopyScannedOne(Group group, const ScanArgs& args, int64_t i) {
   const TableView& table = args.cache.table;
   const int64_t slot = args.first + i;
   const int64_t rank = args.ranks[i];
-  const bool is_wanted = rank != (i == 0 ? 0 : args.ranks[i - 1]);
+  const bool is_flagged = rank != (i == 0 ? 0 : args.ranks[i - 1]);
   if (i == args.count - 1 && rank <= args.most) {
     group.elect([&] {
       args.result[0] = rank;
       args.result[1] = slot + 1;
     });
   }
-  if (!is_wanted) return;
+  if (!is_flagged) return;
   if (rank == args.most + 1) {
     group.elect([&] {
       args.result[0] = args.most;

@@ -108,8 +108,6 @@ struct DeviceGroup {
     if (lane() == 0) body();
   }
 
-  HPS_HD_MEMBER void prefetch(const void*) const {}
-
   HPS_HD_MEMBER void sync() const {
     if constexpr (kSize > 1) __syncwarp(members());
   }

@@ -22,12 +22,6 @@ inline void AskForLine(const void* ptr) {
   asm volatile("");
 }
 
-// The same past the caches, for what is read once.
-inline void AskForLineOnce(const void* ptr) {
-  __builtin_prefetch(ptr, 0, 0);
-  asm volatile("");
-}
-
 struct HostGroup {
   uint64_t match(const uint8_t* bytes, uint8_t value) const {
 #if defined(__AVX512BW__)
@@ -104,9 +98,6 @@ struct HostGroup {
   void elect(Body body) const {
     body();
   }
-
-  // The memory at `ptr` will be read soon; a device hides such waits behind other lanes.
-  void prefetch(const void* ptr) const { AskForLine(ptr); }
 
   // Every lane sees what the others wrote.
   void sync() const {}

@@ -56,7 +56,6 @@ struct RowLayout {
   HPS_HD_MEMBER int64_t row_bytes() const {
     return (kRowHeaderBytes + 4 * dim * (1 + state_vectors()) + 15) / 16 * 16;
   }
-  HPS_HD_MEMBER int64_t row_floats() const { return row_bytes() / 4; }
 };
 
 }  // namespace hps

@@ -11,12 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hps.config import (
-    DramCacheConfig,
-    GpuCacheConfig,
-    num_cores,
-    parse_bytes,
-)
+from hps.cli.output import HelpFormatter
+from hps.config import DramCacheConfig, GpuCacheConfig, num_cores, parse_bytes
 from hps.errors import ConfigError
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
@@ -28,7 +24,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "serve",
         help="serve a store over gRPC",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     _add_store_flags(parser)
     _add_address_flags(parser)

@@ -141,7 +141,7 @@ class DeviceRows:
                 ranks = self._device.empty(4 * count).view(torch.int32)
                 result = self._device.empty(16).view(torch.int64)
                 args = self._new_args(
-                    "CopyWanted",
+                    "CopyScanned",
                     first=slot,
                     count=count,
                     most=most - num_rows,
@@ -150,9 +150,9 @@ class DeviceRows:
                     rows=target[num_rows * self.row_bytes :],
                     result=result,
                 )
-                self._device.launch("FlagWanted", args, count)
+                self._device.launch("FlagScanned", args, count)
                 self._device.prefix_sum(ranks)
-                self._device.launch("CopyWanted", args, count)
+                self._device.launch("CopyScanned", args, count)
                 copy = HostCopy(self._device, result)
             found, slot = (int(number) for number in copy.wait())
             num_rows += found

@@ -246,16 +246,28 @@ class CachePair:
         self.compare()
 
 
-def run_random(pair: CachePair, steps: int) -> None:
-    """A random walk over all verbs, with up to three batches in flight."""
+def run_random(*pairs: CachePair, steps: int) -> None:
+    """Random walks over all verbs, a step of each pair in turn; up to three batches in flight."""
     for step in range(steps):
-        if len(pair.open) < 3 and (not pair.open or pair.random.random() < 0.5):
-            pair.begin()
-        if pair.open:
-            pair.work(lr=0.3 / (step + 1))
-        if step % 5 == 0:
-            pair.rest()
-        pair.compare()
+        for pair in pairs:
+            take_step(pair, step)
+    for pair in pairs:
+        check_end(pair)
+
+
+def take_step(pair: CachePair, step: int) -> None:
+    """A new batch, perhaps, and a verb or two."""
+    if len(pair.open) < 3 and (not pair.open or pair.random.random() < 0.5):
+        pair.begin()
+    if pair.open:
+        pair.work(lr=0.3 / (step + 1))
+    if step % 5 == 0:
+        pair.rest()
+    pair.compare()
+
+
+def check_end(pair: CachePair) -> None:
+    """All that a walk should have met it has met."""
     stats = pair.caches[0].stats()
     counted = ("evictions", "write_backs", "second_bucket", "spared")
     assert all(stats[name] for name in counted), stats

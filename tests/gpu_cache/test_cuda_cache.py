@@ -68,7 +68,7 @@ def test_random_verbs_take_the_same_slots_and_bits(
     def make(options: dict[str, Any]) -> DeviceCache:
         return CudaCache(device, Failures(device), options)
 
-    run_random(CachePair(optimizer, dim, num_buckets, make, seed=dim), steps)
+    run_random(CachePair(optimizer, dim, num_buckets, make, seed=dim), steps=steps)
 
 
 @pytest.mark.memcheck

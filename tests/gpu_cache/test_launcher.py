@@ -29,7 +29,21 @@ def test_random_verbs_take_the_same_slots_and_bits(
     optimizer: hps.optimizers.Optimizer, dim: int, num_buckets: int, steps: int
 ) -> None:
     pair = CachePair(optimizer, dim, num_buckets, on_host, seed=dim)
-    run_random(pair, steps)
+    run_random(pair, steps=steps)
+
+
+def test_two_caches_on_one_device_do_not_disturb_each_other() -> None:
+    device = HostDevice()
+    failures = Failures(device)
+
+    def make(options: dict[str, Any]) -> DeviceCache:
+        return DeviceCache(device, failures, options)
+
+    pairs = [
+        CachePair(hps.Adam(), 6, 4, make, seed=1),
+        CachePair(hps.RowWiseAdagrad(), 16, 5, make, seed=2),
+    ]
+    run_random(*pairs, steps=80)
 
 
 class Caught:
@@ -202,4 +216,22 @@ def test_a_plan_may_grow_while_work_on_its_old_memory_is_queued() -> None:
     assert plan.arena.memory.numel() > old_bytes
     taken = [torch.full((old_bytes,), 0x77, dtype=torch.uint8) for _ in range(50)]
     assert cache.pins == 0 and cache.num_rows == 40
+    del taken
+
+
+def test_a_cache_may_be_dropped_while_its_work_is_queued() -> None:
+    """Its memory, and its plan's, is not given to others before the work is done."""
+    device = HostDevice()
+    caught = Caught(device, Failures(device))
+    expected, out = torch.zeros(40, 4), torch.zeros(40, 4)
+    caught.cache.gather(caught.plan, expected)
+    device.work_off(device.num_queued)
+    assert expected.any()
+    caught.cache.gather(caught.plan, out)
+    sizes = (caught.cache.memory_bytes, caught.plan.arena.memory.numel())
+    del caught
+    taken = [torch.full((size,), 0x77, dtype=torch.uint8) for size in sizes for _ in range(50)]
+    assert device.num_done < device.num_queued and not out.any(), "the gather is still queued"
+    device.work_off(device.num_queued)
+    assert torch.equal(out, expected)
     del taken

@@ -1,8 +1,8 @@
 // TheTransfers: this program's pread, pwrite and fallocate, which stand before the C library's and
 // are interrupted or come short when a recipe asks for that.
 //
-// Above it: ssd_disk_test.cc, update_log_disk_test.cc. Below it: the kernel. For one file of a
-// program. Thread-safe; the seed is set, and the counts are read, while nobody transfers.
+// Above it: ssd_disk_test.cc, update_log_disk_test.cc. Below it: recipe.h, the kernel. For one file
+// of a program. Thread-safe; the seed is set, and the counts are read, while nobody transfers.
 #pragma once
 
 #include <fcntl.h>
@@ -14,6 +14,10 @@
 #include <cstdint>
 #include <mutex>
 #include <random>
+#include <string>
+
+#include "common/check.h"
+#include "recipe.h"
 
 namespace hps {
 
@@ -45,6 +49,21 @@ struct Transfers {
 inline Transfers& TheTransfers() {
   static Transfers transfers;
   return transfers;
+}
+
+// Recipe F3: run(seed) says what is wrong with what it did while transfers were interrupted and
+// shortened at random, or "": nobody may notice.
+template <class Run>
+void DisturbTransfers(uint64_t num_seeds, Run run, Recipe* recipe) {
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    TheTransfers().random.seed(seed);
+    TheTransfers().are_disturbed = true;
+    const std::string wrong = run(seed);
+    TheTransfers().are_disturbed = false;
+    ++recipe->runs;
+    recipe->Note(wrong, static_cast<int64_t>(seed), 0);
+  }
+  HPS_CHECK(TheTransfers().num_interrupted > 100 && TheTransfers().num_short > 100);
 }
 
 }  // namespace hps

@@ -1,10 +1,11 @@
 // Recipe and Account: what a fault recipe has done, and the lines that a recipe program prints.
 //
-// Above it: torture_lab.h, update_log_lab.h. Below it: nothing.
+// Above it: torture_lab.h, disturbed_transfers.h, the tests of the update log. Below it: nothing.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 namespace hps {
@@ -49,5 +50,11 @@ class Account {
  private:
   bool is_good_ = true;
 };
+
+// What a recipe program begins with: whether it is asked for its full counts. Lines go out at once.
+inline bool IsFull(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  return argc > 1 && std::strcmp(argv[1], "full") == 0;
+}
 
 }  // namespace hps

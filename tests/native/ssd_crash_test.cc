@@ -2,9 +2,8 @@
 // opening, and the power with it. docs/reliability.md says what each proves and which bug is
 // planted in it. With the argument "full" many workloads are run instead of one or two.
 //
-// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h.
-#include <cstring>
-
+// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h, fault_sweeps.h.
+#include "fault_sweeps.h"
 #include "torture_lab.h"
 
 namespace hps {
@@ -189,13 +188,16 @@ bool LosePowerInOpening(const Lab& lab, const Plan& plan, uint64_t chance, Recip
 }
 
 void RunK2(const Lab& lab, uint64_t num_seeds, Account* account) {
+  const auto run = [&lab](uint64_t seeds, Lie lie, Recipe* recipe) {
+    SweepCalls(seeds, [&](uint64_t seed, int64_t call) {
+      return CrashInCheckpoint(lab, {seed, call, lie}, recipe);
+    });
+  };
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (Plan plan{seed}; CrashInCheckpoint(lab, plan, &recipe);) ++plan.call;
-  }
+  run(num_seeds, Lie::kNone, &recipe);
   account->Add("K2", recipe, 20, "crashes in a checkpoint");
   Recipe planted;
-  for (Plan plan{1, 0, Lie::kDroppedWrite}; CrashInCheckpoint(lab, plan, &planted);) ++plan.call;
+  run(1, Lie::kDroppedWrite, &planted);
   account->AddPlanted("K2", planted, "a write is reported and dropped");
 }
 
@@ -208,10 +210,10 @@ void RunK3(const Lab& lab, uint64_t num_seeds, Account* account) {
   for (const NamedAction& action :
        {NamedAction{"evictions and appends", TrainAndEvict}, NamedAction{"compactions", Compact}}) {
     Recipe recipe;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      for (const bool is_crash : {true, false}) {
-        for (Plan plan{seed}; CrashInAction(lab, plan, action.run, is_crash, &recipe);) ++plan.call;
-      }
+    for (const bool is_crash : {true, false}) {
+      SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+        return CrashInAction(lab, {seed, call}, action.run, is_crash, &recipe);
+      });
     }
     account->Add("K3", recipe, 20, std::string("crashes and failed calls in ") + action.name);
   }
@@ -242,22 +244,21 @@ void RunP1(const Lab& lab, uint64_t num_seeds, Account* account) {
   for (const NamedAction& action :
        {NamedAction{"training and checkpoints", TwoRounds}, NamedAction{"compactions", Compact}}) {
     Recipe recipe;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      for (Plan plan{seed}; LosePowerInAction(lab, plan, action.run, seed, &recipe);) ++plan.call;
-    }
+    SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+      return LosePowerInAction(lab, {seed, call}, action.run, seed, &recipe);
+    });
     account->Add("P1", recipe, 20, std::string("losses of power in ") + action.name);
   }
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (Plan plan{seed}; LosePowerInOpening(lab, plan, seed, &recipe);) ++plan.call;
-  }
+  SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+    return LosePowerInOpening(lab, {seed, call}, seed, &recipe);
+  });
   account->Add("P1", recipe, 4, "losses of power in openings");
   Recipe first;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (uint64_t chance = 0; chance < 2; ++chance) {
-      Plan plan{seed};
-      while (LosePowerAfterTheFirstOpening(lab, plan, 2 * seed + chance, &first)) ++plan.call;
-    }
+  for (uint64_t chance = 0; chance < 2; ++chance) {
+    SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+      return LosePowerAfterTheFirstOpening(lab, {seed, call}, 2 * seed + chance, &first);
+    });
   }
   account->Add("P1", first, 20, "losses of power after a first opening that died");
   Recipe planted;
@@ -271,8 +272,7 @@ void RunP1(const Lab& lab, uint64_t num_seeds, Account* account) {
 }  // namespace hps
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const bool is_full = hps::IsFull(argc, argv);
   const hps::Lab lab;
   hps::Account account;
   hps::RunK2(lab, is_full ? 100 : 1, &account);

@@ -3,10 +3,10 @@
 // keeps what was acknowledged, and goes on where it may. docs/reliability.md says what each proves
 // and which bug is planted in it. With the argument "full" many workloads are run.
 //
-// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h, disturbed_transfers.h.
-#include <cstring>
-
+// Above it: ctest, tests/torture/run.py. Below it: torture_lab.h, fault_sweeps.h,
+// disturbed_transfers.h.
 #include "disturbed_transfers.h"
+#include "fault_sweeps.h"
 #include "torture_lab.h"
 
 namespace hps {
@@ -139,25 +139,19 @@ bool FailOneReadInOpening(const Lab& lab, uint64_t seed, const FaultFileSystem::
   return true;
 }
 
-// F3, transfers of the living store interrupted and shortened at random: nobody may notice.
-void DisturbTransfers(const Lab& lab, uint64_t seed, Recipe* recipe) {
+// F3, over transfers that are disturbed; what is wrong, or "".
+std::string TrainOnce(const Lab& lab, uint64_t seed) {
   lab.Reset();
   std::unique_ptr<SsdStore> store;
-  HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
-  TheTransfers().random.seed(seed);
-  TheTransfers().are_disturbed = true;
+  Status status = SsdStore::Open(PosixFileSystem(), lab.Options(), &store);
+  if (!status.ok()) return status.message();
   SmallCache cache(store.get(), seed, 0);
-  Status status;
   for (int step = 0; step < 9 && status.ok(); ++step) {
     status = cache.TakeStep();
     if (status.ok() && step % 3 == 2) status = cache.Checkpoint();
   }
   store.reset();
-  const std::string wrong =
-      status.ok() ? Reopen(lab, seed, cache.steps(), cache.steps()) : status.message();
-  TheTransfers().are_disturbed = false;
-  ++recipe->runs;
-  recipe->Note(wrong, static_cast<int64_t>(seed), 0);
+  return status.ok() ? Reopen(lab, seed, cache.steps(), cache.steps()) : status.message();
 }
 
 // Descriptors of this process that keep the space of extras which have no name any more.
@@ -195,25 +189,25 @@ void TestARefusedCheckpointGivesItsSpaceBack(const Lab& lab) {
 
 void RunF1(const Lab& lab, uint64_t num_seeds, Account* account) {
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (const int error : {EIO, ENOSPC}) {  // of a disk that reserves space only when it syncs
-      for (int64_t call = 0; FailSync(lab, seed, call, error, Lie::kNone, &recipe);) ++call;
-    }
+  for (const int error : {EIO, ENOSPC}) {  // of a disk that reserves space only when it syncs
+    SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+      return FailSync(lab, seed, call, error, Lie::kNone, &recipe);
+    });
   }
   account->Add("F1", recipe, 10, "syncs that fail once, then a loss of power");
   Recipe planted;
-  for (int64_t call = 0; FailSync(lab, 1, call, EIO, Lie::kHiddenFailedSync, &planted);) ++call;
+  SweepCalls(1, [&](uint64_t seed, int64_t call) {
+    return FailSync(lab, seed, call, EIO, Lie::kHiddenFailedSync, &planted);
+  });
   account->AddPlanted("F1", planted, "a failed sync is taken for a success");
 }
 
 void RunF2(const Lab& lab, uint64_t num_seeds, int64_t stride, Account* account) {
   for (const bool reserves : {true, false}) {
     Recipe recipe;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      const auto first = static_cast<int64_t>(seed % static_cast<uint64_t>(stride));
-      int64_t space = first;
-      while (FillDisk(lab, seed, space, Lie::kNone, reserves, &recipe)) space += stride;
-    }
+    SweepSpace(num_seeds, stride, [&](uint64_t seed, int64_t space) {
+      return FillDisk(lab, seed, space, Lie::kNone, reserves, &recipe);
+    });
     account->Add("F2", recipe, 10,
                  std::string("disks full after X bytes, told by the ") +
                      (reserves ? "reservation" : "write"));
@@ -226,24 +220,18 @@ void RunF2(const Lab& lab, uint64_t num_seeds, int64_t stride, Account* account)
 }
 
 void RunF3(const Lab& lab, uint64_t num_seeds, Account* account) {
-  for (const bool is_open : {false, true}) {
+  for (const Call counted : {Call::kRead, Call::kOpen}) {
     Recipe recipe;
-    FaultFileSystem::Faults faults;
-    faults.counted = is_open ? Call::kOpen : Call::kRead;
-    faults.error = is_open ? EACCES : EIO;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      for (faults.fail_at_call = 0; FailOneRead(lab, seed, faults, &recipe);) {
-        ++faults.fail_at_call;
-      }
-      for (faults.fail_at_call = 0; FailOneReadInOpening(lab, seed, faults, &recipe);) {
-        ++faults.fail_at_call;
-      }
+    for (const auto refuse : {FailOneRead, FailOneReadInOpening}) {
+      SweepRefusals(num_seeds, counted, [&](uint64_t seed, const FaultFileSystem::Faults& faults) {
+        return refuse(lab, seed, faults, &recipe);
+      });
     }
-    account->Add("F3", recipe, 20, is_open ? "opens refused with EACCES" : "reads failed with EIO");
+    account->Add("F3", recipe, 20,
+                 counted == Call::kOpen ? "opens refused with EACCES" : "reads failed with EIO");
   }
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= 4 * num_seeds; ++seed) DisturbTransfers(lab, seed, &recipe);
-  HPS_CHECK(TheTransfers().num_interrupted > 100 && TheTransfers().num_short > 100);
+  DisturbTransfers(4 * num_seeds, [&](uint64_t seed) { return TrainOnce(lab, seed); }, &recipe);
   account->Add("F3", recipe, 4, "stores over interrupted and short transfers");
   Recipe planted;
   for (int64_t call = 0; call < 12; ++call) {
@@ -264,8 +252,7 @@ void RunF3(const Lab& lab, uint64_t num_seeds, Account* account) {
 }  // namespace hps
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const bool is_full = hps::IsFull(argc, argv);
   const hps::Lab lab;
   hps::Account account;
   hps::TestARefusedCheckpointGivesItsSpaceBack(lab);

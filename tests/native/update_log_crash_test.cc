@@ -2,9 +2,8 @@
 // loss of power at every call. What was acknowledged is found again, and what else is found comes
 // before nothing that is missing. With the argument "full" many workloads are run.
 //
-// Above it: ctest, tests/torture/run.py. Below it: update_log_lab.h, recipe.h.
-#include <cstring>
-
+// Above it: ctest, tests/torture/run.py. Below it: update_log_lab.h, recipe.h, fault_sweeps.h.
+#include "fault_sweeps.h"
 #include "recipe.h"
 #include "update_log_lab.h"
 
@@ -96,9 +95,9 @@ bool CrashOpenings(const LogLab& lab, uint64_t seed, int64_t call, Lie lie, Reci
 void RunCrashes(const LogLab& lab, uint64_t num_seeds, bool loses_power, Account* account) {
   const char* id = loses_power ? "P1" : "K2";
   Deaths deaths;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (int64_t call = 0; CrashOnce(lab, seed, call, loses_power, Lie::kNone, &deaths);) ++call;
-  }
+  SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+    return CrashOnce(lab, seed, call, loses_power, Lie::kNone, &deaths);
+  });
   account->Add(id, deaths.recipe, 60,
                std::string(loses_power ? "losses of power at every call of an update log, "
                                        : "crashes at every call of an update log, ") +
@@ -127,12 +126,14 @@ void RunCrashes(const LogLab& lab, uint64_t num_seeds, bool loses_power, Account
 
 void RunOpenings(const LogLab& lab, uint64_t num_seeds, Account* account) {
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    for (int64_t call = 0; CrashOpenings(lab, seed, call, Lie::kNone, &recipe);) ++call;
-  }
+  SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+    return CrashOpenings(lab, seed, call, Lie::kNone, &recipe);
+  });
   account->Add("K4", recipe, 5, "update logs whose openings crash at every call, five deep");
   Recipe planted;
-  for (int64_t call = 0; CrashOpenings(lab, 1, call, Lie::kLongTruncate, &planted);) ++call;
+  SweepCalls(1, [&](uint64_t seed, int64_t call) {
+    return CrashOpenings(lab, seed, call, Lie::kLongTruncate, &planted);
+  });
   account->AddPlanted("K4", planted, "a torn end is cut 12 bytes too far");
 }
 
@@ -140,8 +141,7 @@ void RunOpenings(const LogLab& lab, uint64_t num_seeds, Account* account) {
 }  // namespace hps
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const bool is_full = hps::IsFull(argc, argv);
   const hps::LogLab lab;
   hps::Account account;
   hps::RunCrashes(lab, is_full ? 60 : 1, false, &account);

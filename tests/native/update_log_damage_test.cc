@@ -323,8 +323,7 @@ void RunB1(const LogLab& lab, uint64_t seed, int64_t num_flips, int64_t num_swap
 }  // namespace hps
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const bool is_full = hps::IsFull(argc, argv);
   const hps::LogLab lab;
   hps::Account account;
   hps::RunT1(lab, is_full ? 2 : 1, is_full ? 1 : 131, &account);

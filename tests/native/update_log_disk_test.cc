@@ -3,11 +3,10 @@
 // typed error, keeps what was acknowledged, acknowledges nothing after a failed sync, and goes on
 // when space returns. With the argument "full" many workloads are run.
 //
-// Above it: ctest, tests/torture/run.py. Below it: update_log_lab.h, recipe.h,
+// Above it: ctest, tests/torture/run.py. Below it: update_log_lab.h, recipe.h, fault_sweeps.h,
 // disturbed_transfers.h.
-#include <cstring>
-
 #include "disturbed_transfers.h"
+#include "fault_sweeps.h"
 #include "recipe.h"
 #include "update_log_lab.h"
 
@@ -159,50 +158,41 @@ bool FailOne(const LogLab& lab, uint64_t seed, const FaultFileSystem::Faults& fa
   return true;
 }
 
-// F3: transfers interrupted and shortened at random; nobody may notice.
-void DisturbTransfers(const LogLab& lab, uint64_t seed, Recipe* recipe) {
+// F3, over transfers that are disturbed; what is wrong, or "".
+std::string LiveOnce(const LogLab& lab, uint64_t seed) {
   lab.Reset();
   LogLife life(lab, seed);
-  TheTransfers().random.seed(seed);
-  TheTransfers().are_disturbed = true;
   Status status = Live(&life);
   if (status.ok()) status = life.log->Close();
-  const std::string wrong = status.ok() ? ReopenLog(&life, life.log->appended()) : status.message();
-  TheTransfers().are_disturbed = false;
-  ++recipe->runs;
-  recipe->Note(wrong, static_cast<int64_t>(seed), 0);
+  return status.ok() ? ReopenLog(&life, life.log->appended()) : status.message();
 }
 
 void RunF1(const LogLab& lab, uint64_t num_seeds, Account* account) {
   for (const bool loses_power : {true, false}) {
     Recipe recipe;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      for (int64_t call = 0; FailSync(lab, seed, call, loses_power, Lie::kNone, &recipe);) ++call;
-    }
+    SweepCalls(num_seeds, [&](uint64_t seed, int64_t call) {
+      return FailSync(lab, seed, call, loses_power, Lie::kNone, &recipe);
+    });
     account->Add("F1", recipe, 10,
                  std::string("syncs of an update log that fail once, then ") +
                      (loses_power ? "a loss of power" : "a kill"));
   }
   Recipe planted;
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    for (int64_t call = 0; FailSync(lab, seed, call, true, Lie::kHiddenFailedSync, &planted);) {
-      ++call;
-    }
-  }
+  SweepCalls(4, [&](uint64_t seed, int64_t call) {
+    return FailSync(lab, seed, call, true, Lie::kHiddenFailedSync, &planted);
+  });
   account->AddPlanted("F1", planted, "a failed sync of the log is taken for a success");
 }
 
 void RunF2(const LogLab& lab, uint64_t num_seeds, int64_t stride, Account* account) {
   Recipe reserved;
-  Recipe written;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    const auto first = static_cast<int64_t>(seed % static_cast<uint64_t>(stride));
-    for (int64_t space = first; FillDisk(lab, seed, space, &reserved);) space += stride;
-    for (int64_t space = first; FillDiskAtWrite(lab, seed, space, Lie::kNone, &written);) {
-      space += stride;
-    }
-  }
+  SweepSpace(num_seeds, stride,
+             [&](uint64_t seed, int64_t space) { return FillDisk(lab, seed, space, &reserved); });
   account->Add("F2", reserved, 20, "disks full after X bytes of an update log, then space");
+  Recipe written;
+  SweepSpace(num_seeds, stride, [&](uint64_t seed, int64_t space) {
+    return FillDiskAtWrite(lab, seed, space, Lie::kNone, &written);
+  });
   account->Add("F2", written, 10, "the same where nothing can be reserved, told by the write");
   Recipe planted;
   for (int64_t space = 1100; space < 6000; space += 397) {
@@ -212,21 +202,17 @@ void RunF2(const LogLab& lab, uint64_t num_seeds, int64_t stride, Account* accou
 }
 
 void RunF3(const LogLab& lab, uint64_t num_seeds, Account* account) {
-  for (const bool is_open : {false, true}) {
+  for (const Call counted : {Call::kRead, Call::kOpen}) {
     Recipe recipe;
-    FaultFileSystem::Faults faults;
-    faults.counted = is_open ? Call::kOpen : Call::kRead;
-    faults.error = is_open ? EACCES : EIO;
-    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-      for (faults.fail_at_call = 0; FailOne(lab, seed, faults, &recipe);) ++faults.fail_at_call;
-    }
+    SweepRefusals(num_seeds, counted, [&](uint64_t seed, const FaultFileSystem::Faults& faults) {
+      return FailOne(lab, seed, faults, &recipe);
+    });
     account->Add("F3", recipe, 10,
-                 is_open ? "opens of an update log refused with EACCES"
-                         : "reads of an update log failed with EIO");
+                 counted == Call::kOpen ? "opens of an update log refused with EACCES"
+                                        : "reads of an update log failed with EIO");
   }
   Recipe recipe;
-  for (uint64_t seed = 1; seed <= 4 * num_seeds; ++seed) DisturbTransfers(lab, seed, &recipe);
-  HPS_CHECK(TheTransfers().num_interrupted > 100 && TheTransfers().num_short > 100);
+  DisturbTransfers(4 * num_seeds, [&](uint64_t seed) { return LiveOnce(lab, seed); }, &recipe);
   account->Add("F3", recipe, 4, "update logs over interrupted and short transfers");
   Recipe planted;
   for (int64_t call = 10; call < 60; ++call) {
@@ -245,8 +231,7 @@ void RunF3(const LogLab& lab, uint64_t num_seeds, Account* account) {
 }  // namespace hps
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool is_full = argc > 1 && std::strcmp(argv[1], "full") == 0;
+  const bool is_full = hps::IsFull(argc, argv);
   const hps::LogLab lab;
   hps::Account account;
   hps::RunF1(lab, is_full ? 200 : 2, &account);

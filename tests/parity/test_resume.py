@@ -1,10 +1,11 @@
-"""A run killed after a checkpoint and resumed ends with the bits of one never interrupted."""
+"""A run that is killed and resumed ends with the bits of one never interrupted."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parents[2]
-# Imports all once, then forks a run for each line that it reads; writes the signal that ended it.
+# Imports all once, then forks a run for each line that it reads, and kills it after so many batches
+# or seconds; writes the signal that ended it.
 SCRIPT = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 import torch
 from hps.train import train
 from hps.train.progress import Progress
@@ -30,11 +32,14 @@ class KillAt(Progress):
 
 torch.set_num_threads(1)
 for line in sys.stdin:
-    log, store, batches, depth = json.loads(line)
+    log, store, depth, batches, seconds = json.loads(line)
     child = os.fork()
     if child == 0:
         train(options(log, store, resume=True, depth=depth), KillAt(1))
         os._exit(0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     print(os.WTERMSIG(status), flush=True)
 """
@@ -60,12 +65,30 @@ def options(log: str | Path, store: str | Path, **changes: Any) -> TrainOptions:
     return TrainOptions(**{**values, **changes})
 
 
-TrainUntilKilled = Callable[[Path, Path, int, int], None]
+class Nursery:
+    """Trains on a log into a store, at a depth, until it is killed."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def train(
+        self,
+        log: Path,
+        store: Path,
+        depth: int,
+        *,
+        batches: int | None = None,
+        seconds: float | None = None,
+    ) -> int:
+        """The signal that has ended the run, after so many batches or seconds; 0 if it was done."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        order = json.dumps([str(log), str(store), depth, batches, seconds])
+        print(order, file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
 
 
 @pytest.fixture(scope="module")
-def train_until_killed() -> Iterator[TrainUntilKilled]:
-    """Trains on a log into a store, at a depth, until so many batches are done."""
+def nursery() -> Iterator[Nursery]:
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         cwd=ROOT,
@@ -73,15 +96,8 @@ def train_until_killed() -> Iterator[TrainUntilKilled]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None and process.stdout is not None
-
-        def run(log: Path, store: Path, batches: int, depth: int) -> None:
-            print(
-                json.dumps([str(log), str(store), batches, depth]), file=process.stdin, flush=True
-            )
-            assert process.stdout.readline() == f"{signal.SIGKILL.value}\n"
-
-        yield run
+        yield Nursery(process)
+        assert process.stdin is not None
         process.stdin.close()
 
 
@@ -102,6 +118,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return log, figures
 
 
+def same_bits(figures: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on when a run was interrupted."""
+    names = ("digests", "loss_digest", "train_logloss", "rows", "total_examples")
+    return {name: figures[name] for name in names}
+
+
 GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
 
 
@@ -112,7 +134,7 @@ GPU = {"gpu": "300KiB", "device": "cpu", "dram": "200KiB"}
 def test_killed_run_resumes_to_the_same_bits(
     tmp_path: Path,
     whole: tuple[Path, dict[str, Any]],
-    train_until_killed: TrainUntilKilled,
+    nursery: Nursery,
     depth: int,
     kills: list[int],
     tiers: dict[str, Any],
@@ -121,12 +143,28 @@ def test_killed_run_resumes_to_the_same_bits(
     log, expected = whole
     store = tmp_path / "store"
     for batches in kills:
-        train_until_killed(log, store, batches, depth)
+        assert nursery.train(log, store, depth, batches=batches) == signal.SIGKILL
     resumed = train(options(log, store, resume=True, depth=depth, **tiers))
     assert resumed["resumed_from"] is not None
     last_checkpoint = kills[-1] // 8 * 8
     assert 0 < last_checkpoint < kills[-1]  # each kill lost some batches, but not all
     assert resumed["examples"] == expected["examples"] - _examples_of(last_checkpoint)
     assert resumed["tiers"]["dram_cache"]["evictions"] > 0
-    for figure in ("digests", "loss_digest", "train_logloss", "rows", "total_examples"):
-        assert resumed[figure] == expected[figure], figure
+    assert same_bits(resumed) == same_bits(expected)
+
+
+@pytest.mark.parametrize("depth", [0, 2, 8])
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]], nursery: Nursery, depth: int
+) -> None:
+    """In whatever stage, step or checkpoint; also before there is a checkpoint, or a store."""
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    log, expected = whole
+    store = tmp_path / "store"
+    moments = [chance.uniform(0, expected["seconds"] / 3) for _ in range(3)]
+    signals = [nursery.train(log, store, depth, seconds=moment) for moment in moments]
+    assert signal.SIGKILL in signals
+    resumed = train(options(log, store, resume=True, depth=depth))
+    assert same_bits(resumed) == same_bits(expected)

@@ -156,21 +156,33 @@ def test_batches_fetched_and_never_trained_leave_no_trace(
                 pass
         wanted = server.digest("ads"), server.num_rows("ads")
     with open_server(tmp_path / "left") as server:
-        try:
-            with hps.Pipeline(log_of(20), server, depth) as batches:
-                for batch in train(server, batches):
-                    if batch.position == {"batch": 3}:
-                        _wait_until_prepared(server, batches)
-                        if how == "break":
-                            break
-                        raise KeyError("a user's error")
-        except KeyError:
-            assert how == "error"
+        pinned = _keep_pinned(server)
+        ends = contextlib.nullcontext() if how == "break" else pytest.raises(KeyError, match="user")
+        with ends, hps.Pipeline(log_of(20), server, depth) as batches:
+            for batch in train(server, batches):
+                if batch.position == {"batch": 3}:
+                    _wait_until_prepared(server, batches)
+                    if how == "break":
+                        break
+                    raise KeyError("a user's error")
         assert server.pins == 0 and stage_threads() == []
+        assert len(pinned) >= 3 + depth and all(rows.is_released for rows in pinned)
         assert (server.digest("ads"), server.num_rows("ads")) == wanted
         assert batches.state_dict() == {"batch": 3}
         info = server.checkpoint()
         assert info["rows_written"] == wanted[1]
+
+
+def _keep_pinned(server: Any) -> list[Any]:
+    """The rows that are pinned from now on, held: those that are dropped let go by themselves."""
+    pin, pinned = server.pin, []
+
+    def kept_pin(name: str, keys: Any) -> Any:
+        pinned.append(pin(name, keys))
+        return pinned[-1]
+
+    server.pin = kept_pin
+    return pinned
 
 
 def _wait_until_prepared(server: Any, batches: hps.Pipeline) -> None:
@@ -178,23 +190,26 @@ def _wait_until_prepared(server: Any, batches: hps.Pipeline) -> None:
     wait_until(lambda: server.pins == 2 * batches.depth)
 
 
-def test_error_between_forward_and_step_leaves_the_last_step(tmp_path: Path, depth: int) -> None:
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_error_between_forward_and_step_leaves_the_last_step(
+    tmp_path: Path, depth: int, has_gradient: bool
+) -> None:
     digests = []
-    for name, stop_at in (("whole", 4), ("broken", 3)):
+    for name in ("whole", "broken"):
         with open_server(tmp_path / name) as server:
             embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
-            try:
-                with hps.Pipeline(log_of(10), server, depth) as batches:
-                    for number, batch in enumerate(batches):
-                        if name == "whole" and number == 3:
-                            break
-                        loss = embedding(batch).sum()
-                        if number == stop_at:
-                            raise KeyError("a user's error")
+            is_broken = name == "broken"
+            ends = pytest.raises(KeyError, match="user") if is_broken else contextlib.nullcontext()
+            with ends, hps.Pipeline(log_of(10), server, depth) as batches:
+                for number, batch in enumerate(batches):
+                    if not is_broken and number == 3:
+                        break
+                    loss = embedding(batch).sum()
+                    if number < 3 or has_gradient:
                         loss.backward()
-                        optimizer.step()
-            except KeyError:
-                assert name == "broken"
+                    if is_broken and number == 3:
+                        raise KeyError("a user's error")
+                    optimizer.step()
             assert server.pins == 0
             digests.append(server.digest("ads"))
     assert digests[0] == digests[1]
@@ -426,6 +441,8 @@ def test_an_interrupt_behind_a_pin_leaves_no_pin(tmp_path: Path) -> None:
                 next(batches)
         except KeyboardInterrupt:  # which holds the frames that it went through, while it lives
             assert server.pins == 0 and pins == [2]
+        else:
+            pytest.fail("the interrupt did not come out of the block")
 
 
 def test_a_block_left_by_another_thread_ends_the_iteration(tmp_path: Path) -> None:
