@@ -92,6 +92,10 @@ def reshard(
     lock = FolderLock(partial, new_name())
     try:
         lock.check()
+    except BaseException:  # it is another run's
+        lock.close()
+        raise
+    try:
         _clear(partial)
         made = _make(found, partial, ranks)
         (partial / LOCK).unlink()
