@@ -34,6 +34,7 @@ from hps.parameter_server import ParameterServer
 from hps.sharding import ShardMap
 from hps.ssd_store import engine_of
 
+
 class ClusterParts:
     """What one rank has opened: its own store, and what it knows of the whole.
 
@@ -164,8 +165,10 @@ def open_parts(config: Config, world: World) -> ClusterParts:
         parts.tidy()
         return parts
     except BaseException:
-        for held in (*opened, *locks):
-            held.close()
+        for local in opened:
+            local.close()
+        for lock in locks:
+            lock.close()
         raise
 
 
