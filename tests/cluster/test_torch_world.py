@@ -1,11 +1,9 @@
 """Ranks that are processes, over gloo: the bits of ranks that are threads, and nobody hangs.
 
-Above it: pytest. Below it: torch_worker.py, a process a rank; hps.cluster.torch_world.
+Above it: pytest. Below it: torch_worker.py, which forks the ranks; hps.cluster.torch_world.
 """
 
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,72 +16,67 @@ import hps
 from hps.cluster.torch_world import torch_world
 from hps.config import RankEnvironment
 from tests.cluster.ranks import Task, train_ranks
+from tests.cluster.torch_worker import free_port
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+RUNS = {"end": 2, "raise": 3, "kill": 2}
 
 
-def run_processes(size: int, folder: Path, how: str) -> list[dict[str, Any]]:
-    """What each rank said, all lines as one dict, with its exit status and the end's time."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.torch_worker", str(folder), how],
-            env={
-                **os.environ,
-                **address,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(size),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    said = []
-    try:
-        for process in processes:
-            output, errors = process.communicate(timeout=90)
-            lines = {}
-            for line in output.splitlines():
-                lines.update(json.loads(line))
-            said.append({**lines, "status": process.returncode, "stderr": errors})
-    finally:
-        for process in processes:
-            process.kill()
-    return said
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Of each run what each rank said, all its lines as one dict, with its exit status."""
+    folder = tmp_path_factory.mktemp("ranks")
+    worker = [sys.executable, "-m", "tests.cluster.torch_worker", str(folder), json.dumps(RUNS)]
+    ended = subprocess.run(worker, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
+    statuses = _joined(ended.stdout)
+    return {
+        how: [
+            {
+                **_joined((folder / f"{how}-{rank}.out").read_text()),
+                "status": statuses[how][rank],
+                "errors": (folder / f"{how}-{rank}.err").read_text(),
+            }
+            for rank in range(size)
+        ]
+        for how, size in RUNS.items()
+    }
 
 
-def test_processes_train_to_the_bits_of_threads(tmp_path: Path) -> None:
-    said = run_processes(2, tmp_path / "processes", "end")
-    assert [one["status"] for one in said] == [0, 0], said
+def _joined(lines: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for line in lines.splitlines():
+        found.update(json.loads(line))
+    return found
+
+
+Said = dict[str, list[dict[str, Any]]]
+
+
+def test_processes_train_to_the_bits_of_threads(tmp_path: Path, said: Said) -> None:
+    assert [one["status"] for one in said["end"]] == [0, 0], said["end"]
     threads = train_ranks(Task(), 2, 0, tmp_path / "threads")
-    for rank in (0, 1):
-        assert said[rank]["digests"] == threads.digests
-        assert said[rank]["losses"] == threads.losses[rank]
+    for rank, one in enumerate(said["end"]):
+        assert one["digests"] == threads.digests
+        assert one["losses"] == threads.losses[rank]
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_when_one_process_ends_the_others_say_so_at_once(tmp_path: Path, how: str) -> None:
-    said = run_processes(3, tmp_path, how)
-    for rank in (0, 2):
-        assert said[rank]["error"] == "ClusterError", said
-        assert f"rank {rank}: " in said[rank]["text"]
-        assert said[rank]["heard"] - said[1]["ends"] < 4
-        assert said[rank]["status"] == 0, said
+def test_when_one_process_ends_the_others_say_so_at_once(said: Said, how: str) -> None:
+    ranks = said[how]
+    others = [rank for rank in range(len(ranks)) if rank != 1]
+    for rank in others:
+        assert ranks[rank]["error"] == "ClusterError", ranks
+        assert f"rank {rank}: " in ranks[rank]["text"]
+        assert ranks[rank]["heard"] - ranks[1]["ends"] < 4
+        assert ranks[rank]["status"] == 0, ranks
     if how == "raise":
-        assert "rank 1 has left the training" in said[0]["text"]
-        assert "ValueError: of rank 1" in said[0]["text"]
-        assert max(said[rank]["heard"] for rank in (0, 2)) < said[1]["slept"]
+        assert "rank 1 has left the training" in ranks[0]["text"]
+        assert "ValueError: of rank 1" in ranks[0]["text"]
+        assert max(ranks[rank]["heard"] for rank in others) < ranks[1]["slept"]
     else:
-        assert said[1]["status"] == -9
+        assert ranks[1]["status"] == -9
 
 
 def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
