@@ -57,10 +57,10 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         ClusterError: another rank is gone or does not answer.
         Others: as `hps.ParameterServer`, on every rank.
 
-    >>> import numpy, tempfile
+    >>> import hps, numpy, tempfile
     >>> from hps.cluster.local_world import local_worlds
     >>> (world,) = local_worlds(1)
-    >>> tables = [TableConfig(name="ads", dim=4)]
+    >>> tables = [hps.TableConfig(name="ads", dim=4)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     config = Config(path=folder, tables=tables)
     ...     with ClusterParameterServer(config, world) as server:
