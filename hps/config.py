@@ -6,7 +6,7 @@ that reads the environment.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -298,6 +298,64 @@ class Config:
     def num_threads(self) -> int:
         """Threads of the native core after 0 has been resolved to the cores at hand."""
         return self.threads or min(num_cores(), MAX_THREADS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """What torchrun tells a process about its place among the others.
+
+    Args:
+        rank: its number, from 0.
+        size: how many there are.
+        local_rank: its number among those of its host.
+        num_restarts: of all processes so far, after one of them died.
+        shares_store: torchrun's attempts share one store, with which restarts over gloo hang half
+            of the time; the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for that.
+
+    Raises:
+        ConfigError: a field outside its limits.
+
+    >>> RankEnvironment.of({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}).size
+    2
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    num_restarts: int = 0
+    shares_store: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole("WORLD_SIZE", self.size, 1, 2**16)
+        require_whole("RANK", self.rank, 0, self.size - 1)
+        require_whole("LOCAL_RANK", self.local_rank, 0, self.size - 1)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None = None) -> "RankEnvironment | None":
+        """What the variables say; None where torchrun has not started this process.
+
+        Args:
+            environment: the variables; None is those of this process.
+
+        Raises:
+            ConfigError: one of them is not a number, or outside its limits.
+        """
+        found = os.environ if environment is None else environment
+        if "RANK" not in found or "WORLD_SIZE" not in found:
+            return None
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
+        texts = {name: found.get(name, "0") for name in names}
+        for name, text in texts.items():
+            if not text.isdecimal():
+                raise ConfigError(f"the variable {name}={text!r} must be a whole number")
+        rank, size, local_rank, num_restarts = (int(text) for text in texts.values())
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            num_restarts=num_restarts,
+            shares_store=found.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1",
+        )
 
 
 def let_idle_threads_sleep() -> None:

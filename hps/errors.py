@@ -61,3 +61,8 @@ class DeadlineError(HpsError, TimeoutError):
 
 class RemoteError(HpsError):
     """A remote shard could not do what was asked. Names the shards done and open."""
+
+
+class ClusterError(HpsError):
+    """Another rank of the training is gone or does not answer. Names this rank and what it waited
+    for; the cause is in that rank's error."""

@@ -1,0 +1,200 @@
+"""The ranks of torchrun: one process each, joined by torch.distributed.
+
+Above it: `hps.train`, server.py, which know only `hps.cluster.world.World`. Below it: NCCL or gloo,
+and the store in which torchrun's processes find each other. Here a wait is a row of short waits, so
+that an interrupt is felt and a rank that has given up need not wait for the timeout to be heard.
+"""
+
+from contextlib import suppress
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hps.arrays import HOST
+from hps.cluster.world import ExchangingChannel
+from hps.config import RankEnvironment
+from hps.errors import ClusterError, ConfigError
+
+TIMEOUT_SECONDS = 600.0
+_MOMENT = timedelta(milliseconds=100)
+_LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
+_GONE = "hps/gone"
+
+
+class _Watch:
+    """Who has given up: a note in the store that all processes see, and one of this process.
+
+    Args:
+        rank: this one.
+        store: torch.distributed's, open as long as the process that holds it lives.
+    """
+
+    def __init__(self, rank: int, store: Any) -> None:
+        self._rank = rank
+        self._store = store
+        self._reason: str | None = None
+        self._looks_next = 0.0
+
+    @property
+    def is_aborted(self) -> bool:
+        return self._reason is not None
+
+    def abort(self, reason: str) -> None:
+        """Leaves the note, unless there is one."""
+        if self._reason is not None:
+            return
+        self._reason = f"rank {self._rank} has left the training: {reason}"
+        with suppress(RuntimeError):
+            if not self._store.check([_GONE]):
+                self._store.set(_GONE, self._reason)
+
+    def look(self, name: str) -> None:
+        """To be called again and again by who waits in a channel of that name.
+
+        Raises:
+            ClusterError: a rank has given up, or the store is gone.
+        """
+        if self._reason is None and monotonic() < self._looks_next:
+            return
+        self._looks_next = monotonic() + _LOOK_SECONDS
+        reason = self._reason
+        try:
+            if reason is None and self._store.check([_GONE]):
+                reason = self._store.get(_GONE).decode()
+        except RuntimeError as error:
+            reason = f"the store in which the ranks meet is gone ({error})"
+        if reason is not None:
+            raise ClusterError(
+                f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
+                "look at that rank's error"
+            )
+
+
+class TorchChannel(ExchangingChannel):
+    """One rank's end of a process group.
+
+    Args:
+        name: in errors.
+        group: of torch.distributed; None is all processes' own.
+        device: where its tensors lie.
+        watch: who has given up.
+    """
+
+    def __init__(self, name: str, group: Any, device: str, watch: _Watch) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), device)
+        self._name = name
+        self._group = group
+        self._watch = watch
+
+    def _exchange(self, rows: torch.Tensor, counts: list[int], incoming: list[int]) -> torch.Tensor:
+        rows = rows.detach()
+        if self.size == 1:
+            return rows.clone()
+        if self._watch.is_aborted:
+            self._watch.look(self._name)
+        received = rows.new_empty((sum(incoming), *rows.shape[1:]))
+        try:
+            work = dist.all_to_all_single(
+                received, rows, incoming, counts, group=self._group, async_op=True
+            )
+            if self.device == HOST:
+                self._wait(work)
+            else:
+                work.wait()  # of the stream; the host goes on
+        except RuntimeError as error:
+            raise ClusterError(
+                f"rank {self.rank}: another rank is gone, or did not come in time, while the "
+                f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
+            ) from error
+        return received
+
+    def _wait(self, work: Any) -> None:
+        while not work.is_completed():
+            with suppress(RuntimeError):  # not yet; what went wrong is raised below
+                work.wait(_MOMENT)
+            if not work.is_completed():
+                self._watch.look(self._name)
+        work.wait()
+
+
+class TorchWorld:
+    """All ranks, as this process sees them; see `hps.cluster.world.World`.
+
+    Made by `torch_world`, once a process.
+
+    Args:
+        local_rank: among the processes of this host.
+        watch: who has given up.
+        device: where rows and gradients travel from and to.
+        timeout: of every collective.
+        is_owner: torch.distributed was started for it, and ends with it.
+    """
+
+    def __init__(
+        self, local_rank: int, watch: _Watch, device: str, timeout: timedelta, is_owner: bool
+    ) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self.local_rank = local_rank
+        self._watch = watch
+        self._is_owner = is_owner
+        self._is_open = True
+        # Also where all groups are gloo's: two threads must not share one.
+        own = [dist.new_group(backend="gloo", timeout=timeout) for _ in range(2)]
+        self.keys = TorchChannel("keys", own[0], HOST, watch)
+        self.control = TorchChannel("control", own[1], HOST, watch)
+        self.rows = TorchChannel("rows", None, device, watch)
+
+    def close(self) -> None:
+        """Waits for the other ranks, then leaves torch.distributed; nothing the second time."""
+        is_open, self._is_open = self._is_open, False
+        if not is_open or self._watch.is_aborted:
+            return
+        self.control.barrier()
+        if self._is_owner:
+            dist.destroy_process_group()
+
+    def abort(self, reason: str = "") -> None:
+        """As World has it. Who waits now notices within a second, or when this process ends."""
+        self._watch.abort(reason)
+
+
+def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> TorchWorld:
+    """Joins the processes that torchrun has started.
+
+    Args:
+        backend: "nccl" or "gloo", for rows and gradients; None takes NCCL where there is a GPU.
+        timeout_seconds: a collective waits no longer for a rank.
+
+    Raises:
+        ConfigError: torchrun has not started this process.
+        ClusterError: the others did not come in time.
+    """
+    place = RankEnvironment.of()
+    if place is None:
+        raise ConfigError(
+            "the variables RANK and WORLD_SIZE are not set: start the program by torchrun, e.g. "
+            "torchrun --nproc-per-node 2 program.py"
+        )
+    if backend not in (None, "nccl", "gloo"):
+        raise ConfigError(f"backend={backend!r} must be 'nccl', 'gloo' or None")
+    chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    timeout = timedelta(seconds=timeout_seconds)
+    device = HOST
+    if chosen == "nccl":
+        device = f"cuda:{place.local_rank}"
+        torch.cuda.set_device(device)
+    is_owner = not dist.is_initialized()
+    try:
+        if is_owner:
+            dist.init_process_group(chosen, timeout=timeout)
+        watch = _Watch(place.rank, dist.distributed_c10d._get_default_store())
+        return TorchWorld(place.local_rank, watch, device, timeout, is_owner)
+    except RuntimeError as error:
+        raise ClusterError(
+            f"rank {place.rank} of {place.size}: the other ranks could not be joined within "
+            f"{timeout_seconds:g} s; look at their errors ({error})"
+        ) from error
