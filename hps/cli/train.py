@@ -232,6 +232,10 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
 def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ranks (under torchrun)")
     group.add_argument(
+        "--row-wire", default="float32", help="rows travel as float32, float16, bfloat16 or int8"
+    )
+    group.add_argument("--gradient-wire", default="float32", help="gradients, likewise")
+    group.add_argument(
         "--cluster-timeout",
         type=float,
         default=CLUSTER_TIMEOUT_SECONDS,
