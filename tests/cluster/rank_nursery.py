@@ -30,6 +30,7 @@ class Job:
         dies_at: rank -> steps after which it is killed.
         variables: set in every rank's environment.
         version: rank -> of the hps that it says it is.
+        plant: a bug in every rank, by name; None for none.
     """
 
     words: Sequence[str]
@@ -38,6 +39,7 @@ class Job:
     dies_at: dict[int, int] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     version: dict[int, str] = field(default_factory=dict)
+    plant: str | None = None
 
 
 @dataclass
@@ -173,6 +175,8 @@ def _plant(job: dict[str, Any], rank: str) -> None:
 
     if rank in job["version"]:
         hps.train.start.__version__ = job["version"][rank]
+    if job["plant"] == "generators-forgotten":
+        Trainer._take_random = lambda self, of_ranks: None  # type: ignore[method-assign]
     if rank in job["dies_at"]:
         kill_after(Trainer, job["dies_at"][rank])
 

@@ -4,10 +4,7 @@ Above it: pytest. Below it: rank_nursery.py, which runs the real command as proc
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,10 @@ import numpy as np
 import pytest
 
 import hps
-from tests.cluster.rank_nursery import ROOT, Job, Nursery, free_port, nursery
+from hps.config import RankEnvironment
+from hps.train.ranks import restart_warning
+from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.torchrun_lab import run_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
@@ -228,38 +228,30 @@ def test_rank_zero_alone_reports_and_names_who_was_slow(
     assert "slowest rank" in ended.err[0] and "examples per second" in ended.err[0]
 
 
-SCRIPT = """
-import os, sys
-from tests.cluster.rank_nursery import kill_after
-from hps.cli.main import main
-from hps.train.trainer import Trainer
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
-    kill_after(Trainer, 7)
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:
     flags = ["--checkpoint-every", "3"]
     whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 2))
-    script, out = tmp_path / "program.py", tmp_path / "out.json"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "2", "--master-port", str(free_port()), str(script)]
-    done = subprocess.run(
-        [*command, *words(log, tmp_path / "store", *flags, "--json", str(out))],
-        cwd=ROOT,
-        env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    out = tmp_path / "out.json"
+    done = run_torchrun(
+        words(log, tmp_path / "store", *flags, "--json", str(out)), 2, kills=[(1, 7)]
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
     assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
     for name in ("digests", "loss_digest"):
         assert figures[name] == whole[name], name
-    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in done.stderr
+    assert "hps: --max-restarts" not in done.stderr
+
+
+def test_a_missing_variable_of_torchrun_is_said_where_it_matters() -> None:
+    of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    elastic = {**of_torchrun, "TORCHELASTIC_MAX_RESTARTS": "3"}
+    cured = {**elastic, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    for variables, lines in ((of_torchrun, 0), (elastic, 1), (cured, 0)):
+        place = RankEnvironment.of(variables)
+        assert place is not None
+        warning = restart_warning(place)
+        assert len(warning) == lines
+        assert all("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in line for line in warning)
