@@ -37,7 +37,7 @@ class Channel(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Spent in collectives so far, waits for slower ranks included."""
+        """Spent in this channel so far, waiting for the other ranks included."""
 
     def exchange(
         self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None

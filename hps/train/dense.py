@@ -1,16 +1,15 @@
-"""The dense side of several ranks: DistributedDataParallel with averages in the order of the ranks,
-and a GradScaler that all ranks agree with.
+"""The dense side of several ranks: DistributedDataParallel, its averages in the order of the ranks.
 
 Above it: `Trainer`. Below it: torch, the channel that rows travel in.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hps.train.ranks import Ranks
+from hps.errors import ClusterError
 
 if TYPE_CHECKING:
     from hps.cluster.world import Channel
@@ -30,9 +29,15 @@ class DenseAverages:
     def __init__(self, model: nn.Module, channel: "Channel") -> None:
         self._channel = channel
         self._error: Exception | None = None
-        self.model = DistributedDataParallel(
-            model, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        try:
+            self.model = DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+        except RuntimeError as error:
+            raise ClusterError(
+                f"rank {channel.rank}: another rank is gone while the dense weights were compared; "
+                f"look at the other ranks' errors ({error})"
+            ) from error
         self.model.register_comm_hook(None, self._average)
 
     def raise_failed(self) -> None:
@@ -76,32 +81,3 @@ def average_in_rank_order(channel: "Channel", values: torch.Tensor) -> torch.Ten
         total += other
     total /= size
     return channel.exchange(total.repeat(size), counts, counts)[: len(values)]
-
-
-class AgreedGradScaler(torch.amp.GradScaler):
-    """A GradScaler that skips a step of the rows on all ranks if one rank's would overflow.
-
-    Each rank sees the gradients of its own examples' rows alone; those of the dense side are
-    averages, the same everywhere. Without this the ranks' scales would part.
-
-    Args:
-        device: type of the device that computes.
-        enabled: else it does nothing.
-        ranks: that agree.
-    """
-
-    def __init__(self, device: str, enabled: bool, ranks: Ranks) -> None:
-        super().__init__(device, enabled=enabled)
-        self._ranks = ranks
-
-    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
-        # torch asks here for optimizers that skip by themselves, as RowOptimizer does.
-        found: dict[Any, torch.Tensor]
-        found = super()._check_inf_per_device(optimizer)  # type: ignore[no-untyped-call]
-        if self._ranks.size > 1:
-            is_bad = any(bool(value) for value in found.values())
-            if self._ranks.any(is_bad) and not is_bad:
-                scale = self._get_scale_async()
-                assert scale is not None
-                found[scale.device] = torch.ones((), device=scale.device)
-        return found

@@ -63,7 +63,7 @@ def train(
     try:
         return _train(options, progress or Progress(0), Ranks(world))
     except BaseException as error:
-        if world is not None:
+        if world is not None and not getattr(error, "is_shared", False):
             world.abort(f"{type(error).__name__}: {error}")
         raise
 

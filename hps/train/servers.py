@@ -34,7 +34,7 @@ def open_server(
         RemoteError: a shard does not answer.
     """
     if world is not None:
-        return ClusterParameterServer(options.server_config(), world)
+        return ClusterParameterServer(options.server_config(), world, options.cluster_config())
     if options.remote is None:
         return ParameterServer(options.server_config())
     return connect(options.remote, options.table())

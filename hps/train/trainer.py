@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from hps.cluster.grad_scaler import ClusterGradScaler
 from hps.errors import ConfigError
 from hps.models import ClickModel
 from hps.row_optimizer import RowOptimizer
-from hps.train.dense import AgreedGradScaler, DenseAverages
+from hps.train.dense import DenseAverages
 from hps.train.options import TrainOptions
 from hps.train.ranks import Ranks
 from hps.train.recipe import ModelRecipe
@@ -69,8 +70,8 @@ class Trainer:
         self._accumulate = options.accumulate
         self._dtype = _DTYPES.get(options.precision)
         self._device_type = torch.device(self.device).type
-        self._scaler = AgreedGradScaler(
-            self._device_type, options.precision == "float16", self._ranks
+        self._scaler = ClusterGradScaler(
+            server, self._device_type, enabled=options.precision == "float16"
         )
         optimizers = (self.row_optimizer, self.dense_optimizer)
         self._schedulers = [
