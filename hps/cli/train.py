@@ -99,12 +99,16 @@ def _run_rank(
 
 
 def is_told_elsewhere(error: HpsError, rank: int) -> bool:
-    """True for what struck another rank, which says so itself: its number opens the message.
+    """True for what struck another rank, which says so itself.
+
+    Its number opens the message, or it has left word why it is gone.
 
     >>> is_told_elsewhere(HpsError("rank 3: the disk is full"), 0)
     True
     """
-    found = re.match(r"rank (\d+): ", str(error))
+    text = str(error)
+    found = re.search(r"\brank (\d+) has left the training", text)
+    found = found or re.match(r"rank (\d+)[:,] ", text)
     return found is not None and int(found[1]) != rank
 
 

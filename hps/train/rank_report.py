@@ -11,19 +11,6 @@ from typing import Any
 Stages = Mapping[str, Mapping[str, float]]
 
 
-def with_exchanges(stages: Stages, seconds: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Each stage's seconds of one rank, and of the busy ones those in exchanges with other ranks.
-
-    Args:
-        stages: as `Pipeline.seconds` returns it.
-        seconds: stage -> spent in its channel, waits for slower ranks included.
-    """
-    return {
-        stage: {**times, "exchange_seconds": seconds.get(stage, 0.0)}
-        for stage, times in stages.items()
-    }
-
-
 def find_stragglers(stages_of_ranks: Sequence[Stages]) -> dict[str, dict[str, float]]:
     """Stage -> the rank with most work of its own there, against the median of all ranks.
 
@@ -34,15 +21,16 @@ def find_stragglers(stages_of_ranks: Sequence[Stages]) -> dict[str, dict[str, fl
         Stage -> {"rank", "seconds", "median_seconds", "ratio"}.
 
     >>> quick = {"compute": {"busy_seconds": 3.0, "exchange_seconds": 2.0}}
-    >>> slow = {"compute": {"busy_seconds": 3.0, "exchange_seconds": 0.0}}
+    >>> slow = {"compute": {"busy_seconds": 3.0}}
     >>> find_stragglers([quick, slow, quick])["compute"]
     {'rank': 1, 'seconds': 3.0, 'median_seconds': 1.0, 'ratio': 3.0}
     """
     found = {}
     for stage in stages_of_ranks[0]:
+        times = [stages[stage] for stages in stages_of_ranks]
         own = [
-            max(stages[stage]["busy_seconds"] - stages[stage]["exchange_seconds"], 0.0)
-            for stages in stages_of_ranks
+            max(of_rank["busy_seconds"] - of_rank.get("exchange_seconds", 0.0), 0.0)
+            for of_rank in times
         ]
         most, middle = max(own), median(own)
         if middle > 0:

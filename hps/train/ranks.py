@@ -42,6 +42,24 @@ class Ranks:
         """True if it is on any rank. Every rank calls it."""
         return flag if self.world is None else self.world.control.any(flag)
 
+    def exchange_seconds(self) -> dict[str, float]:
+        """Stage -> spent in its exchanges with other ranks so far, waits for slower ones included;
+        empty without ranks."""
+        if self.world is None:
+            return {}
+        world = self.world
+        return {
+            "network": world.keys.seconds,
+            "compute": world.rows.seconds + world.control.seconds,
+        }
+
+    def bytes_sent(self) -> int:
+        """Sent to other ranks so far."""
+        if self.world is None:
+            return 0
+        channels = (self.world.keys, self.world.rows, self.world.control)
+        return sum(channel.bytes_sent for channel in channels)
+
     def seed(self, seed: int, num_batches: int) -> int:
         """What seeds this rank's dropout from a batch on: another on each rank."""
         text = f"{seed} {self.rank} {self.size} {num_batches}"

@@ -26,11 +26,11 @@ from hps.train.depth import DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
-from hps.train.rank_report import find_stragglers, sum_tiers, with_exchanges
+from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
 from hps.train.recipe import ModelRecipe
 from hps.train.report import peak_rss_bytes, tiers_of
-from hps.train.servers import local_stats, open_server
+from hps.train.servers import open_server
 from hps.train.start import start_together
 from hps.train.trainer import Trainer, stored_recipe
 
@@ -181,8 +181,11 @@ class TrainingRun:
     def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
         first = self.trainer.totals.examples
+        exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
+        for stage, since in exchanged.items():
+            stages[stage]["exchange_seconds"] = self._ranks.exchange_seconds()[stage] - since
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         depth, is_measured = self._depths.depth, bool(self._depths.trials)
         bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, is_measured)
@@ -218,11 +221,12 @@ class TrainingRun:
     def _sums(self, stages: dict[str, dict[str, float]], cpu_seconds: float) -> dict[str, Any]:
         """The figures that are sums over all ranks, and under "ranks" what each of them did."""
         world = self._ranks.world
-        own: dict[str, Any] = {"cpu_seconds": cpu_seconds, "tiers": tiers_of(self._local_stats())}
-        if world is not None:
-            waits = {"network": world.keys.seconds, "compute": world.rows.seconds}
-            own["stages"] = with_exchanges(stages, waits)
-            own["bytes_sent"] = world.keys.bytes_sent + world.rows.bytes_sent
+        own: dict[str, Any] = {
+            "cpu_seconds": cpu_seconds,
+            "tiers": tiers_of(self._server.stats()),
+            "stages": stages,
+            "bytes_sent": self._ranks.bytes_sent(),
+        }
         of_ranks = self._ranks.gather(own)
         sums = {
             "cpu_seconds": sum(of_rank["cpu_seconds"] for of_rank in of_ranks),
@@ -237,10 +241,6 @@ class TrainingRun:
                 "bytes_sent": [of_rank["bytes_sent"] for of_rank in of_ranks],
             }
         return sums
-
-    def _local_stats(self) -> dict[str, Any]:
-        """Counters of the tiers of this process."""
-        return local_stats(self._server)
 
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
@@ -315,7 +315,7 @@ class TrainingRun:
             if num_gathered == accumulate:
                 trainer.step()
                 num_gathered = 0
-            self._progress.update(trainer.totals, logits, batch, self._local_stats)
+            self._progress.update(trainer.totals, logits, batch, self._server.stats)
             seconds_before = self._checkpoint_seconds
             is_due = 0 < self._options.checkpoint_every <= self._num_since_checkpoint
             if is_due and num_gathered == 0:

@@ -6,7 +6,7 @@ Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.cluster.server import ClusterParameterServer
 from hps.config import TableConfig
@@ -38,13 +38,6 @@ def open_server(
     if options.remote is None:
         return ParameterServer(options.server_config())
     return connect(options.remote, options.table())
-
-
-def local_stats(server: CutServer) -> dict[str, Any]:
-    """Counters of the tiers of this process, or of the servers; waits for no other rank."""
-    if isinstance(server, ClusterParameterServer):
-        return server.local.stats()
-    return server.stats()
 
 
 def connect(
