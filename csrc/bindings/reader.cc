@@ -51,10 +51,10 @@ nb::object ToNumpy(Array<T>&& array, size_t rows, size_t columns, size_t num_axe
 // Refuses to take examples [first, last) of `count` where only `num_ready` are there.
 void CheckTake(size_t count, size_t first, size_t last, size_t num_ready) {
   if (count > num_ready || first > last || last > count) {
-    ThrowIfError(Status(StatusCode::kConfig,
-                        "take: asked for examples " + std::to_string(first) + " to " +
-                            std::to_string(last) + " of " + std::to_string(count) + "; " +
-                            std::to_string(num_ready) + " are ready"));
+    ThrowIfError(Status(StatusCode::kConfig, "take: asked for examples " + std::to_string(first) +
+                                                 " to " + std::to_string(last) + " of " +
+                                                 std::to_string(count) + "; " +
+                                                 std::to_string(num_ready) + " are ready"));
   }
 }
 
@@ -78,10 +78,10 @@ nb::tuple Take(TextParser& parser, size_t count, size_t first, size_t last) {
                                  weights));
   }
   const size_t num_examples = batch.num_examples;
-  return nb::make_tuple(ToNumpy<float>(std::move(batch.labels), num_examples, 0, 1),
-                        ToNumpy<float>(std::move(batch.dense), num_examples,
-                                       parser.schema().num_dense, 2),
-                        tables, nb::make_tuple(batch.file, batch.byte, batch.line, batch.num_bad));
+  return nb::make_tuple(
+      ToNumpy<float>(std::move(batch.labels), num_examples, 0, 1),
+      ToNumpy<float>(std::move(batch.dense), num_examples, parser.schema().num_dense, 2), tables,
+      nb::make_tuple(batch.file, batch.byte, batch.line, batch.num_bad));
 }
 
 std::tuple<int64_t, uint64_t, uint64_t> TakeLines(BatchLines& lines, TextParser& parser,

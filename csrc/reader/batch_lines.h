@@ -28,6 +28,8 @@ struct LogPlace {
 class BatchLines {
  public:
   explicit BatchLines(TextFormat format) : format_(format) {}
+  BatchLines(const BatchLines&) = delete;
+  BatchLines& operator=(const BatchLines&) = delete;
 
   // What is fed next is file number `file` from byte `byte` on, where `line` lines come before it.
   void StartFile(int64_t file, uint64_t byte, uint64_t line) { next_ = {file, byte, line}; }

@@ -55,7 +55,7 @@ class Rows:
 
 
 def part_of(pieces: Sequence[Rows], first: int, last: int) -> list[Rows]:
-    """Rows [first, last) of all the pieces, one after the other; at least one piece, maybe empty."""
+    """Rows [first, last) of all the pieces in their order; at least one piece, maybe empty."""
     parts = []
     for piece in pieces:
         begin, end = (min(max(place, 0), len(piece)) for place in (first, last))

@@ -31,7 +31,7 @@ class DenseAverages:
         self._error: Exception | None = None
         try:
             self.model = DistributedDataParallel(
-                model, broadcast_buffers=False, gradient_as_bucket_view=True
+                model, forward_sync_buffers=False, gradient_as_bucket_view=True
             )
         except RuntimeError as error:
             raise ClusterError(
@@ -47,7 +47,7 @@ class DenseAverages:
             raise error
 
     def _average(
-        self, _: object, bucket: torch.distributed.GradBucket
+        self, _: object, bucket: torch.distributed.GradBucket  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
         values = bucket.buffer()
         try:

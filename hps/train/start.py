@@ -56,14 +56,16 @@ def start_together(
         return facts_of(options, reader, test_files)
 
     of_ranks = agree(world, "preparing to train", facts)
-    # One rank compares: then one of them says what it found.
-    agree(world, "comparing the ranks", lambda: world.rank == 0 and _compare(of_ranks))
+
+    def compare() -> None:
+        if world.rank == 0:  # then it alone says what it found
+            _compare(of_ranks)
+
+    agree(world, "comparing the ranks", compare)
     return prepared[0]
 
 
-def facts_of(
-    options: TrainOptions, reader: "Reader", test_files: Sequence[Path]
-) -> dict[str, Any]:
+def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> dict[str, Any]:
     """What all ranks must have in common, by name; what JSON holds."""
     facts: dict[str, Any] = {
         "hps version": __version__,

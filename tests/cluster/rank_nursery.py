@@ -119,11 +119,6 @@ def _serve(lines: IO[str]) -> None:
     """The nursery's process: a run for each line, the exit statuses of its ranks for an answer."""
     import torch.nn.parallel.distributed
 
-    import hps.cli.main
-    import hps.cluster.torch_world
-    import hps.train
-    import hps.train.start
-
     torch.set_num_threads(1)
     for line in lines:
         job = json.loads(line)

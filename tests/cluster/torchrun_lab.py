@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.cluster.rank_nursery import ROOT, free_port, kill_after
 
@@ -20,7 +19,7 @@ Kill = tuple[int, int]  # a rank, and the steps after which it is killed
 def run_torchrun(
     words: Sequence[str], size: int, kills: Sequence[Kill], variables: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Trains to the end on `size` ranks of this host; the first attempt ends with the first kill."""
+    """Trains on `size` ranks of this host; each attempt but the last ends with a kill."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
     command += ["--max-restarts", str(len(kills)), "--monitor-interval", "0.1"]
     command += ["--master-port", str(free_port()), "-m", "tests.cluster.torchrun_lab"]

@@ -5,7 +5,15 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from reader_twin import LINES, TEXT_FORMATS, assert_same, assert_same_batches, examples_of, open_log
+from reader_twin import (
+    LINES,
+    TEXT_FORMATS,
+    assert_same,
+    assert_same_batches,
+    examples_of,
+    open_log,
+    tables_of,
+)
 
 import hps
 from hps.reader import ReaderConfig
@@ -96,12 +104,14 @@ def test_a_last_batch_that_is_dropped_is_dropped_on_every_rank(tmp_path, kind):
 @pytest.mark.parametrize("kind", TEXT_FORMATS)
 def test_a_bad_line_is_found_by_the_rank_whose_it_is(tmp_path, kind):
     lines = list(LINES[kind])
+    # Named features: those that are not are looked for in all of the log, by every rank.
+    tables = tables_of(open_log(write_log(tmp_path, kind), kind).features["t0"])
     lines[4] = "2 nonsense"
     paths = write_log(tmp_path, kind, lines)
     # Batches of six: the bad line is the fifth of them, rank 2's of three, where every other line
     # is blank; it is the ninth of the file.
     for rank in range(3):
-        reader = open_log(paths, kind, batch_size=6, part=(rank, 3))
+        reader = open_log(paths, kind, batch_size=6, part=(rank, 3), tables=tables)
         if rank == 2:
             with pytest.raises(hps.errors.DataError, match=r"a\.log\.gz, line 9: .*mend the line"):
                 next(reader)
