@@ -117,7 +117,7 @@ def free_port() -> int:
 
 def _serve(lines: IO[str]) -> None:
     """The nursery's process: a run for each line, the exit statuses of its ranks for an answer."""
-    import torch.nn.parallel.distributed
+    import torch._dynamo  # DistributedDataParallel wants it, whatever it is given
 
     torch.set_num_threads(1)
     for line in lines:
