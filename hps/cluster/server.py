@@ -200,10 +200,10 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         owned = self._begin([RowUpdate(table, keys, grads)])
         with self._together("push"):
             sums = self._gradients.send(owned)
-        for update, grads_of in zip(owned, sums, strict=True):
+        if owned:
+            (update,), (grads_of,) = owned, sums
             self._agreed(
-                f"push to table {table!r}",
-                lambda of=update, numbers=grads_of: self.local.push(table, of.keys, numbers),
+                f"push to table {table!r}", lambda: self.local.push(table, update.keys, grads_of)
             )
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
