@@ -242,14 +242,14 @@ def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
     for name in ("digests", "loss_digest"):
         assert figures[name] == whole[name], name
-    assert "hps: --max-restarts" not in done.stderr
 
 
-def test_a_missing_variable_of_torchrun_is_said_where_it_matters() -> None:
-    of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    elastic = {**of_torchrun, "TORCHELASTIC_MAX_RESTARTS": "3"}
-    cured = {**elastic, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    for variables, lines in ((of_torchrun, 0), (elastic, 1), (cured, 0)):
+def test_what_restarts_over_several_hosts_need_is_said() -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    hosts = {**alone, **shared, "LOCAL_WORLD_SIZE": "1"}
+    cured = {**hosts, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    for variables, lines in ((alone, 0), ({**alone, **shared}, 0), (hosts, 1), (cured, 0)):
         place = RankEnvironment.of(variables)
         assert place is not None
         warning = restart_warning(place)
