@@ -56,7 +56,7 @@ def end_badly(server: Any, how: str, rank: int, size: int) -> None:
 
 def be_rank(folder: Path, how: str) -> None:
     """Trains to the end of a log, then ends as it is told."""
-    world = torch_world("gloo", timeout_seconds=3.0 if how == "stop" else 60.0)
+    world = torch_world("gloo", timeout_seconds=1.5 if how == "stop" else 60.0)
     check_channels(world)
     if how == "end":
         task = Task()
@@ -71,7 +71,7 @@ def be_rank(folder: Path, how: str) -> None:
     except (ValueError, hps.ClusterError) as error:
         say(error=type(error).__name__, text=str(error), heard=time.time())
         if how == "raise" and world.rank == 1:
-            time.sleep(3)  # the others are to hear of it while this process still lives
+            time.sleep(1.5)  # the others are to hear of it while this process still lives
             say(slept=time.time())
 
 
