@@ -88,12 +88,14 @@ def test_a_refused_step_may_end_the_pipeline_and_another_one_goes_on(tmp_path: P
     def body(world: LocalWorld) -> Any:
         with cluster_server(task, world, tmp_path) as server:
             model, optimizer = Model(server, 2), hps.RowOptimizer(server)
-            with pytest.raises(hps.NonFiniteError):
-                with hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches:
-                    for number, batch in enumerate(batches):
-                        bad = number == 5 and world.rank == 1
-                        (model.loss(batch) * (float("nan") if bad else 1.0)).backward()
-                        optimizer.step()
+            with (
+                pytest.raises(hps.NonFiniteError),
+                hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches,
+            ):
+                for number, batch in enumerate(batches):
+                    bad = number == 5 and world.rank == 1
+                    (model.loss(batch) * (float("nan") if bad else 1.0)).backward()
+                    optimizer.step()
             optimizer.zero_grad()
             with hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches:
                 for batch in batches:
