@@ -37,7 +37,7 @@ def run_torchrun(
         env={**os.environ, KILLS: json.dumps(list(kills))},
         capture_output=True,
         text=True,
-        timeout=60 + 30 * len(kills),
+        timeout=60 + 60 * len(kills),
         check=False,
     )
 

@@ -1,4 +1,4 @@
-"""Recipe K1 of a cluster: ranks of a training killed at random steps; it goes on, and ends with the same bits.
+"""Recipe K1 of a cluster: ranks killed at random steps; the training ends with the same bits.
 
 Above it: run.py, test_rank_kills.py. Below it: tests/cluster/rank_nursery.py (ranks as forked
 processes, started anew as torchrun does) and torchrun_lab.py (torchrun itself).

@@ -1,4 +1,4 @@
-"""Recipe K1 of a cluster, the short form: ranks are killed, the training goes on and ends with the same bits."""
+"""Recipe K1 of a cluster, the short form: ranks are killed, and it ends with the same bits."""
 
 import random
 from collections.abc import Iterator
