@@ -47,6 +47,11 @@ class CutVerbs:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
+    @property
+    def is_changed(self) -> bool:
+        """True if rows may have changed since the newest checkpoint."""
+        return self._is_changed
+
     def checkpoint(
         self,
         tag: str | None = None,

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": ("store_commands", "check every checksum of a store"),
     "checkpoints": ("store_commands", "list or delete checkpoints"),
     "clone": ("clone", "copy one checkpoint into a store of its own"),
+    "reshard": ("reshard", "one checkpoint for another number of ranks"),
     "compact": ("store_commands", "give back the space of overwritten rows"),
     "export": ("store_commands", "write a table's rows to parquet"),
     "import": ("store_commands", "read a table's rows from parquet"),
