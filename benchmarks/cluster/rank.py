@@ -19,6 +19,7 @@ import torch
 import hps
 from benchmarks.cluster.recorded_world import RecordedWorld
 from benchmarks.cluster.workload import TABLE, Workload
+from hps.cluster.config import ClusterConfig
 from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
 from hps.config import let_idle_threads_sleep
@@ -26,6 +27,14 @@ from hps.models import DeepFM
 
 HIDDEN = (256, 128)
 _MAKING = threading.Lock()  # models of several ranks of a process draw from one generator
+
+
+class _Exchanging(hps.ClusterParameterServer):
+    """One that takes the exchange's path also where it is the only rank."""
+
+    @property
+    def _is_alone(self) -> bool:
+        return False
 
 
 class _LeaveUnsaved(hps.HpsError):
@@ -40,7 +49,7 @@ class RunOptions:
         log: whose parts the ranks train on.
         threads: of the native core of a rank, and of torch where a rank is a process.
         plain: one rank without any exchange: an hps.ParameterServer of its own.
-        cluster: more arguments of ClusterParameterServer.
+        cluster: fields of ClusterConfig.
     """
 
     log: Workload
@@ -131,7 +140,7 @@ class RankRun:
         )
         if self._world is None:
             return hps.ParameterServer(config)
-        return hps.ClusterParameterServer(config, self._world, **options.cluster)
+        return _Exchanging(config, self._world, ClusterConfig(**options.cluster))
 
     def _train(self, server: Any) -> Timed:
         options, log = self._options, self._options.log

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ class HostsReport:
     seconds_to_notice: float = 0.0
     violations: list[str] = field(default_factory=list)
 
+    def missing(self) -> list[str]:
+        """What had to happen and did not."""
+        happened = {"cut or kill": self.cuts + self.kills, "resumed training": self.resumed}
+        return [f"no {what}" for what, count in happened.items() if not count]
+
     def __str__(self) -> str:
         return (
             f"{self.cuts} cuts, {self.kills} killed hosts, {self.resumed} resumed, noticed within "
@@ -56,12 +62,14 @@ class Training:
         hosts: with the log in the folder of each.
         port: of the rendezvous; a new one for each run.
         restarts: torchrun's --max-restarts.
+        timeout: seconds of a collective.
     """
 
-    def __init__(self, hosts: Hosts, port: int, restarts: int = 0) -> None:
+    def __init__(self, hosts: Hosts, port: int, restarts: int, timeout: int) -> None:
         self._hosts = hosts
         self._port = port
         self._restarts = restarts
+        self._timeout = timeout
         self.processes: list[subprocess.Popen[Any]] = []
 
     def start(self, host: int, *flags: str) -> None:
@@ -75,7 +83,7 @@ class Training:
         words += ["--local-addr", ADDRESSES[host], "-m", "hps", "train", "log.tsv"]
         words += ["--store", "store", "--dim", "4", "--hidden", "16", "--batch-size", "256"]
         words += ["--dram", "8MiB", "--threads", "1", "--torch-threads", "1"]
-        words += ["--cluster-timeout", str(TIMEOUT_SECONDS), "--progress-seconds", "0"]
+        words += ["--cluster-timeout", str(self._timeout), "--progress-seconds", "0"]
         words += ["--checkpoint-every", str(CHECKPOINT_EVERY), "--json", "out.json", *flags]
         variables = {
             "PYTHONPATH": str(ROOT),
@@ -149,9 +157,9 @@ class ClusterLab:
             write_criteo(folder / "log.tsv", EXAMPLES)
         self._expected = self._undisturbed()
 
-    def _training(self, restarts: int = 0) -> Training:
+    def _training(self, restarts: int = 0, timeout: int = TIMEOUT_SECONDS) -> Training:
         self._next_port += 1
-        return Training(self._hosts, self._next_port, restarts)
+        return Training(self._hosts, self._next_port, restarts, timeout)
 
     def _clear(self) -> None:
         for folder in self._hosts.folders:
@@ -168,83 +176,92 @@ class ClusterLab:
         assert figures["total_examples"] == EXAMPLES
         return figures
 
-    def cut_link(self, mends_clock: Callable[[], object] = lambda: None) -> HostsReport:
+    def cut_link(self, timeout: int = TIMEOUT_SECONDS) -> HostsReport:
         """The link is cut in the middle: both sides end by themselves; then both are started again.
 
         Args:
-            mends_clock: done before the second start; for a planted bug.
+            timeout: of a collective; one that never comes is a planted bug.
         """
-        report = HostsReport(runs=1)
+        report = HostsReport(runs=1, cuts=1)
         self._clear()
-        training = self._training().start_both()
+        training = self._training(timeout=timeout).start_both()
         training.wait_for_cuts(self._chance.randint(2, 4))
         self._hosts.cut()
-        report.cuts = 1
-        began = time.monotonic()
-        statuses = training.wait(END_SECONDS)
-        report.seconds_to_notice = time.monotonic() - began
-        said = training.said()
-        for host in range(2):
-            if training.processes[host].poll() is None:
-                self._hosts.kill(host)
+        self._end(report, training, "without its link")
         self._hosts.mend()
-        if statuses is None:
-            report.violations.append(f"a cut link is waited for longer than {END_SECONDS:g} s")
-        elif 0 in statuses:
-            report.violations.append(f"a run without its link ended with {statuses}")
-        elif "ClusterError" not in said and "left the training" not in said:
-            report.violations.append(f"no error tells of the other rank: {said}")
-        mends_clock()
         self._resume(report)
         return report
 
-    def killed_host(self, host: int, before: Callable[[], object] = lambda: None) -> HostsReport:
-        """One host dies and comes back; torchrun's restart of the other takes it in.
+    def killed_host(self, loses_a_cut: bool = False) -> HostsReport:
+        """Host 1 dies and comes back; torchrun's restart of the other takes it in.
 
         Args:
-            host: 1; host 0 has the rendezvous, and with it all ends.
-            before: done before the host comes back; for a planted bug.
+            loses_a_cut: a planted bug: its disk comes back as it was at an earlier cut.
         """
         report = HostsReport(runs=1, kills=1)
         self._clear()
         training = self._training(restarts=3).start_both()
-        training.wait_for_cuts(self._chance.randint(2, 4))
+        training.wait_for_cuts(1)
+        store, kept = (self._hosts.folders[1] / name for name in ("store", "kept"))
+        if loses_a_cut:
+            shutil.rmtree(kept, ignore_errors=True)
+            copy_living(store, kept)
+        training.wait_for_cuts(self._chance.randint(1, 3))
         began = time.monotonic()
-        self._hosts.kill(host)
-        before()
-        if host == 0:
-            statuses = training.wait(END_SECONDS)
-            report.seconds_to_notice = time.monotonic() - began
-            if statuses is None:
-                self._hosts.kill(1)
-                report.violations.append("the other host does not end without the rendezvous")
-            self._resume(report)
-            return report
-        training.start(host)
-        training.processes[host] = training.processes.pop()
+        self._hosts.kill(1)
+        if loses_a_cut:
+            shutil.rmtree(store)
+            kept.rename(store)
+        training.processes.pop().wait()
+        training.start(1)
         statuses = training.wait(RUN_SECONDS)
         report.seconds_to_notice = time.monotonic() - began
-        if statuses is None or any(statuses):
-            for other in range(2):
-                if training.processes[other].poll() is None:
-                    self._hosts.kill(other)
-            said = training.said()
-            report.violations.append(f"the run did not go on ({statuses}): {said}")
-            self._resume(report)
-            return report
-        self._compare(report, training)
+        if statuses == [0, 0]:
+            self._compare(report, training)
+        else:
+            report.violations.append(f"the run did not go on ({statuses}): {training.said()}")
+            self._stop(training)
         return report
+
+    def killed_rendezvous(self) -> HostsReport:
+        """Host 0 dies, and with it the rendezvous: the other ends; then both are started again."""
+        report = HostsReport(runs=1, kills=1)
+        self._clear()
+        training = self._training(restarts=3).start_both()
+        training.wait_for_cuts(self._chance.randint(2, 4))
+        self._hosts.kill(0)
+        self._end(report, training, "without the other host")
+        self._resume(report)
+        return report
+
+    def _end(self, report: HostsReport, training: Training, how: str) -> None:
+        """Waits until a run that cannot go on has ended; it must do so by itself, with an error."""
+        began = time.monotonic()
+        statuses = training.wait(END_SECONDS)
+        report.seconds_to_notice = time.monotonic() - began
+        said = training.said()
+        self._stop(training)
+        if statuses is None:
+            report.violations.append(f"a run {how} is still there after {END_SECONDS:g} s")
+        elif 0 in statuses:
+            report.violations.append(f"a run {how} ended with {statuses}")
+        elif "another rank is gone" not in said and "waited for" not in said:
+            report.violations.append(f"no error tells of the other rank: {said}")
+
+    def _stop(self, training: Training) -> None:
+        for host, process in enumerate(training.processes):
+            if process.poll() is None:
+                self._hosts.kill(host)
+                process.wait()
 
     def _resume(self, report: HostsReport) -> None:
         training = self._training().start_both("--resume")
         statuses = training.wait(RUN_SECONDS)
-        if statuses is None or any(statuses):
-            for host in range(2):
-                if training.processes[host].poll() is None:
-                    self._hosts.kill(host)
+        if statuses == [0, 0]:
+            self._compare(report, training)
+        else:
             report.violations.append(f"resuming ended with {statuses}: {training.said()}")
-            return
-        self._compare(report, training)
+            self._stop(training)
 
     def _compare(self, report: HostsReport, training: Training) -> None:
         """The figures of the last run beside those of the undisturbed one."""
@@ -259,15 +276,45 @@ class ClusterLab:
                     f"{name} is {figures[name]}, not {self._expected[name]} as undisturbed"
                 )
 
-    def lose_a_cut(self) -> Callable[[], None]:
-        """A planted bug: host 1's disk comes back as it was at an earlier cut, silently."""
-        kept = self._hosts.folders[1] / "kept"
-        store = self._hosts.folders[1] / "store"
 
-        def put_back() -> None:
-            for part in store.glob("*/rank-*"):
-                newest = max(part.glob("segment-*"), key=lambda file: file.stat().st_mtime_ns)
-                newest.write_bytes(b"")
+def copy_living(source: Path, target: Path) -> None:
+    """Copies a store that is being written; what goes away meanwhile is not in the copy."""
 
-        shutil.rmtree(kept, ignore_errors=True)
-        return put_back
+    def ignore_gone(path: str, name: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.copy2(path, name)
+
+    shutil.copytree(source, target, copy_function=ignore_gone)
+
+
+@dataclass(frozen=True)
+class HostsRecipe:
+    """One fault, how often in `make torture`, and the planted bug that it must find."""
+
+    name: str
+    what: str
+    count: int
+    run: Callable[[ClusterLab], HostsReport]
+    bug: str = ""
+    planted: Callable[[ClusterLab], HostsReport] | None = None
+
+
+RECIPES = (
+    HostsRecipe(
+        "H1",
+        "a cut link",
+        3,
+        ClusterLab.cut_link,
+        "collectives have no timeout",
+        lambda lab: lab.cut_link(timeout=10**6),
+    ),
+    HostsRecipe(
+        "H2",
+        "a host that dies and comes back",
+        3,
+        ClusterLab.killed_host,
+        "the host's disk has lost the newest cut",
+        lambda lab: lab.killed_host(loses_a_cut=True),
+    ),
+    HostsRecipe("H2", "the host of the rendezvous dies", 1, ClusterLab.killed_rendezvous),
+)
