@@ -5,7 +5,13 @@ A message says what went wrong, where, the value seen, the limit, and what to do
 
 
 class HpsError(Exception):
-    """Base of every error that hps raises on purpose."""
+    """Base of every error that hps raises on purpose.
+
+    `is_shared` says of one instance that every rank of a training has raised the same: then the
+    ranks are still in step, and none need be told.
+    """
+
+    is_shared = False
 
 
 class ConfigError(HpsError, ValueError):

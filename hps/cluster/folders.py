@@ -34,6 +34,7 @@ from hps.parameter_server import ParameterServer
 from hps.sharding import ShardMap
 from hps.ssd_store import engine_of
 
+
 class ClusterParts:
     """What one rank has opened: its own store, and what it knows of the whole.
 

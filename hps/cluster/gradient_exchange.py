@@ -22,7 +22,7 @@ from hps.cluster.float_exchange import FloatExchange
 from hps.cluster.key_exchange import ExchangedKeys, OwnKeys, Plans, swap_keys
 from hps.cluster.world import World
 from hps.config import TableConfig
-from hps.errors import ConfigError, NonFiniteError
+from hps.errors import ConfigError, HpsError, NonFiniteError
 from hps.service.wire import Wire, check_range
 
 # Sums beyond it are refused as if they were infinite: divided by their number and rounded, those of
@@ -43,13 +43,15 @@ class Share:
         own: the keys.
         sums: float32 [N, D], owner after owner; already divided by the number of ranks.
         rows: of the round.
+        refused: a place in `sums` of a row that must not travel, or -1.
     """
 
     table: str
     kind: int
     own: OwnKeys
     sums: torch.Tensor
-    rows: ClusterRows | None
+    rows: ClusterRows | None = None
+    refused: int = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -94,27 +96,29 @@ class GradientExchange:
         self._device = device
         self._floats = FloatExchange(world.rows, wire)
 
-    def begin(self, updates: Sequence[RowUpdate], plans: Plans) -> list[OwnedUpdate]:
-        """This rank's sums, and what all ranks are about to send; nothing has changed yet.
+    def shares(self, updates: Sequence[RowUpdate], plans: Plans) -> list[Share]:
+        """This rank's sums, of every table; waits for no other rank.
 
         Raises:
-            NonFiniteError: a sum of a rank is NaN or infinite; on every rank, of the lowest one.
-            ConfigError: as `hps.ParameterServer.apply`, on this rank alone, before anything was
-                sent; or learning rates differ, on every rank.
+            ConfigError: as `hps.ParameterServer.apply`.
         """
         groups: dict[str, list[RowUpdate]] = {}
         for update in updates:
+            if update.table not in self._tables:
+                raise ConfigError(
+                    f"there is no table {update.table!r}; there are {sorted(self._tables)}"
+                )
             groups.setdefault(update.table, []).append(update)
-        for table in groups:
-            if table not in self._tables:
-                raise ConfigError(f"there is no table {table!r}; there are {sorted(self._tables)}")
-        shares, refused = [], (_NO_TABLE, 0)
-        for index, table in enumerate(self._tables):
-            share, bad = self._share(table, groups.get(table, []), plans)
-            shares.append(share)
-            if bad >= 0 and refused[0] == _NO_TABLE:
-                refused = (index, int(share.own.plan.unique_keys[bad]))
-        heads = self._exchange_heads(shares, refused)
+        return [self._share(table, groups.get(table, []), plans) for table in self._tables]
+
+    def agree(self, shares: list[Share]) -> list[OwnedUpdate]:
+        """What all ranks are about to send; nothing has changed yet.
+
+        Raises:
+            NonFiniteError: a sum of a rank is NaN or infinite; on every rank, of the lowest one.
+            ConfigError: the learning rates differ, on every rank.
+        """
+        heads = self._exchange_heads(shares)
         self._raise_refused(heads)
         return self._owned(shares, heads)
 
@@ -126,12 +130,11 @@ class GradientExchange:
         incoming = np.array([update.counts for update in owned]).T
         return self._floats.swap([update.share.sums for update in owned], outgoing, incoming)
 
-    def _share(self, table: str, group: list[RowUpdate], plans: Plans) -> tuple[Share, int]:
-        """This rank's part, and the place of a key whose sum must be refused, or -1."""
+    def _share(self, table: str, group: list[RowUpdate], plans: Plans) -> Share:
         dim = self._tables[table].dim
         if not group:
             none = torch.empty(0, dim, device=self._device)
-            return Share(table, _NOTHING, OwnKeys(np.empty(0, np.uint64), plans), none, None), -1
+            return Share(table, _NOTHING, OwnKeys(np.empty(0, np.uint64), plans), none)
         keys = [as_keys(update.keys, self._device) for update in group]
         grads = joined(
             [
@@ -142,8 +145,9 @@ class GradientExchange:
         rows = self._pinned(group, keys)
         own = OwnKeys(on_host(joined(keys)), plans) if rows is None else rows.keys.own
         kind = _BY_KEY if rows is None else rows.keys.number
-        sums, bad = self._sum(own, grads, dim)
-        return Share(table, kind, own, sums, rows if kind != _BY_KEY else None), bad
+        sums = self._sum(own, grads, dim)
+        held = rows if kind != _BY_KEY else None
+        return Share(table, kind, own, sums, held, self._first_refused(sums))
 
     def _pinned(self, group: list[RowUpdate], keys: list[Any]) -> ClusterRows | None:
         rows = group[0].rows
@@ -158,15 +162,13 @@ class GradientExchange:
             "other keys or of another server; pass rows=None to have them looked up"
         )
 
-    def _sum(self, own: OwnKeys, grads: Any, dim: int) -> tuple[torch.Tensor, int]:
-        """Sums by key, divided by the number of ranks; the place of one to refuse, or -1."""
+    def _sum(self, own: OwnKeys, grads: Any, dim: int) -> torch.Tensor:
+        """Sums by key, divided by the number of ranks."""
         plan, size = own.plan, self._world.size
         if isinstance(grads, torch.Tensor):
-            sums = sums_of(grads, own.places(self._device), plan.num_unique).div_(size)
-        else:
-            plan.sum_gradients(grads)
-            sums = torch.from_numpy(plan.sums(dim) / np.float32(size))
-        return sums, self._first_refused(sums)
+            return sums_of(grads, own.places(self._device), plan.num_unique).div_(size)
+        plan.sum_gradients(grads)
+        return torch.from_numpy(plan.sums(dim) / np.float32(size))
 
     def _first_refused(self, sums: torch.Tensor) -> int:
         """The place of the first row that must not travel, or -1."""
@@ -180,13 +182,15 @@ class GradientExchange:
             return check_range(sums.cpu().numpy(), self._floats.wire)
         return -1
 
-    def _exchange_heads(self, shares: list[Share], refused: tuple[int, int]) -> Any:
+    def _exchange_heads(self, shares: list[Share]) -> Any:
         """Of every rank: what it refuses, then of each table what it sends here."""
         size = self._world.size
         heads = np.zeros((size, 2 + _WORDS * len(shares)), np.int64)
-        heads[:, 0] = refused[0]
-        heads[:, 1] = np.uint64(refused[1]).view(np.int64)
+        heads[:, 0] = _NO_TABLE
         for index, share in enumerate(shares):
+            if share.refused >= 0 and heads[0, 0] == _NO_TABLE:
+                heads[:, 0] = index
+                heads[:, 1] = share.own.plan.unique_keys.view(np.int64)[share.refused]
             first = 2 + _WORDS * index
             rate = struct.pack("<d", self._rates[share.table])
             heads[:, first] = share.kind
@@ -200,20 +204,24 @@ class GradientExchange:
         for rank, head in enumerate(heads):
             if head[0] != _NO_TABLE:
                 key = int(np.int64(head[1]).view(np.uint64))
-                raise NonFiniteError(
+                refusal: HpsError = NonFiniteError(
                     f"rank {rank}, table {names[head[0]]!r}, key {key}: the summed gradient is NaN "
                     "or infinite (or too large for the format it travels in); no row was changed "
                     "on any rank. Look for a diverged loss, or skip the step as "
                     "torch.amp.GradScaler does"
                 )
+                refusal.is_shared = True
+                raise refusal
         for index, table in enumerate(names):
             bits = heads[:, 4 + _WORDS * index]
             if (bits != bits[0]).any():
                 rates = [struct.unpack("<d", struct.pack("<q", word))[0] for word in bits.tolist()]
-                raise ConfigError(
+                refusal = ConfigError(
                     f"table {table!r}: the ranks' learning rates differ: {rates} (by rank); run "
                     "the same program, with the same options, on every rank"
                 )
+                refusal.is_shared = True
+                raise refusal
 
     def _owned(self, shares: list[Share], heads: Any) -> list[OwnedUpdate]:
         """The tables that a rank has gradients of, with the keys they are of."""

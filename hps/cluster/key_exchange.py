@@ -183,11 +183,14 @@ class KeyExchange:
             return
         column = int(np.flatnonzero(differs)[0])
         without = np.flatnonzero(is_absent[:, column]).tolist()
-        raise ConfigError(
-            f"rank {self._channel.rank}: the batches of ranks {without} have no table "
+        self.is_closed = True
+        refusal = ConfigError(
+            f"the batches of ranks {without} have no table "
             f"{self._tables[column]!r} and those of the others have; give every rank's batches the "
             "same tables, with no keys where there are none"
         )
+        refusal.is_shared = True
+        raise refusal
 
 
 def swap_keys(

@@ -8,21 +8,27 @@ table_verbs.py (whole tables). docs/cluster_protocol.md describes what passes be
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hps.arrays import as_floats, as_keys, as_output, like, on_host
+from hps.arrays import as_keys, as_output, is_tensor, on_host
 from hps.batch_rows import RowUpdate
+from hps.checkpoint import LAST
 from hps.cluster.agreement import attempt
 from hps.cluster.cluster_rows import ClusterRows, RowFetcher
 from hps.cluster.config import ClusterConfig
+from hps.cluster.cuts import ClusterCuts
 from hps.cluster.float_exchange import FloatExchange
+from hps.cluster.folders import ClusterParts, open_parts
 from hps.cluster.gradient_exchange import GradientExchange, OwnedUpdate
 from hps.cluster.key_exchange import ExchangedKeys, KeyExchange, OwnKeys, Plans, swap_keys
 from hps.cluster.table_verbs import TableVerbs
+from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
-from hps.errors import ConfigError
+from hps.config import Config
+from hps.errors import ConfigError, HpsError
 from hps.parameter_server import ParameterServer
 from hps.row_server import PinnedRows
 from hps.service.wire import Wire
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from hps.pipeline.pins import Pins
 
 
-class ClusterParameterServer(TableVerbs):
+class ClusterParameterServer(ClusterCuts, TableVerbs):
     """Tables whose keys are divided over all ranks, one process each, under torchrun.
 
     Every key has one owner rank, in whose tiers its row lies. **Its verbs are collective**: every
@@ -41,34 +47,72 @@ class ClusterParameterServer(TableVerbs):
     goes straight to the rank's own server.
 
     Args:
-        local: this rank's own server, for the rows that it owns; opened and closed by the caller.
-        world: all ranks.
+        config: of the store; its path is the cluster's folder, its budgets are this rank's.
+        world: all ranks; None takes those of torchrun.
         options: how rows and gradients travel; the same on every rank.
 
     Raises:
-        ConfigError: more ranks than virtual shards.
+        ConfigError: torchrun has not started this process; configs that differ between ranks, or do
+            not fit the store that is there.
+        ClusterError: another rank is gone or does not answer.
+        Others: as `hps.ParameterServer`, on every rank.
+
+    >>> import numpy, tempfile
+    >>> from hps.cluster.local_world import local_worlds
+    >>> (world,) = local_worlds(1)
+    >>> tables = [TableConfig(name="ads", dim=4)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = Config(path=folder, tables=tables)
+    ...     with ClusterParameterServer(config, world) as server:
+    ...         server.push("ads", numpy.array([7, 8], numpy.uint64), numpy.ones((2, 4), "f"))
+    ...         server.num_rows("ads")
+    2
     """
 
     def __init__(
-        self, local: ParameterServer, world: World, options: ClusterConfig | None = None
+        self, config: Config, world: World | None = None, options: ClusterConfig | None = None
     ) -> None:
+        is_owner = world is None
+        world = torch_world() if world is None else world
+        try:
+            parts = open_parts(config, world)
+        except BaseException as error:
+            world.abort(f"opening {config.path}: {type(error).__name__}: {error}")
+            raise
+        self.parts = parts
+        self._opened: ClusterParts | None = parts
+        self._is_owner = is_owner
+        self._set_up(parts.local, world, options or ClusterConfig())
+
+    @classmethod
+    def over(
+        cls, local: ParameterServer, world: World, options: ClusterConfig | None = None
+    ) -> "ClusterParameterServer":
+        """Over a server that the caller has opened, and closes; without folders, so that there are
+        no checkpoints over all ranks."""
+        server = cls.__new__(cls)
+        server._opened = None
+        server._is_owner = False
+        server._set_up(local, world, options or ClusterConfig())
+        return server
+
+    def _set_up(self, local: ParameterServer, world: World, options: ClusterConfig) -> None:
         self.local = local
         self.world = world
-        self.options = options or ClusterConfig()
+        self.options = options
         self.shard_map = ShardMap(world.size)
         self._plans = Plans(self.shard_map.owners().tolist())
         self._keys = KeyExchange(world.keys, list(local.tables), self._plans)
-        floats = FloatExchange(world.rows, Wire.named(self.options.row_wire))
+        floats = FloatExchange(world.rows, Wire.named(options.row_wire))
         self._fetcher = RowFetcher(floats, local.device)
         self._gradients = GradientExchange(
             world,
             local.tables,
             local.learning_rates,
             local.device,
-            Wire.named(self.options.gradient_wire),
+            Wire.named(options.gradient_wire),
         )
         self._pipeline: object | None = None  # that is open
-        self._shared_error: BaseException | None = None  # the last one that every rank has raised
 
     # What it has of its own server.
 
@@ -136,7 +180,7 @@ class ClusterParameterServer(TableVerbs):
         )
         with self._together("pull"):
             self._fetcher.fetch(exchanged, found, rows)
-        return like(rows if out is not None else _as(rows, keys), keys) if out is None else out
+        return rows if out is not None or is_tensor(keys) else rows.cpu().numpy()
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then
@@ -206,8 +250,10 @@ class ClusterParameterServer(TableVerbs):
     def pipeline_closing(self, pipeline: object, error: BaseException | None) -> None:
         """A pipeline's block has been left: by an error that other ranks do not have, no rank is to
         wait for this one any more."""
-        is_shared = error is None or error is self._shared_error
-        if pipeline is self._pipeline and not is_shared and not isinstance(error, GeneratorExit):
+        if pipeline is not self._pipeline or error is None or _is_shared(error):
+            return
+        if not isinstance(error, GeneratorExit):  # a generator around the block was left
+            self._pipeline = None
             self._abort("the pipeline", error)
 
     def pipeline_closed(self, pipeline: object) -> None:
@@ -305,6 +351,41 @@ class ClusterParameterServer(TableVerbs):
             for rows in held:
                 rows.release()
 
+    # Lifetime.
+
+    def close(self) -> None:
+        """Closes this rank's store without saving, and leaves the other ranks.
+
+        Every rank calls it.
+        """
+        self._close_parts()
+        if self._is_owner:
+            self.world.close()
+
+    def __enter__(self) -> "ClusterParameterServer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None and not _is_shared(error):
+                self._abort("the training", error)
+            elif error is None and self._opened is not None:
+                if self.world.control.any(self.is_changed):
+                    self.checkpoint(tag=LAST)
+        finally:
+            self._close_parts()
+        if error is None and self._is_owner:
+            self.world.close()
+
+    def _close_parts(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
     # Parts.
 
     @property
@@ -312,12 +393,9 @@ class ClusterParameterServer(TableVerbs):
         return self.world.size == 1
 
     def _begin(self, updates: Sequence[RowUpdate]) -> list[OwnedUpdate]:
+        shares = self._gradients.shares(updates, self._plans)
         with self._together("apply"):
-            try:
-                return self._gradients.begin(updates, self._plans)
-            except RefusedStep as refusal:
-                self._shared_error = refusal.error
-                raise refusal.error from None
+            return self._gradients.agree(shares)
 
     def _local_rows(self, update: OwnedUpdate, held: list[PinnedRows]) -> PinnedRows:
         """The pinned rows of an update's keys; pins them where they are not, on every rank."""
@@ -346,11 +424,12 @@ class ClusterParameterServer(TableVerbs):
         def keep() -> None:
             found.append(act())
 
-        outcome = attempt(self.world, what, keep)
-        if outcome.failure is not None:
-            self._shared_error = outcome.failure
-            raise outcome.failure
-        return found[0]
+        failure = attempt(self.world, what, keep).failure
+        if failure is None:
+            return found[0]
+        if isinstance(failure, HpsError):
+            failure.is_shared = True
+        raise failure
 
     @contextmanager
     def _together(self, what: str) -> Iterator[None]:
@@ -358,12 +437,17 @@ class ClusterParameterServer(TableVerbs):
         try:
             yield
         except BaseException as error:
-            if error is not self._shared_error:
+            if not _is_shared(error):
                 self._abort(what, error)
             raise
 
     def _abort(self, what: str, error: BaseException | None) -> None:
         self.world.abort(f"{what}: {type(error).__name__}: {error}")
+
+
+def _is_shared(error: BaseException) -> bool:
+    """True if every rank has raised it, or a rank that all know of."""
+    return isinstance(error, HpsError) and error.is_shared
 
 
 def _received(keys: Any) -> Any:

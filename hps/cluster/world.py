@@ -6,6 +6,7 @@ local_world.py (logical ranks, threads of one process) and torch_world.py (proce
 
 import json
 from abc import ABC, abstractmethod
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,10 @@ class Channel(Protocol):
     @property
     def bytes_sent(self) -> int:
         """Payload to other ranks so far."""
+
+    @property
+    def seconds(self) -> float:
+        """Spent in this channel so far, waiting for the other ranks included."""
 
     def exchange(
         self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None
@@ -118,6 +123,7 @@ class ExchangingChannel(ABC):
         self.size = size
         self.device = device
         self.bytes_sent = 0
+        self.seconds = 0.0
 
     def exchange(
         self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None
@@ -127,7 +133,11 @@ class ExchangingChannel(ABC):
             incoming = self.exchange_counts(counts)
         row_bytes = rows.element_size() * (rows[:1].numel() if len(rows) else 0)
         self.bytes_sent += row_bytes * (len(rows) - counts[self.rank])
-        return self._exchange(rows, counts, incoming)
+        start = perf_counter()
+        try:
+            return self._exchange(rows, counts, incoming)
+        finally:
+            self.seconds += perf_counter() - start
 
     @abstractmethod
     def _exchange(self, rows: torch.Tensor, counts: list[int], incoming: list[int]) -> torch.Tensor:
