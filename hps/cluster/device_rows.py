@@ -4,6 +4,8 @@ Above it: cluster_rows.py, gradient_exchange.py. Below it: torch. On the host `h
 does the same; here only its order of the distinct keys is used.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -14,7 +16,7 @@ def places_of(plan: _C.ShardPlan, device: str) -> torch.Tensor:
     """int64 [L]: the place of each occurrence's key among the plan's distinct keys."""
     starts = plan.starts
     numbers = np.arange(plan.num_unique, dtype=np.int64).view(np.float32).reshape(-1, 2)
-    parts = [numbers[first:end] for first, end in zip(starts, starts[1:], strict=False)]
+    parts = [numbers[first:end] for first, end in pairwise(starts)]
     # The plan copies rows of floats; what bits they hold does not matter to it.
     places = np.empty((plan.num_occurrences, 2), np.float32)
     plan.scatter(parts, places)

@@ -20,10 +20,11 @@ from hps.cluster.cluster_rows import ClusterRows
 from hps.cluster.device_rows import sums_of
 from hps.cluster.float_exchange import FloatExchange
 from hps.cluster.key_exchange import ExchangedKeys, OwnKeys, Plans, swap_keys
+from hps.cluster.residuals import Residuals
 from hps.cluster.world import World
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, NonFiniteError
-from hps.service.wire import Wire, check_range
+from hps.service.wire import Wire, check_range, decode, encode
 
 # Sums beyond it are refused as if they were infinite: divided by their number and rounded, those of
 # up to 4096 ranks below it cannot add up to an infinity at their owner.
@@ -95,6 +96,15 @@ class GradientExchange:
         self._rates = rates
         self._device = device
         self._floats = FloatExchange(world.rows, wire)
+        is_narrow = wire is not Wire.FLOAT32
+        self._residuals = {
+            name: Residuals(table.dim) for name, table in tables.items() if is_narrow
+        }
+
+    def forget_residuals(self) -> None:
+        """At a checkpoint, and a restore, on every rank: what follows is then what follows it."""
+        for residuals in self._residuals.values():
+            residuals.clear()
 
     def shares(self, updates: Sequence[RowUpdate], plans: Plans) -> list[Share]:
         """This rank's sums, of every table; waits for no other rank.
@@ -126,6 +136,8 @@ class GradientExchange:
         """The gradients that came for each of `owned`, float32 [n, D], rank after rank."""
         if not owned:
             return []
+        for update in owned:
+            self._keep_residual(update.share)
         outgoing = np.array([update.share.own.counts for update in owned]).T
         incoming = np.array([update.counts for update in owned]).T
         return self._floats.swap([update.share.sums for update in owned], outgoing, incoming)
@@ -146,6 +158,9 @@ class GradientExchange:
         own = OwnKeys(on_host(joined(keys)), plans) if rows is None else rows.keys.own
         kind = _BY_KEY if rows is None else rows.keys.number
         sums = self._sum(own, grads, dim)
+        if table in self._residuals:
+            kept = torch.from_numpy(self._residuals[table].of(own.plan.unique_keys))
+            sums.add_(kept.to(sums.device))
         held = rows if kind != _BY_KEY else None
         return Share(table, kind, own, sums, held, self._first_refused(sums))
 
@@ -153,9 +168,8 @@ class GradientExchange:
         rows = group[0].rows
         if len(group) > 1 or rows is None:
             return None
-        is_own = isinstance(rows, ClusterRows) and rows.table == group[0].table
-        if isinstance(rows, ClusterRows) and is_own and not rows.is_released:
-            if rows.are_of(keys[0]):
+        if isinstance(rows, ClusterRows) and rows.table == group[0].table:
+            if not rows.is_released and rows.are_of(keys[0]):
                 return rows
         raise ConfigError(
             f"apply: the rows given for table {group[0].table!r} were released, or are those of "
@@ -165,10 +179,20 @@ class GradientExchange:
     def _sum(self, own: OwnKeys, grads: Any, dim: int) -> torch.Tensor:
         """Sums by key, divided by the number of ranks."""
         plan, size = own.plan, self._world.size
+        if not plan.num_unique:
+            return torch.empty(0, dim, device=self._device)
         if isinstance(grads, torch.Tensor):
             return sums_of(grads, own.places(self._device), plan.num_unique).div_(size)
         plan.sum_gradients(grads)
         return torch.from_numpy(plan.sums(dim) / np.float32(size))
+
+    def _keep_residual(self, share: Share) -> None:
+        """What the format is about to round away."""
+        residuals = self._residuals.get(share.table)
+        if residuals is not None and len(share.sums):
+            sums, wire = share.sums.cpu().numpy(), self._floats.wire
+            sent = decode(encode(sums, wire), *sums.shape, wire)
+            residuals.keep(share.own.plan.unique_keys, sums - sent)
 
     def _first_refused(self, sums: torch.Tensor) -> int:
         """The place of the first row that must not travel, or -1."""
@@ -237,8 +261,8 @@ class GradientExchange:
                 pinned[share.table] = share.rows
             else:
                 by_key[share.table] = share.own
-        asked = np.array([counts_of[table] for table in by_key]).reshape(len(by_key), -1).T
-        swapped = swap_keys(self._world.control, by_key, asked)
+        asked = [counts_of[table] for table in by_key]
+        swapped = swap_keys(self._world.control, by_key, np.array(asked).T) if by_key else {}
         by_table = {share.table: share for share in shares}
         owned = []
         for table, counts in counts_of.items():

@@ -8,6 +8,7 @@ round carries and how all ranks leave a pipeline after the same batch.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class OwnKeys:
     def counts(self) -> list[int]:
         """Distinct keys of each owner."""
         starts = self.plan.starts
-        return [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        return [end - start for start, end in pairwise(starts)]
 
     def of_rank(self, rank: int) -> Keys:
         """A view of the distinct keys of one owner."""
@@ -160,6 +161,8 @@ class KeyExchange:
         is_absent = heads[:, 1:] == _ABSENT
         self._require_same_tables(is_absent)
         counts = heads[:, 1:][:, ~is_absent[0]]
+        if not own:
+            return {}
         return swap_keys(self._channel, own, counts, self.num_rounds)
 
     def close(self) -> None:
@@ -200,13 +203,11 @@ def swap_keys(
 
     Args:
         channel: on the host.
-        own: of the same tables on every rank, in the same order.
+        own: of the same tables on every rank, in the same order; at least one.
         counts: int64 [ranks, tables], keys that come from each rank.
         number: of the round.
     """
     size = channel.size
-    if not own:
-        return {}
     outgoing = np.concatenate([keys.of_rank(rank) for rank in range(size) for keys in own.values()])
     sizes = np.array([keys.counts for keys in own.values()]).sum(axis=0).tolist()
     incoming = counts.sum(axis=1).tolist()

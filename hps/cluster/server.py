@@ -351,6 +351,26 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             for rows in held:
                 rows.release()
 
+    # Cuts.
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """As ClusterCuts has it; what narrow formats have rounded away so far is forgotten, so that
+        training goes on in the bits in which it is resumed."""
+        info = super().checkpoint(tag, model, reader)
+        self._gradients.forget_residuals()
+        return info
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """As ClusterCuts has it."""
+        dense = super().restore(tag)
+        self._gradients.forget_residuals()
+        return dense
+
     # Lifetime.
 
     def close(self) -> None:
@@ -372,11 +392,11 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is not None and not _is_shared(error):
-                self._abort("the training", error)
-            elif error is None and self._opened is not None:
-                if self.world.control.any(self.is_changed):
-                    self.checkpoint(tag=LAST)
+            if error is not None:
+                if not _is_shared(error):
+                    self._abort("the training", error)
+            elif self._opened is not None and self.world.control.any(self.is_changed):
+                self.checkpoint(tag=LAST)
         finally:
             self._close_parts()
         if error is None and self._is_owner:
