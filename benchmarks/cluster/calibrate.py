@@ -70,7 +70,11 @@ def _interleaved(
     operations: list[Operation] = []
     for channel, (start, end, nbytes) in calls:
         # What a rank does alone in a collective, a copy, it does among others, too.
-        operations += [Work(max(0.0, start - began)), Collective(channel, nbytes), Work(end - start)]
+        operations += [
+            Work(max(0.0, start - began)),
+            Collective(channel, nbytes),
+            Work(end - start),
+        ]
         began = end
     return operations, began
 
@@ -105,7 +109,9 @@ def wire_costs(
     return (fixed, a_rank, a_byte), min(latencies)
 
 
-def this_machine(cores: int, slowed: float, wire: tuple[tuple[float, float, float], float]) -> Machine:
+def this_machine(
+    cores: int, slowed: float, wire: tuple[tuple[float, float, float], float]
+) -> Machine:
     """One host that all ranks share."""
     return Machine(
         cores=cores,

@@ -29,6 +29,7 @@ SHOWN_RANKS = (1, 2, 4, 8, 16, 32, 64)
 NETWORK_BYTES_PER_SECOND = 25e9 / 8
 NETWORK_LATENCY = 50e-6
 Runs = Callable[[RunOptions, int], list[Timed]]
+_SMOKE_RUNS: tuple[Runs, Runs] = (run_threads, run_processes)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +76,7 @@ def throughput_rows(
     unit = "examples/s"
     figure = {"figure": "2 ranks that share the cores", "ranks are": form}
     rows = [
-        comparison_row(
-            figure, unit, rates["2 ranks"], (name, rates[name]), floor=SHARED_FLOOR
-        )
+        comparison_row(figure, unit, rates["2 ranks"], (name, rates[name]), floor=SHARED_FLOOR)
         for name in ("1 rank", "1 rank, no exchange")
     ]
     figure = {"figure": "1 rank with the exchange", "ranks are": form}
@@ -103,7 +102,9 @@ def stage_table(form: str, found: dict[str, list[list[Timed]]]) -> str:
     for name, made in found.items():
         ranks = [rank for repetition in made for rank in repetition]
         stages = {stage: median(rank.busy[stage] for rank in ranks) for stage in ranks[0].busy}
-        waits = {channel: median(rank.waits[channel] for rank in ranks) for channel in ranks[0].waits}
+        waits = {
+            channel: median(rank.waits[channel] for rank in ranks) for channel in ranks[0].waits
+        }
         text = ", ".join(f"{stage} {1e3 * value:.2f}" for stage, value in stages.items())
         within = ", ".join(f"{channel} {1e3 * value:.2f}" for channel, value in waits.items())
         seconds = median(seconds_of(repetition) for repetition in made)
@@ -123,7 +124,9 @@ def format_rows(options: RunOptions, hot_rows: int, runs: Runs, repetitions: int
         "bfloat16": {"row_wire": "bfloat16", "gradient_wire": "bfloat16"},
         "int8": {"row_wire": "int8", "gradient_wire": "int8"},
     }
-    contenders |= {name: (replace(options, cluster=cluster), 2) for name, cluster in changes.items()}
+    contenders |= {
+        name: (replace(options, cluster=cluster), 2) for name, cluster in changes.items()
+    }
     found = repeat(contenders, runs, repetitions)
     rows = []
     for name in changes:
@@ -148,9 +151,7 @@ def calibrated(
     """Recorded steps of a rank by itself, for its part among so many ranks."""
     return {
         ranks: [
-            step
-            for _ in range(repetitions)
-            for step in steps_of(runs(alone(options, ranks), 1)[0])
+            step for _ in range(repetitions) for step in steps_of(runs(alone(options, ranks), 1)[0])
         ]
         for ranks in parts
     }
@@ -251,11 +252,13 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         axes = {"ranks": size, "ranks are": "threads"}
         rows.append(bytes_row(axes, run_threads(run_options, size)))
     forms: dict[str, Runs] = {"threads": run_threads, "processes": run_processes}
+    if smoke:  # each process takes seconds to start
+        forms["processes"] = lambda options, size: _SMOKE_RUNS[size == 2](options, size)
     for form, runs in forms.items():
         found, table = throughput_rows(run_options, form, runs, repetitions, threads)
         rows += found
         tables.append(table)
-    runs = run_threads if smoke else run_processes  # each process takes seconds to start
+    runs = run_threads if smoke else run_processes
     rows += format_rows(run_options, options["hot_rows"], runs, repetitions)
     found, table = simulator_rows(run_options, runs, repetitions, smoke)
     axes = {name: options[name] for name in ("keys", "batch_size", "dim", "steps", "threads")}

@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ _MAKING = threading.Lock()  # models of several ranks of a process draw from one
 
 
 class _Exchanging(hps.ClusterParameterServer):
-    """One that takes the exchange's path also where it is the only rank."""
+    """One that takes the exchange's path even where it is the only rank."""
 
     @property
     def _is_alone(self) -> bool:
@@ -103,7 +103,7 @@ class RankRun:
     """A run as one of its ranks.
 
     Args:
-        folder: of the store, the same for all ranks.
+        folder: for the stores, the same for all ranks.
         world: None with `options.plain`.
     """
 
@@ -116,31 +116,34 @@ class RankRun:
         self.digest = ""
 
     def run(self, wants_digest: bool = False) -> Timed:
-        """Trains; the first batches are not timed."""
+        """Trains; the first batches are not timed. Nothing is saved."""
         timed = None
-        with suppress(_LeaveUnsaved), self._server() as server:
-            timed = self._train(server)
-            assert server.stats()["dram_cache"]["evictions"] == 0, "raise --dram: rows gave way"
-            if wants_digest:
-                self.digest = server.digest(TABLE)
-            if self._world is not None:
-                self._world.control.barrier()  # or others would see this rank leave
+        with suppress(_LeaveUnsaved), hps.ParameterServer(self._config()) as local:
+            with self._server(local) as server:
+                timed = self._train(server)
+                if wants_digest:
+                    self.digest = server.digest(TABLE)
+            assert local.stats()["dram_cache"]["evictions"] == 0, "rows gave way: raise `dram`"
             raise _LeaveUnsaved
         assert timed is not None
+        if self._world is not None:
+            self._world.close()
         return timed
 
-    def _server(self) -> Any:
+    def _config(self) -> hps.Config:
         options = self._options
         table = hps.TableConfig(name=TABLE, dim=options.dim + 1, optimizer=hps.Adagrad(lr=0.02))
-        config = hps.Config(
-            path=self._folder,
+        return hps.Config(
+            path=self._folder / f"rank{self._rank}",
             tables=[table],
             dram=hps.DramCacheConfig(bytes=options.dram),
             threads=options.threads,
         )
+
+    def _server(self, local: hps.ParameterServer) -> Any:
         if self._world is None:
-            return hps.ParameterServer(config)
-        return _Exchanging(config, self._world, ClusterConfig(**options.cluster))
+            return nullcontext(local)
+        return _Exchanging.over(local, self._world, ClusterConfig(**self._options.cluster))
 
     def _train(self, server: Any) -> Timed:
         options, log = self._options, self._options.log
@@ -149,9 +152,10 @@ class RankRun:
             model = DeepFM(server, {TABLE: log.features}, log.dense, HIDDEN)
         rows, dense = hps.RowOptimizer(server), torch.optim.Adam(model.parameters(), lr=0.001)
         criterion = torch.nn.BCEWithLogitsLoss()
-        count = options.warm_up + options.steps
+        last = options.warm_up + options.steps
+        count = last + 2 * options.depth + 2  # while the last ones are timed, others are prepared
         moments: list[float] = []
-        busy, cpu, sent = {}, 0.0, 0
+        busy, after, cpu, sent = {}, {}, 0.0, 0
         parts = log.parts(self._rank, self._size, count)
         with hps.Pipeline(parts, server, options.depth) as batches:
             for number, batch in enumerate(batches, 1):
@@ -162,9 +166,11 @@ class RankRun:
                 dense.zero_grad()
                 if number == options.warm_up:
                     busy, cpu, sent = batches.seconds(), time.process_time(), self._bytes_sent()
-                if number >= options.warm_up:
+                if options.warm_up <= number <= last:
                     moments.append(time.perf_counter())
-            after, cpu = batches.seconds(), time.process_time() - cpu
+                if number == last:
+                    after, cpu = batches.seconds(), time.process_time() - cpu
+                    sent = self._bytes_sent() - sent
         steps = options.steps
         assert len(moments) == steps + 1, "the log ended early"
         calls = self._calls(moments[0], moments[-1])
@@ -176,7 +182,7 @@ class RankRun:
             },
             waits={name: sum(c[1] - c[0] for c in made) / steps for name, made in calls.items()},
             cpu_seconds=cpu / steps,
-            bytes_sent=(self._bytes_sent() - sent) / steps,
+            bytes_sent=sent / steps,
             least_bytes=self._least_bytes(),
             moments=moments,
             calls=calls,

@@ -83,9 +83,7 @@ def _arguments(options: RunOptions, folder: str, name: str) -> list[str]:
     return [str(Path(folder) / name), options.to_text()]
 
 
-def launch(
-    module: str, arguments: Sequence[Sequence[str]], is_apart: bool = False
-) -> list[str]:
+def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = False) -> list[str]:
     """What each process of a module prints, in order.
 
     Args:

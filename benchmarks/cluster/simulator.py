@@ -122,11 +122,12 @@ class Simulation:
         self._finished: list[list[float]] = [[] for _ in range(size)]  # moments of each rank
 
     def seconds_per_step(self, num_steps: int = 40, warm_up: int = 10) -> float:
-        """Simulates so many batches; the first are not counted."""
+        """Simulates so many batches; those that fill and drain the queues are not counted."""
+        ahead = 2 * self._depth + 2
         threads = [
             thread
             for rank in range(self._size)
-            for thread in self._threads(rank, num_steps + warm_up)
+            for thread in self._threads(rank, warm_up + num_steps + ahead)
         ]
         for thread in threads:
             self._advance(thread)
@@ -136,7 +137,7 @@ class Simulation:
                 break
         assert not self._waiting, "the simulated stages wait for each other for ever"
         moments = [max(ends) for ends in zip(*self._finished, strict=True)]
-        return (moments[-1] - moments[warm_up - 1]) / num_steps
+        return (moments[warm_up + num_steps - 1] - moments[warm_up - 1]) / num_steps
 
     def _threads(self, rank: int, count: int) -> list[_Thread]:
         host = self._hosts[rank // self._machine.ranks_per_host]
@@ -162,8 +163,10 @@ class Simulation:
                 yield lambda number=number: done["fetch"] >= number - depth
             elif stage == "fetch":
                 # A batch is pinned beside `depth` others at most.
-                yield lambda number=number: (
-                    done["network"] > number and done["compute"] >= number - depth
+                yield (
+                    lambda number=number: (
+                        done["network"] > number and done["compute"] >= number - depth
+                    )
                 )
             else:
                 yield lambda number=number: done["fetch"] > number

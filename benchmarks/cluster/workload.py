@@ -50,7 +50,12 @@ class Workload:
         laws = [ZipfIds(int(size), self.alpha, seed) for seed, size in enumerate(sizes)]
         return [
             hashed_keys(
-                np.stack([base + law.batch(self.batch_size) for base, law in zip(bases, laws, strict=True)])
+                np.stack(
+                    [
+                        base + law.batch(self.batch_size)
+                        for base, law in zip(bases, laws, strict=True)
+                    ]
+                )
             )
             for _ in range(self.distinct)
         ]

@@ -33,7 +33,6 @@ std::map<std::string, double> SpaceOf(int64_t row_bytes) {
       {"dram_slot_bytes", static_cast<double>(row_bytes) + mark_bytes},
       {"gpu_slot_bytes",
        static_cast<double>(gpu.bytes) / static_cast<double>(gpu.shape.num_slots())},
-      {"pinned_load", static_cast<double>(kFirstRoundSlots) / kBucketSlots},
       {"ssd_row_bytes", static_cast<double>(RowSpace(static_cast<uint64_t>(row_bytes)))},
       {"index_bytes_least", entry_bytes / fullest},
       {"index_bytes_most", entry_bytes / fullest * KeyIndex::kGrowthPercent / 100.0},

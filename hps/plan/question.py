@@ -96,9 +96,7 @@ class PlanQuestion:
         for field in ("examples_per_second", "checkpoint_seconds", "ssd_reads"):
             require_number(f"plan: {field}", getattr(self, field), above=0)
         if self.rank_examples_per_second is not None:
-            require_number(
-                "plan: rank_examples_per_second", self.rank_examples_per_second, above=0
-            )
+            require_number("plan: rank_examples_per_second", self.rank_examples_per_second, above=0)
         for field in _SIZES:
             size = getattr(self, field)
             if size is not None:

@@ -44,7 +44,11 @@ def _step_lines(plan: Plan) -> Iterable[_Line]:
     yield "distinct keys", f"{step.batch_keys:,.0f}", f"of {occurrences:,} occurrences"
     part = f"of {step.rank_occurrences:,.0f} occurrences"
     yield "of a rank's part", f"{step.rank_keys:,.0f}", part
-    yield "asked of an owner", f"{step.received_keys:,.0f}", f"{step.owned_keys:,.0f} of them distinct"
+    yield (
+        "asked of an owner",
+        f"{step.received_keys:,.0f}",
+        f"{step.owned_keys:,.0f} of them distinct",
+    )
 
 
 def _gpu_lines(plan: Plan) -> Iterable[_Line]:

@@ -23,6 +23,7 @@ FLOAT_BYTES = 4
 DISK_PAGE_BYTES = 4096  # the least that a disk reads
 DENSE_COPIES = 4  # a dense parameter's weight, gradient and Adam's two moments
 PROCESS_BYTES = 1 << 30  # Python, torch, the parsed examples: an allowance
+PINNED_LOAD = 0.7  # of a cache's slots: beyond it both buckets of a key may be pinned full
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ class Sizer:
         return share * self.law.misses(self.question.batch_size, cache_rows / share)
 
     def _least_cache(self, step: StepSizes, slot_bytes: float) -> float:
-        return step.window_keys / self.space["pinned_load"] * slot_bytes
+        return step.window_keys / PINNED_LOAD * slot_bytes
 
     def _step_buffers(self, step: StepSizes) -> float:
         """Keys of the window; rows and gradients of a step by occurrence, by key, and as an owner."""

@@ -102,7 +102,11 @@ def test_one_rank_pays_for_no_collective():
 
 
 def test_recorded_work_is_told_apart_by_stage_and_none_of_it_is_lost():
-    calls = {"keys": [[1.0, 1.1, 8.0], [1.4, 1.5, 80.0]], "rows": [[4.0, 4.2, 640.0]], "control": []}
+    calls = {
+        "keys": [[1.0, 1.1, 8.0], [1.4, 1.5, 80.0]],
+        "rows": [[4.0, 4.2, 640.0]],
+        "control": [],
+    }
     calls["control"] = [[6.0, 6.5, 1.0]]
     timed = Timed(
         seconds=8.0,

@@ -83,7 +83,7 @@ def test_misses_of_a_real_cache_are_near_the_expected_ones(tmp_path):
             before = server.stats()["dram_cache"]["misses"]
             server.push("ads", own, np.zeros((len(own), 4), np.float32))
             misses.append(server.stats()["dram_cache"]["misses"] - before)
-        assert server.stats()["dram_cache"]["evictions"] > 10_000
+        assert server.stats()["dram_cache"]["evictions"] > 5000
     settled = np.mean(misses[num_batches // 2 :])
     law = law_of(config)
     expected = law.misses(batch, capacity)

@@ -53,7 +53,8 @@ def stored(tmp_path_factory):
     keys = np.arange(question.keys, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     with hps.ParameterServer(config) as server:
         server.assign("ads", keys, np.zeros((len(keys), 4), np.float32))
-        first = server.checkpoint()
+        server.checkpoint()
+        first = server.stats()["ssd_store"]
         for _ in range(8):
             server.assign("ads", keys[::2], np.ones((len(keys) // 2, 4), np.float32))
             server.checkpoint()
@@ -67,8 +68,8 @@ def test_rows_on_ssd_take_what_the_plan_says(stored):
     assert figures["rows"] == sizer.question.keys
     assert figures["live_bytes"] == ssd.live == sizer.row.ssd * figures["rows"]
     assert first["rows"] == figures["rows"]
-    # And headers, footers' ends and the manifest.
-    assert ssd.live < first["bytes"] < 1.001 * ssd.live
+    # And headers, footers' ends, the manifest.
+    assert ssd.live < first["segment_bytes"] <= first["files_bytes"] < 1.001 * ssd.live
 
 
 def test_the_index_takes_at_most_what_the_plan_says(stored):
@@ -100,10 +101,13 @@ def test_a_checkpoint_writes_the_rows_that_the_plan_expects(tmp_path):
                 server.checkpoint()
             keys = log.keys_of(number)
             server.push("ads", keys, np.ones((len(keys), 8), np.float32))
+        before = server.stats()["ssd_store"]["bytes_written"]
         info = server.checkpoint()
-        assert server.stats()["dram_cache"]["evictions"] == 0
-    assert info["rows"] == pytest.approx(plan.ssd.checkpoint_rows, rel=0.02)
-    assert info["bytes"] == pytest.approx(plan.ssd.checkpoint, rel=0.03)
+        stats = server.stats()
+        assert stats["dram_cache"]["evictions"] == 0
+    assert info["rows_written"] == pytest.approx(plan.ssd.checkpoint_rows, rel=0.02)
+    written = stats["ssd_store"]["bytes_written"] - before
+    assert written == pytest.approx(plan.ssd.checkpoint, rel=0.03)
 
 
 def test_a_cache_of_the_least_size_holds_the_batches_in_flight(tmp_path):
@@ -133,7 +137,7 @@ def test_a_cache_of_the_least_size_holds_the_batches_in_flight(tmp_path):
 def test_ranks_are_as_few_as_have_enough_of_everything():
     questions = [
         LARGE,
-        replace(LARGE, dram="32GB"),
+        replace(LARGE, dram="32GB", ssd_reads=1e12),
         replace(LARGE, ssd="100GB"),
         replace(LARGE, network="300MB", ssd_reads=10**9),
         replace(LARGE, gpu="1GB", batch_size=2**20),
@@ -152,7 +156,7 @@ def test_ranks_are_as_few_as_have_enough_of_everything():
 def test_what_no_number_of_ranks_has_is_named():
     with pytest.raises(hps.ConfigError, match="not even 4096 ranks .* lacks GPU"):
         make_plan(replace(LARGE, gpu="1MB"))
-    plan = make_plan(replace(LARGE, ranks=1))
+    plan = make_plan(replace(LARGE, ranks=1, dram="128GB"))
     assert {"DRAM", "SSD"} <= {need.what for need in plan.missing}
 
 
