@@ -321,13 +321,22 @@ class TextParser:
     def start_file(self, file: int, byte: int, line: int) -> None: ...
     def feed(self, data: npt.NDArray[np.uint8], at_end: bool) -> int: ...
     def take(
-        self, count: int
+        self, count: int, first: int, last: int
     ) -> tuple[
         npt.NDArray[np.float32],
         npt.NDArray[np.float32],
         list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]],
         tuple[int, int, int, int],
     ]: ...
+
+class BatchLines:
+    num_ready: int
+    def __init__(self, format: str) -> None: ...
+    def start_file(self, file: int, byte: int, line: int) -> None: ...
+    def feed(self, data: npt.NDArray[np.uint8], at_end: bool) -> int: ...
+    def take(
+        self, parser: TextParser, count: int, first: int, last: int
+    ) -> tuple[int, int, int]: ...
 
 def hash_strings(
     data: npt.NDArray[np.uint8],

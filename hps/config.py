@@ -308,7 +308,9 @@ class RankEnvironment:
         rank: its number, from 0.
         size: how many there are.
         local_rank: its number among those of its host.
+        local_size: how many its host has.
         num_restarts: of all processes so far, after one of them died.
+        max_restarts: how many there may be.
         shares_store: torchrun's attempts share one store, with which restarts over gloo hang half
             of the time; the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for that.
 
@@ -322,12 +324,15 @@ class RankEnvironment:
     rank: int
     size: int
     local_rank: int
+    local_size: int = 1
     num_restarts: int = 0
+    max_restarts: int = 0
     shares_store: bool = False
 
     def __post_init__(self) -> None:
         require_whole("WORLD_SIZE", self.size, 1, 2**16)
         require_whole("RANK", self.rank, 0, self.size - 1)
+        require_whole("LOCAL_WORLD_SIZE", self.local_size, 1, self.size)
         require_whole("LOCAL_RANK", self.local_rank, 0, self.size - 1)
 
     @classmethod
@@ -343,17 +348,26 @@ class RankEnvironment:
         found = os.environ if environment is None else environment
         if "RANK" not in found or "WORLD_SIZE" not in found:
             return None
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
-        texts = {name: found.get(name, "0") for name in names}
+        names = {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+        texts = {name: found.get(name, default) for name, default in names.items()}
         for name, text in texts.items():
             if not text.isdecimal():
                 raise ConfigError(f"the variable {name}={text!r} must be a whole number")
-        rank, size, local_rank, num_restarts = (int(text) for text in texts.values())
+        rank, size, local_rank, local_size, num_restarts, max_restarts = map(int, texts.values())
         return cls(
             rank=rank,
             size=size,
             local_rank=local_rank,
+            local_size=local_size,
             num_restarts=num_restarts,
+            max_restarts=max_restarts,
             shares_store=found.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1",
         )
 

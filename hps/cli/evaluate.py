@@ -14,7 +14,7 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.config import GpuCacheConfig
+from hps.config import GpuCacheConfig, RankEnvironment
 from hps.errors import ConfigError
 
 
@@ -50,6 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
     from hps.train.report import format_table
 
+    place = RankEnvironment.of()
+    if place is not None and place.size > 1:
+        raise ConfigError(
+            "hps evaluate measures in one process, also a model of several ranks; start it without "
+            "torchrun"
+        )
     check_json_path(arguments.json)
     given = {
         "format": arguments.format,
