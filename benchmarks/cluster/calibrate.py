@@ -1,4 +1,4 @@
-"""What the simulator is fed with: the work of each stage between its collectives, and a collective's own.
+"""What the simulator is fed with: each stage's work between collectives, and a collective's own.
 
 Above it: cluster_bench.py. Below it: rank.py (one rank alone, stages in turn), wire.py (collectives
 alone). No run of several ranks is looked at: what those take is for the simulator to say.
@@ -17,6 +17,8 @@ from benchmarks.cluster.simulator import Collective, Machine, Operation, Step, W
 
 WIRE_BYTES = (1 << 10, 1 << 16, 1 << 19, 1 << 22)
 WIRE_SIZES = (2, 4)
+# (work alone, for each other rank, for each byte), and the latency.
+WireCosts = tuple[tuple[float, float, float], float]
 
 
 def alone(options: RunOptions, ranks: int) -> RunOptions:
@@ -29,8 +31,8 @@ def alone(options: RunOptions, ranks: int) -> RunOptions:
 def steps_of(timed: Timed) -> list[Step]:
     """The recorded steps of a run of one rank at depth 0.
 
-    Between two collectives of a stage lies its work. What lies between the last of keys and the first
-    of rows belongs to three stages, which the pipeline's own clock tells apart.
+    Between two collectives of a stage lies its work. What lies between the last of keys and the
+    first of rows belongs to three stages, which the pipeline's own clock tells apart.
     """
     keys = timed.calls["keys"]
     others = sorted([("rows", call) for call in timed.calls["rows"]]
@@ -84,10 +86,8 @@ def slowdown(single: Sequence[Timed], both: Sequence[Timed]) -> float:
     return max(1.0, median(one.seconds for one in both) / median(one.seconds for one in single))
 
 
-def wire_costs(
-    repetitions: int, sizes: Sequence[int] = WIRE_SIZES
-) -> tuple[tuple[float, float, float], float]:
-    """A collective's own: (work alone, for each other rank, for each byte), and the latency.
+def wire_costs(repetitions: int, sizes: Sequence[int] = WIRE_SIZES) -> WireCosts:
+    """A collective's own work and latency.
 
     Fitted to the processor time and the duration of collectives of several sizes and ranks.
     """
@@ -109,9 +109,7 @@ def wire_costs(
     return (fixed, a_rank, a_byte), min(latencies)
 
 
-def this_machine(
-    cores: int, slowed: float, wire: tuple[tuple[float, float, float], float]
-) -> Machine:
+def this_machine(cores: int, slowed: float, wire: WireCosts) -> Machine:
     """One host that all ranks share."""
     return Machine(
         cores=cores,

@@ -1,7 +1,7 @@
 """Training on several ranks: what travels, what the exchange costs, and how far it would scale.
 
-All ranks share this machine's cores. Above it: benchmarks/run.py. Below it: rank.py (one rank's run),
-ranks.py (threads, or processes over gloo), simulator.py, fed by calibrate.py.
+All ranks share this machine's cores. Above it: benchmarks/run.py. Below it: rank.py (one rank's
+run), ranks.py (threads, or processes over gloo), simulator.py, fed by calibrate.py.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def bytes_row(axes: dict[str, Any], ranks: Sequence[Timed], exact: bool = True) 
 def throughput_rows(
     options: RunOptions, form: str, runs: Runs, repetitions: int, threads: int
 ) -> tuple[list[Row], str]:
-    """Two ranks beside one with as many threads in all, and one rank with the exchange beside none."""
+    """Two ranks beside one with as many threads in all; one rank with the exchange beside none."""
     whole, half = replace(options, threads=threads), replace(options, threads=max(1, threads // 2))
     contenders = {
         "2 ranks": (half, 2),
@@ -170,7 +170,7 @@ def simulated(
 def simulator_rows(
     options: RunOptions, runs: Runs, repetitions: int, smoke: bool
 ) -> tuple[list[Row], str]:
-    """The simulation of ranks that share this machine beside them, then ranks on hosts of their own."""
+    """Ranks that share this machine, simulated and measured; then ranks on hosts of their own."""
     steps = calibrated(options, CHECKED_RANKS, runs, repetitions)
     part = alone(options, 2)
     single = [runs(part, 1)[0] for _ in range(repetitions)]

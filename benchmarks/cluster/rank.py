@@ -1,7 +1,7 @@
 """One rank's training run: a DeepFM over a ClusterParameterServer, timed step by step.
 
-Above it: ranks.py, which runs several at once. Below it: hps, workload.py, recorded_world.py. All rows
-lie in DRAM and batches in memory, so that the run shows what the exchange costs and not the disk.
+Above it: ranks.py, which runs several at once. Below it: hps, workload.py, recorded_world.py. All
+rows lie in DRAM and batches in memory, so that the run shows what the exchange costs, not the disk.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Several ranks at once: threads of this process, or processes joined by gloo.
 
-Above it: cluster_bench.py, calibrate.py. Below it: rank.py. Processes get the variables that torchrun
-would set; torchrun's own start is not part of what is measured.
+Above it: cluster_bench.py, calibrate.py. Below it: rank.py. Processes get the variables that
+torchrun would set; torchrun's own start is not part of what is measured.
 """
 
 import json

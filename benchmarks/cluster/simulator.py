@@ -1,9 +1,9 @@
 """A cluster simulated: ranks with the stages of a pipeline, hosts with so many cores, a network.
 
-Above it: cluster_bench.py. Below it: nothing; the costs come from calibrate.py. Every rank has a thread
-a stage, as hps.Pipeline has. A thread runs the operations of its stage, batch after batch: work,
-which shares the cores of the host with all else that is busy there, and collectives, which end when
-every rank has come. Stages wait for each other as those of a pipeline of that depth do.
+Above it: cluster_bench.py. Below it: nothing; the costs come from calibrate.py. Every rank has a
+thread a stage, as hps.Pipeline has. A thread runs the operations of its stage, batch after batch:
+work, which shares the cores of the host with all else that is busy there, and collectives, which
+end when every rank has come. Stages wait for each other as those of a pipeline of that depth do.
 """
 
 import heapq

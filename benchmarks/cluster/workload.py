@@ -1,5 +1,5 @@
-"""The log of the cluster benchmark: batches made in memory, each rank's part of them, and the keys that
-a rank has to fetch from others at the very least.
+"""The log of the cluster benchmark: batches made in memory, each rank's part of them, and the keys
+that a rank has to fetch from others at the very least.
 
 Above it: every file of this folder. Below it: benchmarks/common/keys.py. A pure function of its
 numbers, so that processes need not send it to each other.
@@ -48,17 +48,11 @@ class Workload:
         sizes = cardinalities_of(self.keys, self.features)
         bases = np.cumsum(sizes) - sizes
         laws = [ZipfIds(int(size), self.alpha, seed) for seed, size in enumerate(sizes)]
-        return [
-            hashed_keys(
-                np.stack(
-                    [
-                        base + law.batch(self.batch_size)
-                        for base, law in zip(bases, laws, strict=True)
-                    ]
-                )
-            )
-            for _ in range(self.distinct)
-        ]
+        drawn = []
+        for _ in range(self.distinct):
+            ids = [base + law.batch(self.batch_size) for base, law in zip(bases, laws, strict=True)]
+            drawn.append(hashed_keys(np.stack(ids)))
+        return drawn
 
     def keys_of(self, number: int, rank: int = 0, size: int = 1) -> Keys:
         """A rank's keys of a batch, feature after feature, uint64 [L]."""

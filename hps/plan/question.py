@@ -42,7 +42,8 @@ class PlanQuestion:
         ssd: bytes of disk of a rank.
         network: bytes a second that a rank can send.
         ssd_reads: random reads a second that a rank's disk can do.
-        rank_examples_per_second: that a rank alone reaches, as `hps train` says; None sets no limit.
+        rank_examples_per_second: that a rank by itself reaches, as `hps train` says; None sets no
+            limit.
 
     Raises:
         ConfigError: a field outside its limits.

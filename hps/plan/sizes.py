@@ -1,8 +1,8 @@
 """Sizes of a rank: its GPU, DRAM, SSD and network, for a question and a number of ranks.
 
-Above it: plan.py. Below it: keys.py (distinct keys), hps._C, whose constants are those of the tiers,
-hps.sharding, which divides the keys. A rank is the one that owns most keys. Sizes are bytes, unless
-a name says otherwise. docs/cluster_sizing.md has the formulas in the order of this file.
+Above it: plan.py. Below it: keys.py (distinct keys), hps._C, whose constants are those of the
+tiers, hps.sharding, which divides the keys. A rank is the one that owns most keys. Sizes are bytes,
+unless a name says otherwise. docs/cluster_sizing.md has the formulas in the order of this file.
 """
 
 import math
@@ -263,7 +263,7 @@ class Sizer:
         return step.window_keys / PINNED_LOAD * slot_bytes
 
     def _step_buffers(self, step: StepSizes) -> float:
-        """Keys of the window; rows and gradients of a step by occurrence, by key, and as an owner."""
+        """Keys of the window; a step's rows and gradients by occurrence, by key, and as owner."""
         keys = KEY_BYTES * (self.question.depth + 1) * (step.rank_occurrences + step.received_keys)
         places = step.rank_occurrences + step.rank_keys + step.received_keys
         return keys + 2 * FLOAT_BYTES * self.question.dim * places

@@ -1,4 +1,4 @@
-"""Expected numbers of distinct keys beside those of generated batches, and misses beside a real cache's.
+"""Expected distinct keys beside those of generated batches, misses beside those of a real cache.
 
 Above it: pytest. Below it: hps/plan/keys.py, hps.generate, hps.ParameterServer.
 """

@@ -1,8 +1,8 @@
-"""Training over two hosts whose link is cut, or of which one dies: it ends, and resumes to the same bits.
+"""Training over two hosts whose link is cut, or of which one dies: it resumes to the same bits.
 
-Above it: run.py. Below it: hosts.py (network namespaces), torchrun, `hps train`. Each host has its own
-disk, so a host that comes back has its own rank's folder and no other. An undisturbed run is the oracle:
-whatever happened meanwhile, the last run's rows and losses have its digests.
+Above it: run.py. Below it: hosts.py (network namespaces), torchrun, `hps train`. Each host has its
+own disk, so a host that comes back has its own rank's folder and no other. An undisturbed run is
+the oracle: whatever happened meanwhile, the last run's rows and losses have its digests.
 """
 
 import json
@@ -25,8 +25,8 @@ EXAMPLES = 60_000
 CHECKPOINT_EVERY = 20  # steps
 TIMEOUT_SECONDS = 10  # of a collective of hps
 JOIN_SECONDS = 60  # of torchrun's rendezvous
-# What a run may take to end by itself once a host or the link is gone: both timeouts, and the work of
-# processes that end and start on busy cores.
+# What a run may take to end by itself once a host or the link is gone: both timeouts, and the work
+# of processes that end and start on busy cores.
 END_SECONDS = TIMEOUT_SECONDS + JOIN_SECONDS + 60.0
 RUN_SECONDS = 300.0
 _POLL_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Two hosts in network namespaces: they see each other, a cut link carries nothing, a kill leaves nothing.
+"""Two hosts in network namespaces: a cut link carries nothing, a killed host leaves nothing.
 
 Above it: pytest. Below it: tests/torture/hosts.py. Training over them is a part of `make torture`.
 """
