@@ -79,7 +79,7 @@ class Training:
         words += ["--nproc-per-node", "1", "--max-restarts", str(self._restarts)]
         words += ["--rdzv-backend", "c10d", "--rdzv-id", f"run-{self._port}"]
         words += ["--rdzv-endpoint", f"{ADDRESSES[0]}:{self._port}"]
-        words += ["--rdzv-conf", f"join_timeout={JOIN_SECONDS}"]
+        words += ["--rdzv-conf", f"is_host={int(host == 0)},join_timeout={JOIN_SECONDS}"]
         words += ["--local-addr", ADDRESSES[host], "-m", "hps", "train", "log.tsv"]
         words += ["--store", "store", "--dim", "4", "--hidden", "16", "--batch-size", "256"]
         words += ["--dram", "8MiB", "--threads", "1", "--torch-threads", "1"]
