@@ -4,14 +4,14 @@ Above it: cuts.py, reshard.py. Below it: the control channel.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from hps.cluster.world import Channel
 
 
-def send_blobs(control: Channel, outgoing: list[Mapping[str, bytes]]) -> dict[str, bytes]:
+def send_blobs(control: Channel, outgoing: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
     """Sends each rank its blobs; every rank calls it, most of them with nothing to send.
 
     Args:

@@ -29,7 +29,7 @@ def sums_of(grads: torch.Tensor, places: torch.Tensor, num_unique: int) -> torch
     Args:
         grads: float32 [L, D].
         places: int64 [L], as `places_of` gives them.
-        num_unique: N.
+        num_unique: N, above 0.
     """
     order = torch.argsort(places, stable=True)
     lengths = torch.bincount(places, minlength=num_unique)

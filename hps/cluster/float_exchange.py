@@ -50,7 +50,7 @@ class FloatExchange:
         lengths = self._lengths(incoming, dims)
         sizes = self._lengths(outgoing, dims).sum(axis=1)
         received = self._exchange(torch.cat(order), sizes, lengths.sum(axis=1))
-        parts = received.split(lengths.reshape(-1).tolist())
+        parts = torch.split(received, lengths.reshape(-1).tolist())
         return [
             self._joined(parts[i :: len(dims)], incoming[:, i], dim).to(device)
             for i, dim in enumerate(dims)
@@ -62,7 +62,7 @@ class FloatExchange:
 
     def _pieces(self, block: torch.Tensor, counts: Any) -> list[torch.Tensor]:
         """Each rank's rows as they travel, one-dimensional."""
-        parts = block.split(counts.tolist())
+        parts = torch.split(block, counts.tolist())
         if self.wire is Wire.FLOAT32:
             return [part.reshape(-1) for part in parts]
         return [torch.from_numpy(encode(part.cpu().numpy(), self.wire)) for part in parts]

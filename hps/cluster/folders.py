@@ -165,8 +165,10 @@ def open_parts(config: Config, world: World) -> ClusterParts:
         parts.tidy()
         return parts
     except BaseException:
-        for held in (*opened, *locks):
-            held.close()
+        for local in opened:
+            local.close()
+        for lock in locks:
+            lock.close()
         raise
 
 

@@ -21,6 +21,13 @@ class ClusterGradScaler(torch.amp.GradScaler):
     Args:
         server: of the rows; with one rank this is torch's own scaler.
         device: as torch's GradScaler takes it, and the rest by name.
+
+    >>> import hps, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = hps.Config(path=folder, tables=[hps.TableConfig(name="ads", dim=4)])
+    ...     with hps.ParameterServer(config) as server:
+    ...         ClusterGradScaler(server, "cpu", init_scale=1024.0).get_scale()
+    1024.0
     """
 
     def __init__(self, server: "RowServer", device: str = "cuda", **options: Any) -> None:

@@ -168,9 +168,10 @@ class GradientExchange:
         rows = group[0].rows
         if len(group) > 1 or rows is None:
             return None
-        if isinstance(rows, ClusterRows) and rows.table == group[0].table:
-            if not rows.is_released and rows.are_of(keys[0]):
-                return rows
+        is_known = isinstance(rows, ClusterRows) and rows.table == group[0].table
+        if is_known and not rows.is_released and rows.are_of(keys[0]):
+            assert isinstance(rows, ClusterRows)
+            return rows
         raise ConfigError(
             f"apply: the rows given for table {group[0].table!r} were released, or are those of "
             "other keys or of another server; pass rows=None to have them looked up"
@@ -191,7 +192,7 @@ class GradientExchange:
         residuals = self._residuals.get(share.table)
         if residuals is not None and len(share.sums):
             sums, wire = share.sums.cpu().numpy(), self._floats.wire
-            sent = decode(encode(sums, wire), *sums.shape, wire)
+            sent = decode(encode(sums, wire), len(sums), sums.shape[1], wire)
             residuals.keep(share.own.plan.unique_keys, sums - sent)
 
     def _first_refused(self, sums: torch.Tensor) -> int:

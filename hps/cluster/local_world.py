@@ -105,7 +105,7 @@ class LocalChannel(ExchangingChannel):
         own = self.rank
         parts = [
             part if other == own else part.clone()
-            for other, part in enumerate(rows.detach().split(counts))
+            for other, part in enumerate(torch.split(rows.detach(), counts))
         ]
         brought = self._meeting.meet(own, parts)
         received = [parts_of[own] for parts_of in brought]

@@ -33,6 +33,7 @@ from hps.errors import ClusterError, ConfigError, StoreError
 from hps.sharding import ShardMap
 from hps.ssd_store import engine_of, open_store
 
+_WHOLE = "whole"  # what is renamed to the target
 _TIMEOUT_SECONDS = 3600.0  # one thread may write while the others wait
 
 
@@ -72,11 +73,11 @@ def reshard(
 
     Cost: reads and writes every row once; memory 8 MiB a rank, and the indexes of all stores.
 
-    >>> import tempfile, hps
+    >>> import numpy, tempfile, hps
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     tables = [hps.TableConfig(name="ads", dim=4)]
     ...     with hps.ParameterServer(hps.Config(path=f"{folder}/one", tables=tables)) as server:
-    ...         _ = server.pull("ads", range(100), create=True)
+    ...         _ = server.pull("ads", numpy.arange(100), create=True)
     ...     made = reshard(f"{folder}/one", f"{folder}/two", ranks=2)
     ...     with hps.open(f"{folder}/two") as two, hps.open(f"{folder}/one") as one:
     ...         made["rows"], one.digest("ads") == two.digest("ads")
@@ -94,18 +95,20 @@ def reshard(
     lock = FolderLock(partial, new_name())
     try:
         lock.check()
-        _clear(partial)
-        made = _make(found, partial, ranks)
-        (partial / LOCK).unlink()
-        sync(partial)
-        partial.rename(target)
-        sync(target.parent)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise StoreError(error.errno, f"{partial}: {error.strerror}") from error
+    except BaseException:  # it is another run's
+        lock.close()
         raise
+    try:
+        _clear(partial)
+        made = _make(found, partial / _WHOLE, ranks)
+        (partial / _WHOLE).rename(target)
+        sync(target.parent)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(error.errno, f"{partial}: {error.strerror}") from error
     finally:
+        shutil.rmtree(partial, ignore_errors=True)
         lock.close()
     return {
         "tag": found.tag,
@@ -170,6 +173,7 @@ def _config_of(path: Path, first: Source) -> Config:
 
 def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
     """The stores of all ranks, and CLUSTER; or one store."""
+    folder.mkdir()
     size = ranks or 1
     config = replace(found.config, threads=max(1, num_cores() // size))
     if ranks is None:

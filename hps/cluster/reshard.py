@@ -121,8 +121,8 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
     """Moves the rows of all sources to the ranks that own them now; ends with their checkpoints.
 
     Collective: every rank reads the sources that find_readers gave it, and makes its own target.
-    The first source's model and reader's position go to rank 0. A target is durable when it returns;
-    on an error it is for the caller to remove.
+    The first source's model and reader's position go to rank 0. A target is durable when it
+    returns; on an error it is for the caller to remove.
 
     Returns:
         What each rank's new store holds.
@@ -180,7 +180,7 @@ def _make_target(target: Target, schemas: Sequence[TableSchema]) -> Any:
         target.folder,
         schemas,
         engine=config.ssd.engine,
-        segment_bytes=config.ssd.segment_bytes,
+        segment_bytes=int(config.ssd.segment_bytes),
         seed=config.seed,
         threads=config.num_threads(),
     )

@@ -57,10 +57,10 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         ClusterError: another rank is gone or does not answer.
         Others: as `hps.ParameterServer`, on every rank.
 
-    >>> import numpy, tempfile
+    >>> import hps, numpy, tempfile
     >>> from hps.cluster.local_world import local_worlds
     >>> (world,) = local_worlds(1)
-    >>> tables = [TableConfig(name="ads", dim=4)]
+    >>> tables = [hps.TableConfig(name="ads", dim=4)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     config = Config(path=folder, tables=tables)
     ...     with ClusterParameterServer(config, world) as server:
@@ -200,10 +200,10 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         owned = self._begin([RowUpdate(table, keys, grads)])
         with self._together("push"):
             sums = self._gradients.send(owned)
-        for update, grads_of in zip(owned, sums, strict=True):
+        if owned:
+            (update,), (grads_of,) = owned, sums
             self._agreed(
-                f"push to table {table!r}",
-                lambda of=update, numbers=grads_of: self.local.push(table, of.keys, numbers),
+                f"push to table {table!r}", lambda: self.local.push(table, update.keys, grads_of)
             )
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.

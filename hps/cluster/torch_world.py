@@ -69,7 +69,7 @@ class _Watch:
         if reason is not None:
             raise ClusterError(
                 f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
-                "look at that rank's error"
+                "look at the other ranks' errors"
             )
 
 

@@ -156,7 +156,7 @@ class ExchangingChannel(ABC):
         """As Channel has it."""
         sizes = [len(part) for part in parts]
         incoming = self.exchange_counts(sizes) if counts is None else counts
-        return list(self.exchange(torch.cat(parts), sizes, incoming).split(incoming))
+        return list(torch.split(self.exchange(torch.cat(parts), sizes, incoming), incoming))
 
     def gather(self, value: Any) -> list[Any]:
         """As Channel has it."""

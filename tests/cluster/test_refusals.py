@@ -37,9 +37,9 @@ def test_a_bad_gradient_of_one_rank_changes_no_row_of_any(
     tmp_path: Path, bad: float, is_pinned: bool, bad_rank: int
 ) -> None:
     task = Task(num_batches=3)
-    log = [bags({"users": [4, 5, 6], "ads": [7, 8, 9]}) for _ in range(2)]
 
     def body(world: LocalWorld) -> Any:
+        log = [bags({"users": [4, 5, 6], "ads": [7, 8, 9]}) for _ in range(2)]
         with cluster_server(task, world, tmp_path) as server:
             users, ads = (hps.SparseEmbedding(server, name) for name in ("users", "ads"))
             optimizer = hps.RowOptimizer(server)
@@ -88,12 +88,14 @@ def test_a_refused_step_may_end_the_pipeline_and_another_one_goes_on(tmp_path: P
     def body(world: LocalWorld) -> Any:
         with cluster_server(task, world, tmp_path) as server:
             model, optimizer = Model(server, 2), hps.RowOptimizer(server)
-            with pytest.raises(hps.NonFiniteError):
-                with hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches:
-                    for number, batch in enumerate(batches):
-                        bad = number == 5 and world.rank == 1
-                        (model.loss(batch) * (float("nan") if bad else 1.0)).backward()
-                        optimizer.step()
+            with (
+                pytest.raises(hps.NonFiniteError),
+                hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches,
+            ):
+                for number, batch in enumerate(batches):
+                    bad = number == 5 and world.rank == 1
+                    (model.loss(batch) * (float("nan") if bad else 1.0)).backward()
+                    optimizer.step()
             optimizer.zero_grad()
             with hps.Pipeline(task.batches(world.rank, 2), server, 4) as batches:
                 for batch in batches:
@@ -156,9 +158,9 @@ def test_a_scaler_skips_a_step_on_all_ranks_and_keeps_one_scale(tmp_path: Path) 
 
 def test_learning_rates_that_differ_are_refused_on_every_rank(tmp_path: Path) -> None:
     task = Task()
-    log = [one_feature_batch([1, 2, 3])]
 
     def body(world: LocalWorld) -> Any:
+        log = [one_feature_batch([1, 2, 3])]
         with cluster_server(task, world, tmp_path) as server:
             embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
             optimizer.param_groups[1]["lr"] = 0.5 + world.rank

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(90)
 def test_no_rank_sends_much_more_than_distinct_keys_rows_and_gradients(
     tmp_path: Path, size: int
 ) -> None:
-    task = Task(num_batches=6, num_examples=4000, num_keys=3000)
+    task = Task(num_batches=6, num_examples=4000, num_keys=3000, scale=30.0)
 
     def body(world: LocalWorld) -> Any:
         with cluster_server(task, world, tmp_path) as server:
@@ -92,9 +92,7 @@ def test_what_a_format_rounds_away_comes_with_the_next_gradient(tmp_path: Path) 
     grads = np.array([[1.0, 0.001, 0.001, 0.001]], np.float32)
 
     def moved(folder: Path, num_slots: int) -> Any:
-        task = Task(
-            optimizer=hps.SGD(lr=1.0), options=hps.ClusterConfig(gradient_wire="int8")
-        )
+        task = Task(optimizer=hps.SGD(lr=1.0), options=hps.ClusterConfig(gradient_wire="int8"))
 
         def body(world: LocalWorld) -> Any:
             with cluster_server(task, world, folder) as server:
