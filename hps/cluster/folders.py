@@ -80,6 +80,18 @@ class ClusterParts:
             self._learn_what_stands(catalog)
             raise outcome.failure
         self.catalog = catalog
+        if self.lock.is_holder:
+            self._keep_copy()
+
+    def _keep_copy(self) -> None:
+        """Tells the folder of another host than rank 0's, so that it never goes on from less.
+
+        One that cannot be written is only older: the next one takes its place.
+        """
+        with suppress(OSError, CorruptionError):
+            found = Catalog.load(self.path)
+            if found is None or found.serial < self.catalog.serial:
+                self.catalog.save(self.path)
 
     def _learn_what_stands(self, catalog: Catalog) -> None:
         """After a failed write: is it the old one for certain?"""
@@ -292,7 +304,7 @@ def go_to(local: ParameterServer, cut: Cut, rank: int) -> None:
 
 
 def make_folders(path: Path, generation: str, rank: int) -> None:
-    """Makes the folder of a rank's store; its name is durable.
+    """Makes the folder of a rank's store; its name is durable, and those of the folders above.
 
     Raises:
         OSError: the system refused.
@@ -300,8 +312,8 @@ def make_folders(path: Path, generation: str, rank: int) -> None:
     folder = part_folder(path, generation, rank)
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        sync(folder.parent)
-        sync(path)
+        for parent in (folder.parent, path, path.absolute().parent):
+            sync(parent)
 
 
 def _move(parts: ClusterParts, cut: Cut) -> None:

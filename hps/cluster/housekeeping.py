@@ -120,6 +120,13 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
         catalog = Catalog.load(path)
         if catalog is None:
             raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
+        first = part_folder(path, catalog.generation, 0)
+        if engine_of(first) is None:
+            raise StoreError(
+                errno.ENOENT,
+                f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
+                "in a training",
+            )
         cut = catalog.find(path, checkpoint)
         after = catalog.without(cut)
         try:

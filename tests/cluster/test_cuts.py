@@ -305,6 +305,7 @@ def test_a_rank_that_dies_in_a_checkpoint_frees_the_others(
 
     _, errors = try_ranks(path, 2, act)
     assert isinstance(errors[1], SystemExit) and isinstance(errors[0], ClusterError)
+    assert "the rank is gone" in str(errors[0])  # told at once, not after a time
     monkeypatch.undo()
     assert on_ranks(path, 2, look)[0] == (reference.digests(2), ({"step": 2}, {"step": 2}))
     kept = on_ranks(path, 2, lambda rank: len(rank.local.checkpoints()))

@@ -145,6 +145,35 @@ def test_a_death_at_any_step_of_a_reshard_leaves_the_rows(
     assert sizes == {2, size}
 
 
+def test_new_folders_are_durable_before_cluster_names_their_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power may drop names that were not synced: of the folders, then of CLUSTER."""
+    path, events = tmp_path / "cluster", []
+    fsync, replace = durable_file._fsync, Path.replace
+
+    def told_sync(descriptor: int, file: Path) -> None:
+        fsync(descriptor, file)
+        events.append(("sync", file))
+
+    def told_replace(self: Path, target: Path) -> Any:
+        events.append(("replace", target))
+        return replace(self, target)
+
+    monkeypatch.setattr(durable_file, "_fsync", told_sync)
+    monkeypatch.setattr(Path, "replace", told_replace)
+    on_ranks(path, 2, train(range(1, 2)))
+    on_ranks(path, 3, look)
+    commits = [i for i, event in enumerate(events) if event == ("replace", path / "CLUSTER")]
+    assert len(commits) == 3  # the start, the cut, the move
+    for before, commit in ((0, commits[1]), (commits[1], commits[2])):
+        synced = [file for what, file in events[before:commit] if what == "sync"]
+        assert {path, path.parent, path / "CLUSTER.new"} <= set(synced)
+        assert any(file.match("cluster/generation-*") for file in synced)
+    for commit in commits:
+        assert ("sync", path) in events[commit:]
+
+
 @pytest.fixture
 def nursery(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Forks a process of ranks for each number of them that it is told."""

@@ -29,6 +29,7 @@ from tests.cluster.folder_lab import (
     push_step,
     train,
 )
+from tests.logs import write_criteo
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +195,22 @@ def test_checkpoints_delete_lets_go_of_every_part(
     assert main(["checkpoints", str(cluster), "--delete", "day-2"]) == 0
     assert on_ranks(cluster, 3, look)[0][1] == ({"step": 4}, {"step": 4})
     assert len(generations(cluster)) == 1
+
+
+def test_evaluate_measures_the_same_over_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_criteo(tmp_path / "log.txt", 600)
+    one, parts, out = tmp_path / "one", tmp_path / "parts", tmp_path / "out.json"
+    words = ["train", str(log), "--store", str(one), "--dim", "4", "--batch-size", "100"]
+    assert main([*words, "--hidden", "8", "--dram", "16MiB", "--threads", "1"]) == 0
+    assert main(["reshard", str(one), str(parts), "--ranks", "3"]) == 0
+    measured = []
+    for store, more in ((one, []), (parts, []), (parts, ["--gpu", "8MiB", "--device", "cpu"])):
+        assert main(["evaluate", str(log), "--store", str(store), *more, "--json", str(out)]) == 0
+        figures = json.loads(out.read_text())
+        measured.append([figures[name] for name in ("auc", "logloss", "rows", "checkpoint")])
+    assert measured[0] == measured[1] == measured[2] and measured[0][2] > 500
 
 
 def test_verify_names_a_damaged_file(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_ranks_that_change_hosts_find_their_rows(tmp_path: Path, reference: Refe
     """Each host has a folder of its own: a rank does not see its old store, another one does."""
     hosts = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
     on_ranks(hosts[:2], 2, train(range(1, 3)))
-    assert not (hosts[1] / "CLUSTER").exists()
+    assert (hosts[1] / "CLUSTER").read_bytes() == (hosts[0] / "CLUSTER").read_bytes()
     expected = (reference.digests(2), ({"step": 2}, {"step": 2}))
     assert on_ranks(hosts[1::-1], 2, look) == [expected] * 2
     for host, rank in ((hosts[0], 1), (hosts[1], 0)):
@@ -117,15 +117,23 @@ def test_a_part_that_no_rank_sees_is_named(tmp_path: Path) -> None:
     lost = tmp_path / "elsewhere"
     hosts[1].rename(lost)
     for size in (1, 2, 3):
-        _, errors = try_ranks(hosts[0], size, look)
-        assert len(errors) == size
-        for error in errors.values():
-            assert isinstance(error, hps.StoreError)
-            assert "part 1 of 2 is missing" in str(error) and "rank-1" in str(error)
+        refuse(hosts[0], size, "part 1 of 2 is missing", "rank-1")
     after = {file: file.read_bytes() for file in files_of(hosts[0]) if file.name != "LOCK"}
     assert after == before  # nothing was removed, or made
     lost.rename(hosts[1])
+    hosts[0].rename(lost)  # rank 0's: the other one knows of the cut, too
+    refuse(hosts[1], 2, "part 0 of 2 is missing", "rank-0")
+    lost.rename(hosts[0])
     on_ranks(hosts, 2, look)
+
+
+def refuse(path: Path, size: int, *words: str) -> None:
+    """Opens a folder on ranks, all of which must be refused with these words."""
+    _, errors = try_ranks(path, size, look)
+    assert len(errors) == size
+    for error in errors.values():
+        assert isinstance(error, hps.StoreError)
+        assert all(word in str(error) for word in words), error
 
 
 def test_a_disk_that_fills_in_a_reshard_leaves_the_old_generation(
