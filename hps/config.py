@@ -311,8 +311,7 @@ class RankEnvironment:
         local_size: how many its host has.
         num_restarts: of all processes so far, after one of them died.
         max_restarts: how many there may be.
-        shares_store: torchrun's attempts share one store, with which restarts over gloo hang half
-            of the time; the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for that.
+        shares_store: all attempts of torchrun meet in one store.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -368,7 +367,7 @@ class RankEnvironment:
             local_size=local_size,
             num_restarts=num_restarts,
             max_restarts=max_restarts,
-            shares_store=found.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1",
+            shares_store=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
 
 
@@ -387,6 +386,15 @@ def keep_grpc_silent() -> None:
     A level that is set in the environment stands.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def keep_torch_silent() -> None:
+    """Keeps torch's core from warning of ranks that are gone, beside the error that says so; before
+    torch is imported.
+
+    A level that is set in the environment stands.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def num_cores() -> int:

@@ -82,10 +82,19 @@ class SoleServer:
 class RowServer(Protocol):
     """Tables of rows that a model reads and steps."""
 
-    tables: "dict[str, TableConfig]"
-    learning_rates: dict[str, float]
-    device: str
     pending_gradients: Any
+
+    @property
+    def tables(self) -> "dict[str, TableConfig]":
+        """Their configs by name."""
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """By table; to be changed in place."""
+
+    @property
+    def device(self) -> str:
+        """Where the rows lie, as torch names it."""
 
     @property
     def exchanges_keys(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.config import RankEnvironment, let_idle_threads_sleep
+from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import HpsError
 
 if TYPE_CHECKING:
@@ -38,12 +38,14 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say, under torchrun as one of several ranks; returns the exit status."""
+    place = RankEnvironment.of()
     let_idle_threads_sleep()
+    if place is not None:
+        keep_torch_silent()
     from hps.train import TrainOptions  # torch takes its time to import
 
     values = {**vars(arguments), "remote": client_config(arguments)}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
-    place = RankEnvironment.of()
     return _run_alone(arguments, options) if place is None else _run_rank(arguments, options, place)
 
 
@@ -78,8 +80,8 @@ def _run_rank(
         for line in restart_warning(place):
             print(f"hps: {line}", file=sys.stderr)
     on_gpu = options.gpu is not None and options.device != "cpu"
+    world = torch_world("nccl" if on_gpu else "gloo", arguments.cluster_timeout)
     try:
-        world = torch_world("nccl" if on_gpu else "gloo", arguments.cluster_timeout)
         # A host that joins after a restart has seen none itself.
         is_restarted = world.control.any(place.num_restarts > 0)
         options = options_of_rank(options, place, is_restarted)
@@ -87,6 +89,8 @@ def _run_rank(
         figures = train(options, progress, world)
         world.close()
     except HpsError as error:
+        if error.is_shared:
+            world.close()
         if is_told_elsewhere(error, place.rank):
             return 1
         error.add_note(f"rank {place.rank} of {place.size}")

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous
 
 from hps.arrays import HOST
 from hps.cluster.world import ExchangingChannel
@@ -51,13 +53,17 @@ class _Watch:
             if not self._store.check([_GONE]):
                 self._store.set(_GONE, self._reason)
 
-    def look(self, name: str) -> None:
+    def look(self, name: str, at_once: bool = False) -> None:
         """To be called again and again by who waits in a channel of that name.
+
+        Args:
+            name: of the channel.
+            at_once: look in the store even if that was done a moment ago.
 
         Raises:
             ClusterError: a rank has given up, or the store is gone.
         """
-        if self._reason is None and monotonic() < self._looks_next:
+        if self._reason is None and not at_once and monotonic() < self._looks_next:
             return
         self._looks_next = monotonic() + _LOOK_SECONDS
         reason = self._reason
@@ -105,6 +111,7 @@ class TorchChannel(ExchangingChannel):
             else:
                 work.wait()  # of the stream; the host goes on
         except RuntimeError as error:
+            self._watch.look(self._name, at_once=True)  # who is gone may have said why
             raise ClusterError(
                 f"rank {self.rank}: another rank is gone, or did not come in time, while the "
                 f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
@@ -190,11 +197,23 @@ def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SEC
     is_owner = not dist.is_initialized()
     try:
         if is_owner:
-            dist.init_process_group(chosen, timeout=timeout)
-        watch = _Watch(place.rank, dist.distributed_c10d._get_default_store())
+            _join(place, chosen, timeout)
+        watch = _Watch(place.rank, c10d._get_default_store())
         return TorchWorld(place.local_rank, watch, device, timeout, is_owner)
     except RuntimeError as error:
         raise ClusterError(
             f"rank {place.rank} of {place.size}: the other ranks could not be joined within "
             f"{timeout_seconds:g} s; look at their errors ({error})"
         ) from error
+
+
+def _join(place: RankEnvironment, backend: str, timeout: timedelta) -> None:
+    """Starts torch.distributed, by what torchrun has set in the environment.
+
+    Where all of torchrun's attempts meet in one store, those that died have left their addresses
+    there, and torch 2.13 would have this attempt connect to them: each has a corner of its own.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    attempt = place.num_restarts if place.shares_store else 0
+    own = c10d.PrefixStore(f"hps/attempt-{attempt}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timeout)

@@ -47,7 +47,9 @@ class DenseAverages:
             raise error
 
     def _average(
-        self, _: object, bucket: torch.distributed.GradBucket  # type: ignore[name-defined]
+        self,
+        _: object,
+        bucket: torch.distributed.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
         values = bucket.buffer()
         try:

@@ -124,10 +124,10 @@ def options_of_rank(
 
 def restart_warning(place: RankEnvironment) -> list[str]:
     """What a user should know who lets torchrun restart ranks; maybe nothing."""
-    if place.max_restarts == 0 or not place.shares_store:
+    if place.max_restarts == 0 or not place.shares_store or place.local_size == place.size:
         return []
     return [
-        f"--max-restarts {place.max_restarts}: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
-        "torchrun's environment; without it restarts hang half of the time, since all attempts "
-        "share one store"
+        f"--max-restarts {place.max_restarts} over several hosts: a host that is started anew "
+        "finds the others only with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment "
+        "and --rdzv-backend c10d; else all attempts meet in one store, and wait there in vain"
     ]

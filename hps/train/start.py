@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hps import __version__
-from hps.cluster.agreement import agree
-from hps.errors import ConfigError
+from hps.cluster.agreement import attempt
+from hps.errors import ConfigError, HpsError
 from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -55,14 +55,21 @@ def start_together(
         prepared.append(reader)
         return facts_of(options, reader, test_files)
 
-    of_ranks = agree(world, "preparing to train", facts)
+    of_ranks = _together(world, "preparing to train", facts)
 
     def compare() -> None:
         if world.rank == 0:  # then it alone says what it found
             _compare(of_ranks)
 
-    agree(world, "comparing the ranks", compare)
+    _together(world, "comparing the ranks", compare)
     return prepared[0]
+
+
+def _together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
+    outcome = attempt(world, what, act)
+    if isinstance(outcome.failure, HpsError):
+        outcome.failure.is_shared = True  # the ranks can leave in step
+    return outcome.value()
 
 
 def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import hps.config
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -117,6 +119,7 @@ def free_port() -> int:
 
 def _serve(lines: IO[str]) -> None:
     """The nursery's process: a run for each line, the exit statuses of its ranks for an answer."""
+    hps.config.keep_torch_silent()
     import torch._dynamo  # DistributedDataParallel wants it, whatever it is given
 
     torch.set_num_threads(1)

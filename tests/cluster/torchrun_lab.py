@@ -17,7 +17,7 @@ Kill = tuple[int, int]  # a rank, and the steps after which it is killed
 
 
 def run_torchrun(
-    words: Sequence[str], size: int, kills: Sequence[Kill], variables: dict[str, str] | None = None
+    words: Sequence[str], size: int, kills: Sequence[Kill]
 ) -> "subprocess.CompletedProcess[str]":
     """Trains on `size` ranks of this host; each attempt but the last ends with a kill."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
@@ -26,12 +26,7 @@ def run_torchrun(
     return subprocess.run(
         [*command, *words],
         cwd=ROOT,
-        env={
-            **os.environ,
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            KILLS: json.dumps(list(kills)),
-            **(variables or {}),
-        },
+        env={**os.environ, KILLS: json.dumps(list(kills))},
         capture_output=True,
         text=True,
         timeout=60 + 30 * len(kills),
