@@ -98,6 +98,15 @@ class Hosts:
         """It carries again."""
         _ip("-n", self._names[0], "link", "set", CARD, "up")
 
+    def running(self, host: int) -> list[str]:
+        """Command lines of what runs on a host."""
+        found = []
+        for process in self._processes(host):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                line = Path(f"/proc/{process}/cmdline").read_bytes()
+                found.append(line.replace(b"\0", b" ").decode(errors="replace"))
+        return found
+
     def kill(self, host: int) -> None:
         """Everything on a host ends at once, as with its power."""
         assert self._kill_all(host), f"nothing ran on host {host}"
