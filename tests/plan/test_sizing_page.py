@@ -1,4 +1,4 @@
-"""The sizing page says what the code does: its example is printed again, its constants are looked up.
+"""The sizing page says what the code does: its example is printed again, constants are looked up.
 
 Above it: pytest. Below it: docs/cluster_sizing.md, hps/plan/.
 """
