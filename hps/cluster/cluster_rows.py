@@ -11,6 +11,7 @@ import torch
 
 from hps.arrays import HOST, as_keys, as_output, on_host
 from hps.cluster.float_exchange import FloatExchange, starts_of
+from hps.cluster.hot_rows import HotTable
 from hps.cluster.key_exchange import ExchangedKeys
 from hps.errors import ConfigError
 from hps.row_layout import Keys
@@ -41,18 +42,22 @@ class RowFetcher:
         local.gather(rows)
         return rows
 
-    def fetch(self, keys: ExchangedKeys, rows: Any, out: Any) -> None:
+    def fetch(self, keys: ExchangedKeys, rows: Any, out: Any, hot: HotTable | None = None) -> None:
         """Sends the ranks the rows they asked for, and writes those that come to every occurrence.
 
         Args:
             keys: of one round.
             rows: float32 [received keys, D], as they stand here; numpy or torch.
             out: float32 [L, D] of this rank's keys.
+            hot: rows that every rank has already; None for none.
         """
         block = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-        outgoing = np.array(keys.counts)[:, None]
         counts = keys.own.counts
-        (received,) = self._floats.swap([block], outgoing, np.array(counts)[:, None])
+        if hot is not None and not hot.is_empty:
+            received = self._fetch_cold(keys, block, hot)
+        else:
+            outgoing = np.array(keys.counts)[:, None]
+            (received,) = self._floats.swap([block], outgoing, np.array(counts)[:, None])
         target = as_output(out, keys.own.plan.num_occurrences, block.shape[1], self._device)
         if isinstance(target, torch.Tensor):
             torch.index_select(received, 0, keys.own.places(self._device), out=target)
@@ -60,6 +65,26 @@ class RowFetcher:
         numbers = received.cpu().numpy()
         parts = [numbers[first:end] for first, end in starts_of(counts)]
         keys.own.plan.scatter(parts, target)
+
+    def _fetch_cold(self, keys: ExchangedKeys, block: torch.Tensor, hot: HotTable) -> torch.Tensor:
+        """The rows of this rank's distinct keys: the hot ones from here, the others by message.
+
+        Sender and receiver leave out the same, so neither need be told.
+        """
+        device = block.device
+        sends = ~hot.find(keys.received)[1]
+        slots, is_hot = hot.find(keys.own.plan.unique_keys)
+        outgoing = [[int(sends[first:end].sum())] for first, end in starts_of(keys.counts)]
+        incoming = [[int((~is_hot[first:end]).sum())] for first, end in starts_of(keys.own.counts)]
+
+        def places(flags: Any) -> torch.Tensor:
+            return torch.from_numpy(np.flatnonzero(flags)).to(device)
+
+        (cold,) = self._floats.swap([block[places(sends)]], np.array(outgoing), np.array(incoming))
+        rows = self.new_rows(len(is_hot), block.shape[1])
+        rows.index_copy_(0, places(~is_hot), cold)
+        of_hot = torch.from_numpy(slots[is_hot].astype(np.int64)).to(device)
+        return rows.index_copy_(0, places(is_hot), hot.rows[of_hot])
 
 
 class ClusterRows:
@@ -74,18 +99,26 @@ class ClusterRows:
         local: the received keys' rows, pinned here.
         fetcher: brings the rows.
         dim: of a row.
+        hot: the table's rows that every rank has; None where there are none.
     """
 
     has_pool = False
 
     def __init__(
-        self, table: str, keys: ExchangedKeys, local: PinnedRows, fetcher: RowFetcher, dim: int
+        self,
+        table: str,
+        keys: ExchangedKeys,
+        local: PinnedRows,
+        fetcher: RowFetcher,
+        dim: int,
+        hot: HotTable | None,
     ) -> None:
         self.table = table
         self.keys = keys
         self.fetcher = fetcher
         self._local = local
         self._dim = dim
+        self._hot = hot
 
     @property
     def num_occurrences(self) -> int:
@@ -133,7 +166,7 @@ class ClusterRows:
         rows = self.fetcher.rows_of(self.local, self._dim)
         if out is None:
             out = self.fetcher.new_rows(self.num_occurrences, self._dim)
-        self.fetcher.fetch(self.keys, rows, out)
+        self.fetcher.fetch(self.keys, rows, out, self._hot)
         return out
 
     def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:

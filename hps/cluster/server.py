@@ -23,6 +23,7 @@ from hps.cluster.cuts import ClusterCuts
 from hps.cluster.float_exchange import FloatExchange
 from hps.cluster.folders import ClusterParts, open_parts
 from hps.cluster.gradient_exchange import GradientExchange, OwnedUpdate
+from hps.cluster.hot_rows import HotRows
 from hps.cluster.key_exchange import ExchangedKeys, KeyExchange, OwnKeys, Plans, swap_keys
 from hps.cluster.table_verbs import TableVerbs
 from hps.cluster.torch_world import torch_world
@@ -112,6 +113,9 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             local.device,
             Wire.named(options.gradient_wire),
         )
+        self._hot: HotRows | None = None
+        if options.hot_rows and world.size > 1:
+            self._hot = HotRows(world, local, floats, options.hot_rows)
         self._pipeline: object | None = None  # that is open
 
     # What it has of its own server.
@@ -174,6 +178,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         rows = self._fetcher.new_rows(len(array), dim) if out is None else out
         as_output(rows, len(array), dim, self.device)
         exchanged = self._exchange_now(table, on_host(array))
+        if create:
+            self._rows_change()
         found = self._agreed(
             f"pull of table {table!r}",
             lambda: self.local.pull(table, exchanged.received, create=create),
@@ -198,6 +204,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             return self.local.push(table, keys, grads)
         self._table(table)
         owned = self._begin([RowUpdate(table, keys, grads)])
+        self._rows_change()
         with self._together("push"):
             sums = self._gradients.send(owned)
         if owned:
@@ -286,7 +293,9 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         if not isinstance(keys, ExchangedKeys):
             exchanged = self._exchange_now(table, on_host(as_keys(keys, self.device)))
         local = self.local.pin(table, exchanged.received)
-        return ClusterRows(table, exchanged, local, self._fetcher, self._table(table).dim)
+        hot = None if self._hot is None else self._hot.tables[table]
+        dim = self._table(table).dim
+        return ClusterRows(table, exchanged, local, self._fetcher, dim, hot)
 
     def warm(self, table: str, keys: Any) -> "Pins":
         """As `hps.ParameterServer.warm`, for the keys that the ranks asked this one for."""
@@ -347,6 +356,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                     ],
                     applied,
                 )
+                if self._hot is not None:
+                    self._hot.step_done({of.share.table: of.keys for of in owned})
         finally:
             for rows in held:
                 rows.release()
@@ -369,6 +380,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         """As ClusterCuts has it."""
         dense = super().restore(tag)
         self._gradients.forget_residuals()
+        self._rows_change()
         return dense
 
     # Lifetime.
@@ -411,6 +423,12 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
     @property
     def _is_alone(self) -> bool:
         return self.world.size == 1
+
+    def _rows_change(self) -> None:
+        """By something else than a step: what other ranks hold of them is no longer what they are.
+        Called on every rank."""
+        if self._hot is not None:
+            self._hot.clear()
 
     def _begin(self, updates: Sequence[RowUpdate]) -> list[OwnedUpdate]:
         shares = self._gradients.shares(updates, self._plans)

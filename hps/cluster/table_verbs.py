@@ -26,6 +26,7 @@ class TableVerbs:
     local: ParameterServer
     world: World
     shard_map: ShardMap
+    _rows_change: Callable[[], None]
     _exchange_now: Callable[[str, Any], ExchangedKeys]
     _agreed: Callable[[str, Callable[[], Any]], Any]
 
@@ -56,6 +57,7 @@ class TableVerbs:
 
         received = travelled(array.view(np.int64)).view(np.uint64)
         floats = [travelled(column) for column in columns]
+        self._rows_change()
         self._agreed(
             f"assign of table {table!r}", lambda: self.local.assign(table, received, *floats)
         )
@@ -74,6 +76,8 @@ class TableVerbs:
             ConfigError: a batch in flight has one of them pinned at its owner; that rank has erased
                 nothing, and the error comes on every rank.
         """
+        self._table(table)
+        self._rows_change()
         return self._ask(table, keys, "erase", self.local.erase)
 
     def num_rows(self, table: str) -> int:

@@ -5,8 +5,10 @@ and the store in which torchrun's processes find each other. Here a wait is a ro
 that an interrupt is felt and a rank that has given up need not wait for the timeout to be heard.
 """
 
+import threading
 from contextlib import suppress
 from datetime import timedelta
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -23,11 +25,14 @@ from hps.errors import ClusterError, ConfigError
 TIMEOUT_SECONDS = 600.0
 _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
+_PATIENCE_SECONDS = 2.0  # with the store, where its answer matters
 _GONE = "hps/gone"
 
 
 class _Watch:
     """Who has given up: a note in the store that all processes see, and one of this process.
+
+    A thread of its own speaks with the store: where a link is cut, that waits for minutes.
 
     Args:
         rank: this one.
@@ -37,46 +42,65 @@ class _Watch:
     def __init__(self, rank: int, store: Any) -> None:
         self._rank = rank
         self._store = store
-        self._reason: str | None = None
+        self._own: str | None = None
+        self._heard: str | None = None
         self._looks_next = 0.0
+        self._questions: SimpleQueue[threading.Event] = SimpleQueue()
+        self._last = threading.Event()  # set once the last question has its answer
+        self._last.set()
+        threading.Thread(target=self._answer_all, name="hps watch", daemon=True).start()
 
     @property
     def is_aborted(self) -> bool:
-        return self._reason is not None
+        return self._own is not None
 
     def abort(self, reason: str) -> None:
-        """Leaves the note, unless there is one."""
-        if self._reason is not None:
-            return
-        self._reason = f"rank {self._rank} has left the training: {reason}"
-        with suppress(RuntimeError):
-            if not self._store.check([_GONE]):
-                self._store.set(_GONE, self._reason)
+        """Leaves the note, unless there is one; waits for a moment at most."""
+        if self._own is None:
+            self._own = f"rank {self._rank} has left the training: {reason}"
+            self._ask(_PATIENCE_SECONDS)
 
-    def look(self, name: str, at_once: bool = False) -> None:
+    def look(self, name: str, patience_seconds: float = 0.0) -> None:
         """To be called again and again by who waits in a channel of that name.
 
         Args:
             name: of the channel.
-            at_once: look in the store even if that was done a moment ago.
+            patience_seconds: looks now, even if that was done a moment ago, and waits so long.
 
         Raises:
             ClusterError: a rank has given up, or the store is gone.
         """
-        if self._reason is None and not at_once and monotonic() < self._looks_next:
-            return
-        self._looks_next = monotonic() + _LOOK_SECONDS
-        reason = self._reason
-        try:
-            if reason is None and self._store.check([_GONE]):
-                reason = self._store.get(_GONE).decode()
-        except RuntimeError as error:
-            reason = f"the store in which the ranks meet is gone ({error})"
+        is_due = monotonic() >= self._looks_next and self._last.is_set()
+        if (self._own or self._heard) is None and (patience_seconds or is_due):
+            self._looks_next = monotonic() + _LOOK_SECONDS
+            self._ask(patience_seconds)
+        reason = self._own or self._heard
         if reason is not None:
             raise ClusterError(
                 f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
                 "look at the other ranks' errors"
             )
+
+    def _ask(self, patience_seconds: float) -> None:
+        self._last = threading.Event()
+        self._questions.put(self._last)
+        self._last.wait(patience_seconds)
+
+    def _answer_all(self) -> None:
+        while True:
+            asked = self._questions.get()
+            try:
+                self._speak_with_store()
+            except RuntimeError as error:
+                self._heard = f"the store in which the ranks meet is gone ({error})"
+            asked.set()
+
+    def _speak_with_store(self) -> None:
+        is_told = self._store.check([_GONE])
+        if self._own is not None and not is_told:
+            self._store.set(_GONE, self._own)
+        elif is_told and self._heard is None:
+            self._heard = self._store.get(_GONE).decode()
 
 
 class TorchChannel(ExchangingChannel):
@@ -87,10 +111,14 @@ class TorchChannel(ExchangingChannel):
         group: of torch.distributed; None is all processes' own.
         device: where its tensors lie.
         watch: who has given up.
+        timeout: of a collective.
     """
 
-    def __init__(self, name: str, group: Any, device: str, watch: _Watch) -> None:
+    def __init__(
+        self, name: str, group: Any, device: str, watch: _Watch, timeout: timedelta
+    ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device)
+        self._timeout = timeout.total_seconds()
         self._name = name
         self._group = group
         self._watch = watch
@@ -111,7 +139,7 @@ class TorchChannel(ExchangingChannel):
             else:
                 work.wait()  # of the stream; the host goes on
         except RuntimeError as error:
-            self._watch.look(self._name, at_once=True)  # who is gone may have said why
+            self._watch.look(self._name, _PATIENCE_SECONDS)  # who is gone may have said why
             raise ClusterError(
                 f"rank {self.rank}: another rank is gone, or did not come in time, while the "
                 f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
@@ -119,11 +147,18 @@ class TorchChannel(ExchangingChannel):
         return received
 
     def _wait(self, work: Any) -> None:
+        # The backend's own timeout is not kept where a link is cut.
+        deadline = monotonic() + self._timeout
         while not work.is_completed():
             with suppress(RuntimeError):  # not yet; what went wrong is raised below
                 work.wait(_MOMENT)
             if not work.is_completed():
                 self._watch.look(self._name)
+                if monotonic() > deadline:
+                    raise ClusterError(
+                        f"rank {self.rank}: waited {self._timeout:g} s for the other ranks in the "
+                        f"{self._name} channel; look at what they do, or raise the timeout"
+                    )
         work.wait()
 
 
@@ -151,9 +186,9 @@ class TorchWorld:
         self._is_open = True
         # Also where all groups are gloo's: two threads must not share one.
         own = [dist.new_group(backend="gloo", timeout=timeout) for _ in range(2)]
-        self.keys = TorchChannel("keys", own[0], HOST, watch)
-        self.control = TorchChannel("control", own[1], HOST, watch)
-        self.rows = TorchChannel("rows", None, device, watch)
+        self.keys = TorchChannel("keys", own[0], HOST, watch, timeout)
+        self.control = TorchChannel("control", own[1], HOST, watch, timeout)
+        self.rows = TorchChannel("rows", None, device, watch, timeout)
 
     def close(self) -> None:
         """Waits for the other ranks, then leaves torch.distributed; nothing the second time."""

@@ -6,6 +6,7 @@ Above it: pytest. Below it: torch_worker.py, which forks the ranks; hps.cluster.
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import hps
-from hps.cluster.torch_world import torch_world
+from hps.cluster.torch_world import _Watch, torch_world
 from hps.config import RankEnvironment
 from tests.cluster.ranks import Task, train_ranks
 from tests.cluster.torch_worker import free_port
@@ -21,7 +22,7 @@ from tests.cluster.torch_worker import free_port
 pytestmark = pytest.mark.timeout(120)
 
 
-RUNS = {"end": 2, "raise": 3, "kill": 2}
+RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,38 @@ def test_when_one_process_ends_the_others_say_so_at_once(said: Said, how: str) -
         assert ranks[1]["status"] == -9
 
 
+def test_a_process_that_stands_still_is_given_up_after_the_timeout(said: Said) -> None:
+    # It holds the store in which the ranks meet, which then answers nobody either.
+    stopped, other = said["stop"]
+    assert other["error"] == "ClusterError", other
+    assert "rank 1: " in other["text"] and "look at" in other["text"]
+    assert 1 < other["heard"] - stopped["ends"] < 8
+    assert (stopped["status"], other["status"]) == (-9, 0)
+
+
+def test_a_store_that_does_not_answer_keeps_nobody() -> None:
+    answers = threading.Event()
+
+    class SilentStore:
+        def check(self, keys: list[str]) -> bool:
+            answers.wait(20)
+            return False
+
+        def set(self, key: str, value: str) -> None:
+            pass
+
+    watch = _Watch(3, SilentStore())
+    started = time.monotonic()
+    for _ in range(5):
+        watch.look("rows")
+    assert time.monotonic() - started < 1
+    watch.abort("a disk is full")
+    assert time.monotonic() - started < 5
+    with pytest.raises(hps.ClusterError, match=r"rank 3 has left the training: a disk is full"):
+        watch.look("rows")
+    answers.set()
+
+
 def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(hps.ConfigError, match="torchrun --nproc-per-node"):
@@ -103,9 +136,9 @@ def test_what_torchrun_says_is_read_and_checked() -> None:
     place = RankEnvironment.of(found)
     assert place is not None
     assert (place.rank, place.size, place.local_rank, place.num_restarts) == (1, 4, 1, 3)
-    assert place.shares_store
-    cured = RankEnvironment.of({**found, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
-    assert cured is not None and not cured.shares_store
+    assert not place.shares_store
+    shared = RankEnvironment.of({**found, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    assert shared is not None and shared.shares_store
     assert RankEnvironment.of({}) is None
     for broken in ({"RANK": "4"}, {"RANK": "x"}, {"WORLD_SIZE": "0"}):
         with pytest.raises(hps.ConfigError):

@@ -41,14 +41,14 @@ def check_channels(world: Any) -> None:
 
 
 def end_badly(server: Any, how: str, rank: int, size: int) -> None:
-    """Trains until rank 1 raises, or is killed, in the middle."""
+    """Trains until rank 1 raises or is killed, or rank 0 stands still, in the middle."""
     model, optimizer = Model(server, size), hps.RowOptimizer(server)
     with hps.Pipeline(Task(num_batches=60).batches(rank, size), server, 2) as batches:
         for number, batch in enumerate(batches):
-            if rank == 1 and number == 7:
+            if rank == (how != "stop") and number == 7:
                 say(ends=time.time())
-                if how == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if how != "raise":
+                    os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
                 raise ValueError("of rank 1")
             model.loss(batch).backward()
             optimizer.step()
@@ -56,7 +56,7 @@ def end_badly(server: Any, how: str, rank: int, size: int) -> None:
 
 def be_rank(folder: Path, how: str) -> None:
     """Trains to the end of a log, then ends as it is told."""
-    world = torch_world("gloo", timeout_seconds=60.0)
+    world = torch_world("gloo", timeout_seconds=1.5 if how == "stop" else 60.0)
     check_channels(world)
     if how == "end":
         task = Task()
@@ -71,7 +71,7 @@ def be_rank(folder: Path, how: str) -> None:
     except (ValueError, hps.ClusterError) as error:
         say(error=type(error).__name__, text=str(error), heard=time.time())
         if how == "raise" and world.rank == 1:
-            time.sleep(3)  # the others are to hear of it while this process still lives
+            time.sleep(1.5)  # the others are to hear of it while this process still lives
             say(slept=time.time())
 
 
@@ -121,7 +121,13 @@ def main(folder: Path, runs: dict[str, int]) -> None:
             )
             for rank in range(size)
         ]
-        say(**{how: [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]})
+        ended = {}
+        while len(ended) < size:
+            child, status = os.waitpid(-1, 0)
+            ended[child] = os.waitstatus_to_exitcode(status)
+            if how == "stop" and children[0] not in ended:
+                os.kill(children[0], signal.SIGKILL)
+        say(**{how: [ended[child] for child in children]})
 
 
 if __name__ == "__main__":
