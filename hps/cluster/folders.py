@@ -25,7 +25,8 @@ from hps.cluster.catalog import (
     part_folder,
 )
 from hps.cluster.housekeeping import FolderLock, remove_generations
-from hps.cluster.reshard import Source, Target, move_rows
+from hps.cluster.reshard import Source, move_rows, sources_of
+from hps.cluster.targets import EMPTY, NewStore
 from hps.cluster.world import World
 from hps.config import Config
 from hps.durable_file import sync
@@ -278,7 +279,9 @@ def _open_local(parts: ClusterParts) -> ParameterServer:
     local = ParameterServer(replace(parts.config, path=parts.folder))
     try:
         cut = parts.catalog.current
-        if cut is not None:
+        if cut is None:
+            local.save_cut(EMPTY, {})
+        else:
             go_to(local, cut, parts.world.rank)
         return local
     except BaseException:
@@ -321,12 +324,10 @@ def _move(parts: ClusterParts, cut: Cut) -> None:
     catalog, world = parts.catalog, parts.world
     names = [new_name(), new_generation(catalog.cluster, catalog.serial + 1)]
     name, generation = world.control.gather(names)[0]
-    sources = [
-        Source(part_folder(parts.path, cut.generation, rank), cut.part_tag, part.rows)
-        for rank, part in enumerate(cut.parts)
-    ]
+    sources = sources_of(parts.path, cut)
     moved = replace(cut, name=name, generation=generation)
-    target = Target(parts.config, part_folder(parts.path, generation, world.rank), moved.part_tag)
+    folder = part_folder(parts.path, generation, world.rank)
+    target = NewStore(parts.config, folder, moved.part_tag)
     try:
         agree(world, "making folders", lambda: make_folders(parts.path, generation, world.rank))
         moved = replace(moved, parts=tuple(move_rows(world, sources, target)))

@@ -50,6 +50,16 @@ class Deaths:
 
         self._patch.setattr(owner, name, step)
 
+    def guard(self, owner: Any, name: str) -> None:
+        """Has a function run between two steps, not beside one."""
+        act: Callable[..., Any] = getattr(owner, name)
+
+        def alone(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                return act(*arguments, **options)
+
+        self._patch.setattr(owner, name, alone)
+
     def _copy(self, step: str) -> None:
         shutil.copytree(self.path, self.copies / str(len(self.steps)))
         self.steps.append(step)
@@ -68,6 +78,8 @@ def watch_all(deaths: Deaths) -> None:
     deaths.watch(durable_file, "write_durably")
     deaths.watch(Catalog, "save")
     deaths.watch(housekeeping.shutil, "rmtree")
+    deaths.guard(SsdStore, "open")
+    deaths.guard(SsdStore, "close")
 
 
 @pytest.fixture
@@ -91,7 +103,7 @@ def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_cut_or_the_new_one(
         opened = on_ranks(folder, 2, look)
         assert opened[0] == opened[1] and opened[0] in (old, new)
         found.append(opened[0] == new)
-        kept = on_ranks(folder, 2, lambda rank: len(rank.local.checkpoints()))
+        kept = on_ranks(folder, 2, lambda rank: rank.num_parts)
         assert kept == [1, 1]  # no leftover
     # Old at first, new at the end, and the change is CLUSTER's.
     assert found == sorted(found) and not found[0] and found[-1]
@@ -119,6 +131,29 @@ def test_a_death_at_any_step_of_a_restore_leaves_one_cut(
         found.append(opened[0] == early)
     assert found == sorted(found) and not found[0] and found[-1]
     assert deaths.steps.count("after restore") == 2
+
+
+def test_a_death_at_any_step_of_a_restore_from_other_ranks_leaves_one_cut(
+    tmp_path: Path, reference: Reference
+) -> None:
+    path = tmp_path / "cluster"
+    on_ranks(path, 1, train(range(1, 3), tag="early"))
+    on_ranks(path, 1, train(range(3, 4)))
+    on_ranks(path, 2, look)
+    with pytest.MonkeyPatch.context() as patch:
+        deaths = Deaths(path, tmp_path / "copies", patch)
+        watch_all(deaths)
+        on_ranks(path, 2, lambda rank: rank.restore("early"))
+    assert deaths.steps.count("after append") >= 2
+    early, late = reference.digests(2), reference.digests(3)
+    found = []
+    for folder in deaths.folders():
+        opened = on_ranks(folder, 2, lambda rank: (rank.digests(), rank.num_parts))
+        digests, num_parts = opened[0]
+        assert opened[0] == opened[1] and digests in (early, late)
+        found.append(digests == early)
+        assert num_parts == 1 + found[-1]  # the late one stays, the early one comes
+    assert found == sorted(found) and not found[0] and found[-1]
 
 
 @pytest.mark.parametrize("size", [1, 3])

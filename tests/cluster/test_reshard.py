@@ -72,28 +72,86 @@ def test_every_row_lies_with_its_owner_alone(tmp_path: Path) -> None:
     assert all(min(of_rank) > 50 for of_rank in counts)
 
 
-def test_tagged_cuts_of_other_ranks_stay_readable_until_they_are_deleted(
+def test_tagged_cuts_of_other_ranks_stay_and_can_be_gone_back_to(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3), tag="early"))
     on_ranks(path, 2, train(range(3, 4)))
 
-    def act(rank: Rank) -> Any:
+    def look_at_both(rank: Rank) -> Any:
         state = rank.checkpoint_state("early")
-        with pytest.raises(hps.ConfigError, match=r"taken by 2 rank.*hps reshard"):
-            rank.restore("early")
         return state, [(one["tag"], one["ranks"]) for one in rank.checkpoints()]
 
-    for state, listed in on_ranks(path, 3, act):
+    for state, listed in on_ranks(path, 3, look_at_both):
         assert state == ({"step": 2}, {"step": 2})
         assert listed == [("early", 2), (None, 3)]
     assert len(generations(path)) == 2
     with hps.open(path, checkpoint="early") as server:
         assert {name: server.digest(name) for name in server.tables} == reference.digests(2)
+
+    def go_back(rank: Rank) -> Any:
+        rank.step(4)  # in no cut
+        state = rank.restore("early")
+        rows = sum(rank.world.control.gather(rank.local.num_rows("ads")))
+        listed = [(one["tag"], one["ranks"], one["current"]) for one in rank.checkpoints()]
+        digests = rank.digests()
+        rank.step(3)
+        return state, listed, digests, rank.digests(), rows
+
+    for state, listed, digests, stepped, rows in on_ranks(path, 3, go_back):
+        assert state == ({"step": 2}, {"step": 2})
+        assert listed == [("early", 3, True), (None, 3, False)]
+        assert digests == reference.digests(2) and stepped == reference.digests(3) and rows > 200
+    assert len(generations(path)) == 1
+    assert on_ranks(path, 3, look)[0] == (reference.digests(2), ({"step": 2}, {"step": 2}))
+
+    def forward(rank: Rank) -> Any:
+        rank.restore(2)
+        return rank.digests()
+
+    assert on_ranks(path, 3, forward)[0] == reference.digests(3)
+
+
+def test_a_tagged_cut_of_other_ranks_goes_with_its_folder(
+    tmp_path: Path, reference: Reference
+) -> None:
+    path = tmp_path / "cluster"
+    on_ranks(path, 2, train(range(1, 3), tag="early"))
+    on_ranks(path, 2, train(range(3, 4)))
     on_ranks(path, 3, lambda rank: rank.delete_checkpoint("early"))
     assert len(generations(path)) == 1
     assert on_ranks(path, 3, rank_digests)[0] == reference.digests(3)
+
+
+def test_a_disk_that_fills_in_such_a_restore_bars_cuts_until_one_succeeds(
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cluster"
+    on_ranks(path, 2, train(range(1, 3), tag="early"))
+    on_ranks(path, 2, train(range(3, 4)))
+    append = SsdStore.append
+
+    def full(self: SsdStore, table: str, rows: Any) -> None:
+        if self.path.name == "rank-2" and table == "wide":
+            raise hps.StoreError(errno.ENOSPC, f"{self.path}: the disk is full")
+        append(self, table, rows)
+
+    def act(rank: Rank) -> Any:
+        rank.world.control.barrier()
+        monkeypatch.setattr(SsdStore, "append", full)
+        with pytest.raises(hps.StoreError, match="rank-2: the disk is full"):
+            rank.restore("early")
+        with pytest.raises(hps.ConfigError, match="restore"):
+            rank.checkpoint()
+        rank.restore()
+        return rank.digests()
+
+    assert on_ranks(path, 3, act)[0] == reference.digests(3)
+    monkeypatch.undo()
+    assert on_ranks(path, 3, rank_digests)[0] == reference.digests(3)
+    with hps.open(path, checkpoint="early") as server:
+        assert {name: server.digest(name) for name in server.tables} == reference.digests(2)
 
 
 def test_ranks_that_change_hosts_find_their_rows(tmp_path: Path, reference: Reference) -> None:
