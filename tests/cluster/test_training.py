@@ -16,7 +16,7 @@ import hps
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery, nursery
-from tests.cluster.torchrun_lab import run_torchrun
+from tests.cluster.torchrun_lab import KILLED, run_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
@@ -237,7 +237,7 @@ def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     done = run_torchrun(
         words(log, tmp_path / "store", *flags, "--json", str(out)), 2, kills=[(1, 7)]
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and done.stderr.count(KILLED) == 1, done.stderr
     figures = json.loads(out.read_text())
     assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
     for name in ("digests", "loss_digest"):
