@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import (
     CapacityError,
+    ClusterError,
     ConfigError,
     CorruptionError,
     DataError,
@@ -20,6 +21,9 @@ from hps.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
+    from hps.cluster.config import ClusterConfig
+    from hps.cluster.grad_scaler import ClusterGradScaler
+    from hps.cluster.server import ClusterParameterServer
     from hps.embedding import SparseEmbedding
     from hps.parameter_server import ParameterServer
     from hps.parameter_server import open as open
@@ -38,6 +42,10 @@ __all__ = [
     "Adam",
     "Batch",
     "CapacityError",
+    "ClusterConfig",
+    "ClusterError",
+    "ClusterGradScaler",
+    "ClusterParameterServer",
     "Config",
     "ConfigError",
     "Constant",
@@ -64,10 +72,13 @@ __all__ = [
     "Uniform",
 ]
 
-# Loaded at first use: these need the native module, and all but the first two need torch.
+# Loaded at first use: these need the native module, and all but the first three need torch.
 _LAZY = {
+    "ClusterConfig": "hps.cluster.config",
     "ParameterServer": "hps.parameter_server",
     "open": "hps.parameter_server",
+    "ClusterGradScaler": "hps.cluster.grad_scaler",
+    "ClusterParameterServer": "hps.cluster.server",
     "Pipeline": "hps.pipeline",
     "RemoteParameterServer": "hps.service.client",
     "RowOptimizer": "hps.row_optimizer",

@@ -16,11 +16,11 @@ from hps.cut_verbs import CutVerbs
 from hps.dram_tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.row_cache import ABSENT
-from hps.row_server import PinnedRows
+from hps.row_server import PinnedRows, SoleServer
 from hps.tier_stats import TableTiers
 
 
-class BatchVerbs(CutVerbs):
+class BatchVerbs(CutVerbs, SoleServer):
     """Pin, warm, want, apply; its fields are set by ParameterServer."""
 
     # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
@@ -145,10 +145,10 @@ class BatchVerbs(CutVerbs):
                 f"apply: the rows given for table {table!r} were released, or are those of "
                 f"other keys or of another server; pass rows=None to have them looked up"
             )
-        held.append(self._pin_now(table, joined(keys)))
+        held.append(self.pin_now(table, joined(keys)))
         return held[-1], joined(grads)
 
-    def _pin_now(self, table: str, keys: Any) -> BatchRows:
+    def pin_now(self, table: str, keys: Any) -> BatchRows:
         """pin() for the training loop, which batches that wait ahead of it make room for."""
         while True:
             try:

@@ -6,7 +6,7 @@ that reads the environment.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
@@ -314,6 +314,77 @@ class Config:
         return self.threads or min(num_cores(), MAX_THREADS)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """What torchrun tells a process about its place among the others.
+
+    Args:
+        rank: its number, from 0.
+        size: how many there are.
+        local_rank: its number among those of its host.
+        local_size: how many its host has.
+        num_restarts: of all processes so far, after one of them died.
+        max_restarts: how many there may be.
+        shares_store: all attempts of torchrun meet in one store.
+
+    Raises:
+        ConfigError: a field outside its limits.
+
+    >>> RankEnvironment.of({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}).size
+    2
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int = 1
+    num_restarts: int = 0
+    max_restarts: int = 0
+    shares_store: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole("WORLD_SIZE", self.size, 1, 2**16)
+        require_whole("RANK", self.rank, 0, self.size - 1)
+        require_whole("LOCAL_WORLD_SIZE", self.local_size, 1, self.size)
+        require_whole("LOCAL_RANK", self.local_rank, 0, self.size - 1)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None = None) -> "RankEnvironment | None":
+        """What the variables say; None where torchrun has not started this process.
+
+        Args:
+            environment: the variables; None is those of this process.
+
+        Raises:
+            ConfigError: one of them is not a number, or outside its limits.
+        """
+        found = os.environ if environment is None else environment
+        if "RANK" not in found or "WORLD_SIZE" not in found:
+            return None
+        names = {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+        texts = {name: found.get(name, default) for name, default in names.items()}
+        for name, text in texts.items():
+            if not text.isdecimal():
+                raise ConfigError(f"the variable {name}={text!r} must be a whole number")
+        rank, size, local_rank, local_size, num_restarts, max_restarts = map(int, texts.values())
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            num_restarts=num_restarts,
+            max_restarts=max_restarts,
+            shares_store=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+
+
 def let_idle_threads_sleep() -> None:
     """Keeps torch's threads from spinning between two operations; before torch is imported.
 
@@ -329,6 +400,15 @@ def keep_grpc_silent() -> None:
     A level that is set in the environment stands.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def keep_torch_silent() -> None:
+    """Keeps torch's core from warning of ranks that are gone, beside the error that says so; before
+    torch is imported.
+
+    A level that is set in the environment stands.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def num_cores() -> int:

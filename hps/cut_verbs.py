@@ -47,6 +47,11 @@ class CutVerbs:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
+    @property
+    def is_changed(self) -> bool:
+        """True if rows may have changed since the newest checkpoint."""
+        return self._is_changed
+
     def checkpoint(
         self,
         tag: str | None = None,
@@ -163,6 +168,16 @@ class CutVerbs:
             extras: dict[str, bytes] = self._store.extras(tag)
             self._go_back(tag, extras, lineage)
             return extras
+
+    def emptied(self, tag: str) -> Any:
+        """Goes back to a checkpoint without rows; returns the store below, to be filled with row
+        images. They are seen after `restore` of a checkpoint that the store itself took of them.
+
+        Args:
+            tag: of the checkpoint; errors as `restore`.
+        """
+        self.restore(tag)
+        return self._store
 
     def _check_restorable(self) -> None:
         self._check_writable("restore")

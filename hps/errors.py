@@ -5,7 +5,13 @@ A message says what went wrong, where, the value seen, the limit, and what to do
 
 
 class HpsError(Exception):
-    """Base of every error that hps raises on purpose."""
+    """Base of every error that hps raises on purpose.
+
+    `is_shared` says of one instance that every rank of a training has raised the same: then the
+    ranks are still in step, and none need be told.
+    """
+
+    is_shared = False
 
 
 class ConfigError(HpsError, ValueError):
@@ -65,3 +71,8 @@ class DeadlineError(HpsError, TimeoutError):
 
 class RemoteError(HpsError):
     """A remote shard could not do what was asked. Names the shards done and open."""
+
+
+class ClusterError(HpsError):
+    """Another rank of the training is gone or does not answer. Names this rank and what it waited
+    for; the cause is in that rank's error."""

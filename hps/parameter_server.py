@@ -10,7 +10,7 @@ logged_verbs.py applies what the log of a service holds.
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,8 @@ from hps.arrays import (
     on_host,
 )
 from hps.batch_rows import BatchRows, RowUpdate
+from hps.cluster.catalog import Catalog, refuse_cluster
+from hps.cluster.reader import ClusterStore
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier
@@ -91,6 +93,8 @@ class ParameterServer(LoggedVerbs):
         self, config: Config, *, _tiers: _Tiers | None = None, _view: _View | None = None
     ) -> None:
         tiers = _tiers or _Tiers()
+        if _view is None:
+            refuse_cluster(config.path)
         self.config = config
         self.tables: dict[str, TableConfig] = {table.name: table for table in config.tables}
         self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
@@ -374,10 +378,10 @@ def open(
     """Opens a store that is there; its tables are read from it.
 
     Read-only it may stand beside a running trainer and shows one checkpoint: pull, contains,
-    num_rows, items, digest, stats.
+    num_rows, items, digest, stats. Of a cluster's folder it shows the rows of all ranks.
 
     Args:
-        path: directory of the store.
+        path: directory of the store, or the folder of a cluster.
         read_only: False opens it for writing, as ParameterServer does.
         checkpoint: tag or id to look at; None is the newest.
         dram: budget of the dram_cache.
@@ -391,6 +395,10 @@ def open(
     path = Path(path)
     if checkpoint is not None and not read_only:
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
+    if not read_only:
+        refuse_cluster(path)
+    elif Catalog.load(path) is not None:
+        tiers = replace(tiers, open_store=ClusterStore.open)
     store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint, rows=False)
     try:
         # Also of a cut that is current but no longer listed: its tag was deleted.

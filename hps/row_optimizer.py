@@ -114,14 +114,14 @@ class RowOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and bool(found_inf):
+        if found_inf is not None and self._server.agree(bool(found_inf)):
             self._pending.finish_step()
             return loss
         self._set_learning_rates()
         self._unscale()
         updates = self._pending.updates()
         try:
-            if updates:
+            if updates or self._server.exchanges_keys:
                 self._server.apply(updates, self._pending.forget_applied)
         except NonFiniteError:
             self._forget_scaler()

@@ -1,8 +1,9 @@
 """RowServer: what a model's training asks of the server that holds its rows; PinnedRows: of a
 batch's rows.
 
-Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the two that keep it,
-`hps.ParameterServer` (rows in this process) and `hps.RemoteParameterServer` (rows on servers).
+Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the three that keep it,
+`hps.ParameterServer` (rows in this process), `hps.RemoteParameterServer` (rows on servers) and
+`hps.ClusterParameterServer` (rows on all ranks of a training).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,13 +52,54 @@ class PinnedRows(Protocol):
         """Lets go; nothing to do the second time."""
 
 
+class SoleServer:
+    """What a RowServer is whose training has one rank: a step asks no other."""
+
+    exchanges_keys = False
+
+    def divide(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Nothing is divided."""
+        return keys
+
+    def exchange(self, keys: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Nothing is exchanged."""
+        return keys
+
+    def agree(self, flag: bool) -> bool:
+        """There is nobody to agree with."""
+        return flag
+
+    def pipeline_opened(self, pipeline: object) -> None:
+        """Nothing to do."""
+
+    def pipeline_closing(self, pipeline: object, error: BaseException | None) -> None:
+        """Nothing to do."""
+
+    def pipeline_closed(self, pipeline: object) -> None:
+        """Nothing to do."""
+
+
 class RowServer(Protocol):
     """Tables of rows that a model reads and steps."""
 
-    tables: "dict[str, TableConfig]"
-    learning_rates: dict[str, float]
-    device: str
     pending_gradients: Any
+
+    @property
+    def tables(self) -> "dict[str, TableConfig]":
+        """Their configs by name."""
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """By table; to be changed in place."""
+
+    @property
+    def device(self) -> str:
+        """Where the rows lie, as torch names it."""
+
+    @property
+    def exchanges_keys(self) -> bool:
+        """True if training has several ranks: a pipeline has `divide` and `exchange` called for
+        every batch, and every step calls `apply`, also one that has nothing to apply."""
 
     @property
     def has_gpu_cache(self) -> bool:
@@ -82,6 +124,25 @@ class RowServer(Protocol):
         self, updates: "Sequence[RowUpdate]", applied: Callable[[], object] | None = None
     ) -> None:
         """One optimizer step of several tables: all of them or none."""
+
+    def agree(self, flag: bool) -> bool:
+        """True if it is on any rank."""
+
+    def divide(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
+
+    def exchange(self, keys: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other
+        ranks. None, given or returned: no rank has another batch."""
+
+    def pipeline_opened(self, pipeline: object) -> None:
+        """A pipeline's `with` block is entered."""
+
+    def pipeline_closing(self, pipeline: object, error: BaseException | None) -> None:
+        """It has been left, by an error or not; stages may still be at work."""
+
+    def pipeline_closed(self, pipeline: object) -> None:
+        """Its stages have ended, and no error has."""
 
 
 class CutServer(RowServer, Protocol):

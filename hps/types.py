@@ -66,6 +66,7 @@ class Batch:
         labels: float32 [B], 0 or 1.
         position: the reader's position after this batch; plain numbers and strings.
         rows: table name -> pinned rows; filled by hps.Pipeline, read by hps.SparseEmbedding.
+        global_size: examples of the batch of which this is one rank's part; B without ranks.
 
     >>> import torch
     >>> ads = Ids(torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
@@ -78,6 +79,11 @@ class Batch:
     labels: "torch.Tensor"
     position: dict[str, Any] = field(default_factory=dict)
     rows: "dict[str, PinnedRows] | None" = None
+    global_size: int = -1
+
+    def __post_init__(self) -> None:
+        if self.global_size < 0:
+            self.global_size = len(self)
 
     def to(self, device: str) -> "Batch":
         """The same batch on a device, or itself if it is there.
@@ -99,6 +105,7 @@ class Batch:
             labels=self.labels.to(device, non_blocking=True),
             position=self.position,
             rows=self.rows,
+            global_size=self.global_size,
         )
 
     def __len__(self) -> int:

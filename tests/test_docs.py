@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
 DOCUMENTS += ["docs/service.md"]
 DOCUMENTS += ["docs/clients.md"]
+DOCUMENTS += ["docs/cluster.md", "docs/cluster_format.md", "docs/cluster_sizing.md"]
 PATH = re.compile(
     r"`((?:hps|csrc|tests|tools|docs|examples|benchmarks)/[\w./]*|\w+\.(?:md|txt|py)|Makefile)`"
 )

@@ -1,5 +1,5 @@
-// Python's view of csrc/reader: TextParser, the collecting of features, and the hash of string
-// columns.
+// Python's view of csrc/reader: TextParser, BatchLines, the collecting of features, and the hash of
+// string columns.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -18,6 +18,7 @@
 #include "bindings/translate.h"
 #include "common/check.h"
 #include "common/hash.h"
+#include "reader/batch_lines.h"
 #include "reader/text_parser.h"
 #include "reader/token_parser.h"
 
@@ -47,15 +48,22 @@ nb::object ToNumpy(Array<T>&& array, size_t rows, size_t columns, size_t num_axe
       nb::ndarray<nb::numpy, Out>(reinterpret_cast<Out*>(data), num_axes, shape, owner));
 }
 
-nb::tuple Take(TextParser& parser, size_t count) {
-  if (count == 0 || count > parser.num_ready()) {
-    ThrowIfError(Status(StatusCode::kConfig, "take: asked for " + std::to_string(count) + " of " +
-                                                 std::to_string(parser.num_ready()) + " examples"));
+// Refuses to take examples [first, last) of `count` where only `num_ready` are there.
+void CheckTake(size_t count, size_t first, size_t last, size_t num_ready) {
+  if (count > num_ready || first > last || last > count) {
+    ThrowIfError(Status(StatusCode::kConfig, "take: asked for examples " + std::to_string(first) +
+                                                 " to " + std::to_string(last) + " of " +
+                                                 std::to_string(count) + "; " +
+                                                 std::to_string(num_ready) + " are ready"));
   }
+}
+
+nb::tuple Take(TextParser& parser, size_t count, size_t first, size_t last) {
+  CheckTake(count, first, last, parser.num_ready());
   TextBatch batch;
   {
     nb::gil_scoped_release release;
-    batch = parser.Take(count);
+    batch = parser.Take(count, first, last);
   }
   nb::list tables;
   for (TableIds& table : batch.tables) {
@@ -69,17 +77,32 @@ nb::tuple Take(TextParser& parser, size_t count) {
                                  ToNumpy<int64_t>(std::move(table.offsets), num_offsets, 0, 1),
                                  weights));
   }
-  return nb::make_tuple(ToNumpy<float>(std::move(batch.labels), count, 0, 1),
-                        ToNumpy<float>(std::move(batch.dense), count, parser.schema().num_dense, 2),
-                        tables, nb::make_tuple(batch.file, batch.byte, batch.line, batch.num_bad));
+  const size_t num_examples = batch.num_examples;
+  return nb::make_tuple(
+      ToNumpy<float>(std::move(batch.labels), num_examples, 0, 1),
+      ToNumpy<float>(std::move(batch.dense), num_examples, parser.schema().num_dense, 2), tables,
+      nb::make_tuple(batch.file, batch.byte, batch.line, batch.num_bad));
 }
 
-size_t Feed(TextParser& parser, const Bytes& data, bool at_end) {
+std::tuple<int64_t, uint64_t, uint64_t> TakeLines(BatchLines& lines, TextParser& parser,
+                                                  size_t count, size_t first, size_t last) {
+  CheckTake(count, first, last, lines.num_ready());
+  if (count == 0 || parser.num_ready() > 0 || parser.schema().skip_bad_lines) {
+    ThrowIfError(Status(StatusCode::kConfig,
+                        "take: at least one line, for a parser without examples that skips none"));
+  }
+  nb::gil_scoped_release release;
+  const LogPlace place = lines.Take(count, first, last, &parser);
+  return {place.file, place.byte, place.line};
+}
+
+template <typename Taker>
+size_t Feed(Taker& taker, const Bytes& data, bool at_end) {
   if (data.size() >= (uint64_t{1} << 32)) {
     ThrowIfError(Status(StatusCode::kConfig, "feed: a piece of text must be under 4 GiB"));
   }
   nb::gil_scoped_release release;
-  return parser.Feed(reinterpret_cast<const char*>(data.data()), data.size(), at_end);
+  return taker.Feed(reinterpret_cast<const char*>(data.data()), data.size(), at_end);
 }
 
 ErrorTuple ErrorOf(const TextParser& parser) {
@@ -167,11 +190,23 @@ void BindReader(nb::module_& module) {
           },
           nb::arg("schema"), nb::arg("num_threads"))
       .def("start_file", &TextParser::StartFile, nb::arg("file"), nb::arg("byte"), nb::arg("line"))
-      .def("feed", &Feed, nb::arg("data").noconvert(), nb::arg("at_end"))
-      .def("take", &Take, nb::arg("count"))
+      .def("feed", &Feed<TextParser>, nb::arg("data").noconvert(), nb::arg("at_end"))
+      .def("take", &Take, nb::arg("count"), nb::arg("first"), nb::arg("last"))
       .def_prop_ro("num_ready", &TextParser::num_ready)
       .def_prop_ro("num_bad", &TextParser::num_bad)
       .def_prop_ro("error", &ErrorOf);
+  nb::class_<BatchLines>(module, "BatchLines")
+      .def(
+          "__init__",
+          [](BatchLines* self, const std::string& format) {
+            new (self) BatchLines(FormatOf(format));
+          },
+          nb::arg("format"))
+      .def("start_file", &BatchLines::StartFile, nb::arg("file"), nb::arg("byte"), nb::arg("line"))
+      .def("feed", &Feed<BatchLines>, nb::arg("data").noconvert(), nb::arg("at_end"))
+      .def("take", &TakeLines, nb::arg("parser"), nb::arg("count"), nb::arg("first"),
+           nb::arg("last"))
+      .def_prop_ro("num_ready", &BatchLines::num_ready);
   module.def("hash_strings", &HashStrings, nb::arg("data").noconvert(),
              nb::arg("offsets").noconvert(), nb::arg("seed"), nb::arg("out").noconvert());
 }

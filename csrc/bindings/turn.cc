@@ -121,17 +121,18 @@ std::vector<double> CallAll(const nb::list& calls) {
 }
 
 // An __exit__ for classes written in Python, whose own could be struck before its first step. Calls
-// _close(False) of the object; if that raises, once more, for what is left, with True if the block
-// itself was left by an interrupt: that was then the second one. What came first is raised.
+// _close(False, what the block was left by, or None) of the object; if that raises, once more, for
+// what is left, with True if the block itself was left by an interrupt: that was then the second
+// one. What came first is raised.
 void CloseAndExit(const nb::object& object, const nb::args& error) {
   try {
-    object.attr("_close")(false);
+    object.attr("_close")(false, error[1]);
   } catch (nb::python_error&) {
     const nb::object kind = error[0];
     const bool hurries =
         !kind.is_none() && PyErr_GivenExceptionMatches(kind.ptr(), PyExc_KeyboardInterrupt) != 0;
     try {
-      object.attr("_close")(hurries);
+      object.attr("_close")(hurries, error[1]);
     } catch (nb::python_error&) {  // the second time; the first error says why
     }
     throw;

@@ -18,6 +18,16 @@ static_assert(std::endian::native == std::endian::little, "eight digits are read
 // The text in quotes for a message, cut to 40 bytes, other than printable ASCII as \xNN.
 std::string Quote(std::string_view text);
 
+inline bool IsSpace(char byte) { return byte == ' ' || byte == '\t'; }
+
+// True if a line of tokens, without its line end, has none.
+inline bool IsBlank(std::string_view line) {
+  for (const char byte : line) {
+    if (!IsSpace(byte)) return false;
+  }
+  return true;
+}
+
 // True if all eight bytes of `word` are decimal digits.
 inline bool IsEightDigits(uint64_t word) {
   return ((word & 0xF0F0F0F0F0F0F0F0ULL) |

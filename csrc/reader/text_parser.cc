@@ -110,32 +110,34 @@ void TextParser::Queue(BlockPtr block) {
   }
 }
 
-TextBatch TextParser::Take(size_t count) {
-  HPS_CHECK(count >= 1 && count <= num_ready_);
-  std::vector<BlockSlice> slices;
-  size_t left = count;
-  size_t first = num_taken_;
-  for (size_t i = 0; left > 0; ++i, first = 0) {
-    const size_t taken = std::min(left, ready_[i]->num_examples - first);
-    slices.push_back({ready_[i].get(), first, taken});
-    left -= taken;
-  }
+TextBatch TextParser::Take(size_t count, size_t first, size_t last) {
+  HPS_CHECK(count <= num_ready_ && first <= last && last <= count);
   TextBatch batch;
+  std::vector<BlockSlice> slices;
+  size_t num_done = 0;  // blocks of which all examples are taken
+  for (size_t passed = 0; passed < count;) {
+    const ExampleBlock& block = *ready_[num_done];
+    const size_t taken = std::min(count - passed, block.num_examples - num_taken_);
+    const size_t from = std::clamp(first, passed, passed + taken) - passed;
+    const size_t to = std::clamp(last, passed, passed + taken) - passed;
+    if (from < to) slices.push_back({&block, num_taken_ + from, to - from});
+    passed += taken;
+    num_taken_ += taken;
+    batch.file = block.file;
+    batch.byte = block.first_byte + block.byte_ends[num_taken_ - 1];
+    batch.line = block.first_line + block.line_ends[num_taken_ - 1];
+    batch.num_bad = block.first_bad + block.bad_ends[num_taken_ - 1];
+    if (num_taken_ == block.num_examples) {
+      ++num_done;
+      num_taken_ = 0;
+    }
+  }
   AssembleBatch(schema_, slices, pool_.get(), &batch);
-  const BlockSlice& last = slices.back();
-  const size_t example = last.first + last.count - 1;
-  batch.file = last.block->file;
-  batch.byte = last.block->first_byte + last.block->byte_ends[example];
-  batch.line = last.block->first_line + last.block->line_ends[example];
-  batch.num_bad = last.block->first_bad + last.block->bad_ends[example];
   num_ready_ -= count;
-  num_taken_ = example + 1;
-  const bool whole = num_taken_ == last.block->num_examples;
-  for (size_t done = slices.size() - (whole ? 0 : 1); done > 0; --done) {
+  for (; num_done > 0; --num_done) {
     free_.push_back(std::move(ready_.front()));
     ready_.pop_front();
   }
-  if (whole) num_taken_ = 0;
   return batch;
 }
 

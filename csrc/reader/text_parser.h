@@ -49,8 +49,9 @@ class TextParser {
   // nullptr, or the bad line that follows the ready examples.
   const TextError* error() const { return error_.get(); }
 
-  // Takes `count` <= num_ready() examples, at least one, out of the queue.
-  TextBatch Take(size_t count);
+  // Takes `count` <= num_ready() examples out of the queue. Of these the batch holds [first, last)
+  // alone; its place is the one after all of them, unset if count is 0.
+  TextBatch Take(size_t count, size_t first, size_t last);
 
  private:
   using BlockPtr = std::unique_ptr<ExampleBlock>;

@@ -23,8 +23,6 @@ struct Token {
   float weight = 1;
 };
 
-inline bool IsSpace(char byte) { return byte == ' ' || byte == '\t'; }
-
 // Takes the next token off the front of `line`; empty at the end.
 inline std::string_view NextToken(std::string_view* line) {
   const char* text = line->data();
@@ -225,13 +223,6 @@ bool ParseWeightedLine(const TextSchema& schema, std::string_view line, Sink* si
                           ? SplitLibsvm(schema, text, &token, reason)
                           : SplitLibffm(schema, text, &token, reason);
     if (!good || !sink->AddKey(token, reason)) return false;
-  }
-  return true;
-}
-
-bool IsBlank(std::string_view line) {
-  for (const char byte : line) {
-    if (!IsSpace(byte)) return false;
   }
   return true;
 }

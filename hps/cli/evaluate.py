@@ -14,7 +14,7 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.config import GpuCacheConfig
+from hps.config import GpuCacheConfig, RankEnvironment
 from hps.errors import ConfigError
 
 
@@ -47,6 +47,12 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures as the flags say; returns the exit status."""
+    place = RankEnvironment.of()
+    if place is not None and place.size > 1:
+        raise ConfigError(
+            "hps evaluate measures in one process, also a model of several ranks; start it without "
+            "torchrun"
+        )
     check_json_path(arguments.json)
     given = {
         "format": arguments.format,

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cluster.catalog import Catalog
+from hps.cluster.housekeeping import compact_parts, delete_cut
 from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.parameter_server import ParameterServer
@@ -103,11 +105,13 @@ def run_stats(options: argparse.Namespace) -> int:
 
 def run_verify(options: argparse.Namespace) -> int:
     """Checks every checksum; damage ends with status 1 and the name of the file."""
+    from hps.cluster.reader import verify_cluster
     from hps.ssd_store import verify
     from hps.update_log.verify import verify_log
 
-    damaged = verify(options.store)
-    damaged += verify_log(options.store)
+    is_cluster = Catalog.load(options.store) is not None
+    damaged = verify_cluster(options.store) if is_cluster else verify(options.store)
+    damaged += [] if is_cluster else verify_log(options.store)
     for file, what in damaged:
         print(f"{file}: {what}")
     if damaged:
@@ -122,8 +126,7 @@ def run_verify(options: argparse.Namespace) -> int:
 def run_checkpoints(options: argparse.Namespace) -> int:
     """Lists the kept checkpoints, or deletes one."""
     if options.delete is not None:
-        with open_store(options.store, read_only=False) as server:
-            readers = server.delete_checkpoint(options.delete)
+        readers = _delete_checkpoint(options.store, options.delete)
         print(f"deleted {options.delete}")
         for reader in readers:
             print(f"its files stay until {reader} closes")
@@ -143,11 +146,22 @@ def run_checkpoints(options: argparse.Namespace) -> int:
     return 0
 
 
+def _delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
+    if Catalog.load(path) is not None:
+        return delete_cut(path, checkpoint)
+    with open_store(path, read_only=False) as server:
+        return server.delete_checkpoint(checkpoint)
+
+
 def run_compact(options: argparse.Namespace) -> int:
     """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
-    with open_store(options.store, read_only=False) as server:
-        figures = server.compact(options.table)
-        kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
+    if Catalog.load(options.store) is not None:
+        figures = compact_parts(options.store, options.table)
+        kept = figures["checkpoint_only_bytes"]
+    else:
+        with open_store(options.store, read_only=False) as server:
+            figures = server.compact(options.table)
+            kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")
     if kept:

@@ -4,14 +4,21 @@ Above it: `hps.cli.main`. Below it: `hps.train`.
 """
 
 import argparse
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.config import let_idle_threads_sleep
-from hps.errors import ConfigError
+from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
+from hps.errors import ConfigError, HpsError
+
+if TYPE_CHECKING:
+    from hps.train import TrainOptions
+
+CLUSTER_TIMEOUT_SECONDS = 600.0
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,32 +31,99 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     _add_data_flags(parser)
     _add_model_flags(parser)
     _add_run_flags(parser)
+    _add_rank_flags(parser)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains as the flags say; returns the exit status."""
+    """Trains as the flags say, under torchrun as one of several ranks; returns the exit status."""
     if (arguments.store is None) == (arguments.server is None):
         raise ConfigError("give --store DIR or --server HOST:PORT,...: rows lie in one of the two")
-    check_json_path(arguments.json)
-    out = stream_for_people(arguments.json)
+    place = RankEnvironment.of()
     remote = client_config(arguments)
     let_idle_threads_sleep()
-    from hps.ssd_store import engine_of
-    from hps.train import TrainOptions, train  # torch takes its time to import
-    from hps.train.progress import Progress
-    from hps.train.report import format_stages, format_table
+    if place is not None:
+        keep_torch_silent()
+    from hps.train import TrainOptions  # torch takes its time to import
 
     values = {**vars(arguments), "remote": remote}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
+    return _run_alone(arguments, options) if place is None else _run_rank(arguments, options, place)
+
+
+def _run_alone(arguments: argparse.Namespace, options: "TrainOptions") -> int:
+    from hps.ssd_store import engine_of
+    from hps.train import train
+    from hps.train.progress import Progress
+
+    check_json_path(arguments.json)
     if options.resume and options.store is not None and engine_of(Path(options.store)) is None:
         print(
             f"hps: there is no store in {options.store} to resume; training starts from the "
             "beginning",
             file=sys.stderr,
         )
-    figures = train(options, Progress(arguments.progress_seconds))
+    _report(arguments, train(options, Progress(arguments.progress_seconds)))
+    return 0
+
+
+def _run_rank(
+    arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment
+) -> int:
+    """One process of several; rank 0 alone reports, and of an error the rank that it struck."""
+    from hps.cluster.torch_world import torch_world
+    from hps.train import train
+    from hps.train.progress import Progress
+    from hps.train.ranks import options_of_rank, restart_warning
+
+    is_first = place.rank == 0
+    if is_first:
+        check_json_path(arguments.json)
+        for line in restart_warning(place):
+            print(f"hps: {line}", file=sys.stderr)
+    on_gpu = options.gpu is not None and options.device != "cpu"
+    world = torch_world("nccl" if on_gpu else "gloo", arguments.cluster_timeout)
+    try:
+        # A host that joins after a restart has seen none itself.
+        is_restarted = world.control.any(place.num_restarts > 0)
+        options = options_of_rank(options, place, is_restarted)
+        progress = Progress(arguments.progress_seconds if is_first else 0)
+        figures = train(options, progress, world)
+        world.close()
+    except HpsError as error:
+        if error.is_shared:
+            world.close()
+        if is_told_elsewhere(error, place.rank):
+            return 1
+        error.add_note(f"rank {place.rank} of {place.size}")
+        raise
+    if is_first:
+        if options.resume and figures["resumed_from"] is None:
+            print("hps: no checkpoint to resume; trained from the beginning", file=sys.stderr)
+        _report(arguments, figures)
+    return 0
+
+
+def is_told_elsewhere(error: HpsError, rank: int) -> bool:
+    """True for what struck another rank, which says so itself.
+
+    Its number opens the message, or it has left word why it is gone.
+
+    >>> is_told_elsewhere(HpsError("rank 3: the disk is full"), 0)
+    True
+    """
+    text = str(error)
+    found = re.search(r"\brank (\d+) has left the training", text)
+    found = found or re.match(r"rank (\d+)[:,] ", text)
+    return found is not None and int(found[1]) != rank
+
+
+def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
+    from hps.train.rank_report import format_ranks
+    from hps.train.report import format_stages, format_table
+
+    out = stream_for_people(arguments.json)
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
             f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
@@ -62,10 +136,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(change, file=out)
     print(format_table(figures), file=out)
     print(f"\n{format_stages(figures)}", file=out)
+    if "ranks" in figures:
+        print(f"\n{format_ranks(figures['ranks'])}", file=out)
     if arguments.trace is not None:
         print(f"trace: {arguments.trace} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
-    return 0
 
 
 def _depth(text: str) -> int | str:
@@ -163,3 +238,21 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="leave out the tables' digests, which read every row (digests: %(default)s)",
     )
     group.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
+
+
+def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ranks (under torchrun)")
+    group.add_argument(
+        "--row-wire", default="float32", help="rows travel as float32, float16, bfloat16 or int8"
+    )
+    group.add_argument("--gradient-wire", default="float32", help="gradients, likewise")
+    group.add_argument(
+        "--hot-rows", type=int, default=0, metavar="N", help="rows asked for most, on every rank"
+    )
+    group.add_argument(
+        "--cluster-timeout",
+        type=float,
+        default=CLUSTER_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="a rank that does not answer for so long is given up",
+    )

@@ -91,7 +91,9 @@ class ClickModel(nn.Module):
         parts = []
         for module, (table, count) in zip(self.embeddings, self.features.items(), strict=True):
             pooled = module(batch)
-            part = pooled.view(len(batch), pooled.shape[1] // self.columns, self.columns)
+            # Without an example the number of features cannot be told: the model's own is right.
+            width = pooled.shape[1] // self.columns if len(batch) else count
+            part = pooled.reshape(len(batch), width, self.columns)
             if part.shape[1] != count:
                 raise ConfigError(
                     f"{type(self).__name__}: the batch has {part.shape[1]} features of table "

@@ -3,7 +3,7 @@
 Above it: the stages. Below it: `RowServer.pin` and `warm`, flow.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hps.errors import CapacityError
@@ -11,7 +11,6 @@ from hps.pipeline.invariants import require
 
 if TYPE_CHECKING:
     from hps.pipeline.flow import Flow
-    from hps.types import Batch
 
 
 class Pins(Protocol):
@@ -24,15 +23,17 @@ class Pins(Protocol):
 _Pins = TypeVar("_Pins", bound=Pins)
 
 
-def pin_tables(batch: "Batch", pin: Callable[[str, Any], _Pins], rows: dict[str, _Pins]) -> None:
+def pin_tables(
+    keys: Mapping[str, Any], pin: Callable[[str, Any], _Pins], rows: dict[str, _Pins]
+) -> None:
     """Puts into `rows` what `pin` gives for the keys of each table; all tables or none (I6).
 
     Raises:
         CapacityError: a table's keys cannot all be held now; nothing is.
     """
     try:
-        for table, ids in batch.features.items():
-            rows[table] = pin(table, ids.keys_L)
+        for table, of_table in keys.items():
+            rows[table] = pin(table, of_table)
     except BaseException:
         for pinned in rows.values():
             pinned.release()

@@ -121,14 +121,15 @@ class Pipeline:
         if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
         try:
+            self._server.pipeline_opened(self)
             self._pending.listeners.append(self)
             self._loop_thread = threading.get_ident()
             self._position = _position_of(self._batches)
             self._yielded = (0, self._position)
             self._stages = self._make_stages()  # before a thread of theirs runs
             self._stages.start()
-        except BaseException:
-            self.__exit__(None, None, None)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         return self
 
@@ -277,7 +278,7 @@ class Pipeline:
         if self._stages is not None and not self._is_closed:
             self._stages.released(prepared)
 
-    def _close(self, hurries: bool) -> None:
+    def _close(self, hurries: bool, error: BaseException | None) -> None:
         """Ends the stages, releases every pin, puts the reader back to where the loop stands.
 
         Where an interrupt has ended it, the next call does what is left.
@@ -285,11 +286,14 @@ class Pipeline:
         Args:
             hurries: this is the second interrupt: wait for no reader. One that a thread is still in
                 is not put back.
+            error: what the block was left by, or None.
         """
         self._clock.stop_compute()
         self._is_closed = True
         if self in self._pending.listeners:
             self._pending.listeners.remove(self)
+        # Before the stages are waited for: one may be waiting for other ranks.
+        self._server.pipeline_closing(self, error)
         try:
             self._release_held()
         finally:
@@ -303,6 +307,7 @@ class Pipeline:
         if trace is not None:
             trace.first_number += self._yielded[0]
             trace.flush(0)
+        self._server.pipeline_closed(self)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:

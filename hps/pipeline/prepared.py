@@ -3,8 +3,9 @@
 Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `PinnedRows`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hps.pipeline.arrival import Arrival
@@ -20,6 +21,7 @@ class Prepared:
     Args:
         number: its place in the pipeline's order, from 1.
         batch: as the reader gave it, on a device a copy there; untouched until it is handed out.
+        exchanged: table -> what all ranks' owners know of the batch's keys; None with one rank.
         rows: table -> pinned rows, once it is pinned.
         warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
         arrival: of its tensors on a CUDA device; None on the host.
@@ -29,11 +31,19 @@ class Prepared:
 
     number: int
     batch: "Batch"
+    exchanged: Mapping[str, Any] | None = None
     rows: "dict[str, PinnedRows]" = field(default_factory=dict)
     warm: "dict[str, Pins]" = field(default_factory=dict)
     is_placed: bool = False
     arrival: "Arrival | None" = None
     is_given_back: bool = False
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        """table -> what the server's `want`, `warm` and `pin` take for its keys."""
+        if self.exchanged is not None:
+            return self.exchanged
+        return {table: ids.keys_L for table, ids in self.batch.features.items()}
 
     @property
     def is_pinned(self) -> bool:

@@ -1,7 +1,7 @@
 """What each stage before compute does with one batch, in whatever thread.
 
-Above it: stages.py. Below it: the reader, which only `read` touches, and `RowServer.pin` and
-`warm`.
+Above it: stages.py. Below it: the reader, which only `read` touches; `RowServer.exchange`, where
+training has several ranks; `RowServer.pin` and `warm`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ import torch
 
 from hps.arrays import HOST
 from hps.pipeline.arrival import Arrival
-from hps.pipeline.clock import StageClock
+from hps.pipeline.clock import INPUT, StageClock
 from hps.pipeline.invariants import require
 from hps.pipeline.pins import pin_tables
 from hps.pipeline.prepared import Ended, Prepared
@@ -72,18 +72,36 @@ class StageWork:
             if self._iterator is None:
                 self._iterator = iter(self._batches)
             batch = next(self._iterator, None)
-            if batch is not None and self._wants:
-                self._want(batch)
-        if batch is None:
-            return Ended(self.num_asked, is_exhausted=True)
-        return Prepared(self.num_asked, batch)
+        item: Prepared | Ended = Ended(self.num_asked, is_exhausted=True)
+        if batch is not None:
+            item = Prepared(self.num_asked, batch)
+        if self._server.exchanges_keys:
+            item = self._exchange(item)
+        if self._wants and isinstance(item, Prepared):
+            self._want(item)
+        return item
 
-    def _want(self, batch: Batch) -> None:
+    def _exchange(self, item: Prepared | Ended) -> Prepared | Ended:
+        """Tells the other ranks; the end, if one of them has no further batch."""
+        divided = None
+        if isinstance(item, Prepared):
+            with self.clock.busy("network", item.number):
+                divided = self._server.divide(item.keys)
+        with self.clock.waiting("network", INPUT):
+            exchanged = self._server.exchange(divided)
+        if exchanged is None and isinstance(item, Prepared):
+            return Ended(item.number, is_exhausted=False)
+        if isinstance(item, Prepared):
+            item.exchanged = exchanged
+        return item
+
+    def _want(self, prepared: Prepared) -> None:
         if self._beside is None:
             self._beside = self.queueing()
-        with self._beside:  # the reader itself stays on the stream of whoever made it
-            for table, ids in batch.features.items():
-                self._server.want(table, ids.keys_L)
+        # The reader itself stays on the stream of whoever made it.
+        with self.clock.busy("network", prepared.number), self._beside:
+            for table, keys in prepared.keys.items():
+                self._server.want(table, keys)
 
     def left(self) -> Ended:
         """The end that comes although the reader may have more."""
@@ -93,13 +111,13 @@ class StageWork:
         """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
         the batch is pinned above."""
         with self.clock.busy("fetch", prepared.number):
-            pin_tables(prepared.batch, self._server.warm, prepared.warm)
+            pin_tables(prepared.keys, self._server.warm, prepared.warm)
 
     def pin(self, prepared: Prepared) -> None:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            pin_tables(prepared.batch, self._server.pin, prepared.rows)
+            pin_tables(prepared.keys, self._server.pin, prepared.rows)
             prepared.cool()
 
     def pin_again(self, prepared: Prepared) -> None:

@@ -3,6 +3,7 @@
 Above it: the parquet reader. Below it: pyarrow, the native string hash.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,17 @@ class Rows:
             self.row_ends[begin:end],
             self.num_skipped[begin:end],
         )
+
+
+def part_of(pieces: Sequence[Rows], first: int, last: int) -> list[Rows]:
+    """Rows [first, last) of all the pieces in their order; at least one piece, maybe empty."""
+    parts = []
+    for piece in pieces:
+        begin, end = (min(max(place, 0), len(piece)) for place in (first, last))
+        if begin < end:
+            parts.append(piece.slice(begin, end))
+        first, last = first - len(piece), last - len(piece)
+    return parts or [pieces[0].slice(0, 0)]
 
 
 def value_type(kind: Any) -> Any:

@@ -12,6 +12,7 @@ from hps.errors import ConfigError
 FORMATS = ("criteo", "parquet", "libsvm", "libffm", "slots")
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
+MAX_PARTS = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,9 @@ class ReaderConfig:
             reads them as they are given.
         drop_last: leave out an epoch's last batch if it is not full.
         threads: that parse; 0 takes the cores this process may use. Never changes a batch.
+        part: (rank, size): of a batch of G examples the reader yields examples G * rank // size up
+            to G * (rank + 1) // size alone, maybe none. Positions and counts stay those of the
+            whole batches, so that any number of parts goes on from them.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -48,6 +52,7 @@ class ReaderConfig:
     shuffle_files: int | None = None
     drop_last: bool = False
     threads: int = 0
+    part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -63,12 +68,25 @@ class ReaderConfig:
             self._check_number("shuffle_files", self.shuffle_files, 0, 2**63)
         if self.dense is not None:
             self._check_number("dense", self.dense, 0, MAX_DENSE)
+        if not isinstance(self.part, tuple) or len(self.part) != 2:
+            raise ConfigError(f"ReaderConfig.part={self.part!r} must be two numbers: rank, size")
+        self._check_number("part[1]", self.part[1], 1, MAX_PARTS)
+        self._check_number("part[0]", self.part[0], 0, self.part[1] - 1)
 
     def _check_number(self, name: str, value: object, least: int, most: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ConfigError(
                 f"ReaderConfig.{name}={value!r} must be a whole number from {least} to {most}"
             )
+
+    def own_part(self, num_examples: int) -> tuple[int, int]:
+        """First example of the own part of a batch, and the one after its last.
+
+        >>> ReaderConfig(format="criteo", part=(1, 3)).own_part(100)
+        (33, 66)
+        """
+        rank, size = self.part
+        return num_examples * rank // size, num_examples * (rank + 1) // size
 
     def num_threads(self) -> int:
         """Threads that parse, after 0 has been resolved to the cores at hand."""

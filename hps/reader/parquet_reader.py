@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hps.config import TableConfig
 from hps.errors import ConfigError, DataError, StoreError
-from hps.reader.columns import Rows, is_dense, is_feature, to_floats, to_keys
+from hps.reader.columns import Rows, is_dense, is_feature, part_of, to_floats, to_keys
 from hps.reader.config import ReaderConfig
 from hps.reader.reader import Position, Reader
 from hps.types import Batch, Ids
@@ -78,7 +78,7 @@ class ParquetReader(Reader):
                             examples=place.examples + size,
                             skipped=base + int(rows.num_skipped[end - 1]),
                         )
-                        yield self._make_batch(waiting), place
+                        yield self._make_batch(waiting, size), place
                         waiting, num_waiting, begin = [], 0, end
                     if begin < len(rows):
                         waiting.append(rows.slice(begin, len(rows)))
@@ -87,7 +87,7 @@ class ParquetReader(Reader):
                         after = replace(after, epoch=epoch, file=file, offset=end_row, line=end_row)
             if waiting and not self.config.drop_last:
                 place = replace(after, examples=place.examples + num_waiting)
-                yield self._make_batch(waiting), place
+                yield self._make_batch(waiting, num_waiting), place
             place = Position(epoch=epoch + 1, examples=place.examples, skipped=after.skipped)
         self._position = place
 
@@ -190,7 +190,10 @@ class ParquetReader(Reader):
             "mend the row, or skip bad rows with on_error='skip' (--on-error skip)"
         )
 
-    def _make_batch(self, pieces: list[Rows]) -> Batch:
+    def _make_batch(self, pieces: list[Rows], num_examples: int) -> Batch:
+        """The own part of a batch that the pieces make up."""
+        if self.config.part[1] > 1:
+            pieces = part_of(pieces, *self.config.own_part(num_examples))
         features = {}
         column = 0
         for name, columns in self.schema.tables.items():
@@ -206,7 +209,12 @@ class ParquetReader(Reader):
             features[name] = Ids(torch.from_numpy(flat), torch.from_numpy(offsets))
         dense = np.concatenate([piece.dense for piece in pieces])
         labels = np.concatenate([piece.labels for piece in pieces])
-        return Batch(features, torch.from_numpy(dense), torch.from_numpy(labels))
+        return Batch(
+            features,
+            torch.from_numpy(dense),
+            torch.from_numpy(labels),
+            global_size=num_examples,
+        )
 
 
 def _open(path: Path) -> Any:

@@ -97,6 +97,11 @@ class Reader(ABC, Iterator[Batch]):
         return self.schema.features()
 
     @property
+    def files(self) -> list[list[Any]]:
+        """Name and bytes of each file, in the order given, as they were when this was made."""
+        return [list(file) for file in self._files]
+
+    @property
     def num_dense(self) -> int:
         return self.schema.num_dense
 
@@ -134,7 +139,7 @@ class Reader(ABC, Iterator[Batch]):
         return {
             "format": self.config.format,
             **asdict(self._position),
-            "files": [list(file) for file in self._files],
+            "files": self.files,
             **self._shuffle_state(),
             "dense": self.num_dense,
             "features": {name: list(names) for name, names in self.features.items()},

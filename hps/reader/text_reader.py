@@ -21,6 +21,7 @@ from hps.reader.discover import (
     read_lines,
     sample_lines,
 )
+from hps.reader.part_parser import Parser, PartParser
 from hps.reader.reader import Position, Reader
 from hps.reader.schema import Schema, encode_name
 from hps.types import Batch, Ids
@@ -89,10 +90,17 @@ class TextReader(Reader):
         native.refuse_unknown = schema is not None and schema.takes_all
         return native
 
-    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
-        threads = self.config.num_threads()
+    def _make_parser(self) -> Parser:
+        """One that parses the own part alone, unless bad lines are to be counted everywhere."""
         native = self._native_schema(self.schema, self.num_dense)
-        parser = _C.TextParser(native, threads)
+        threads = self.config.num_threads()
+        if self.config.part[1] == 1 or self.config.on_error == "skip":
+            return _C.TextParser(native, threads)
+        return PartParser(native, self.config.format, threads)
+
+    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+        parser = self._make_parser()
+        piece_bytes = _PIECE_BYTES * self.config.num_threads()
         place = start
         for epoch in range(start.epoch, self.config.epochs):
             first = place
@@ -101,16 +109,13 @@ class TextReader(Reader):
                 # Only the file that the position is in is entered elsewhere than at its beginning.
                 offset, line = (first.offset, first.line) if file == first.file else (0, 0)
                 parser.start_file(file, offset, line)
-                pieces = read_lines(paths[file], offset, _PIECE_BYTES * threads, parser.feed)
-                for _ in pieces:
+                for _ in read_lines(paths[file], offset, piece_bytes, parser.feed):
                     while parser.num_ready >= self.config.batch_size:
                         batch, place = self._take(parser, self.config.batch_size, place, start)
                         yield batch, place
-                    if parser.error is not None:
-                        number, line, reason = parser.error
-                        raise bad_line(paths[number], line, reason)
+                    self._raise_bad_line(parser, epoch)
             if parser.num_ready and self.config.drop_last:
-                parser.take(parser.num_ready)
+                parser.take(parser.num_ready, 0, 0)
             elif parser.num_ready:
                 batch, place = self._take(parser, parser.num_ready, place, start)
                 yield batch, place
@@ -118,9 +123,13 @@ class TextReader(Reader):
         self._position = replace(place, skipped=start.skipped + parser.num_bad)
 
     def _take(
-        self, parser: _C.TextParser, count: int, place: Position, start: Position
+        self, parser: Parser, count: int, place: Position, start: Position
     ) -> tuple[Batch, Position]:
-        labels, dense, tables, (file, offset, line, num_bad) = parser.take(count)
+        """The own part of the next `count` examples, and the position after all of them."""
+        first, last = self.config.own_part(count)
+        labels, dense, tables, (file, offset, line, num_bad) = parser.take(count, first, last)
+        if len(labels) < last - first:
+            self._raise_bad_line(parser, place.epoch)
         features = {
             name: Ids(
                 torch.from_numpy(keys),
@@ -137,4 +146,13 @@ class TextReader(Reader):
             examples=place.examples + count,
             skipped=start.skipped + num_bad,
         )
-        return Batch(features, torch.from_numpy(dense), torch.from_numpy(labels)), after
+        batch = Batch(
+            features, torch.from_numpy(dense), torch.from_numpy(labels), global_size=count
+        )
+        return batch, after
+
+    def _raise_bad_line(self, parser: Parser, epoch: int) -> None:
+        """Raises what the parser has found, if it has."""
+        if parser.error is not None:
+            number, line, reason = parser.error
+            raise bad_line(self._order(epoch)[number], line, reason)

@@ -20,7 +20,7 @@ from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import RowUpdate
 from hps.errors import ConfigError, HpsError, NonFiniteError, RemoteError
 from hps.row_layout import Floats, Keys
-from hps.row_server import PinnedRows
+from hps.row_server import PinnedRows, SoleServer
 from hps.service.client_options import ClientConfig, ClientFields, ack_number
 from hps.service.client_plans import PlanPool, RemoteRows
 from hps.service.client_rounds import Commit, Request, ask, commit
@@ -41,7 +41,7 @@ class NothingWarmed:
         """Nothing is held."""
 
 
-class RemoteParameterServer(RemoteTables):
+class RemoteParameterServer(RemoteTables, SoleServer):
     """Embedding rows that lie on servers (`hps serve`): pulled, pushed and checkpointed from here.
 
     Calls may come from several threads. A change is applied exactly once, whatever is lost on the

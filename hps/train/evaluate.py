@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from hps.config import GpuCacheConfig
@@ -18,6 +19,7 @@ from hps.parameter_server import open as open_store
 from hps.row_server import CutServer
 from hps.service.client_options import ClientConfig
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.ranks import Ranks
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.servers import connect
 from hps.train.trainer import stored_recipe
@@ -27,8 +29,15 @@ if TYPE_CHECKING:
     from hps.models import ClickModel
 
 
-def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, float]:
+def evaluate_model(
+    model: "ClickModel", batches: Iterable[Batch], ranks: Ranks | None = None
+) -> dict[str, float]:
     """Runs a model over batches in eval mode: rows are read, none is created.
+
+    Args:
+        model: in whatever mode; it is left in that.
+        batches: of the log; of several ranks each gives its part of every batch.
+        ranks: that measure together; every rank calls it.
 
     Returns:
         What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more.
@@ -43,7 +52,25 @@ def evaluate_model(model: "ClickModel", batches: Iterable[Batch]) -> dict[str, f
                 metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
-    return metrics.compute()
+    return joined_metrics(metrics, ranks or Ranks()).compute()
+
+
+def joined_metrics(metrics: BinaryMetrics, ranks: Ranks) -> BinaryMetrics:
+    """What all ranks have seen, on every rank: the figures of one that has seen it all."""
+    if ranks.world is None:
+        return metrics
+    state = metrics.state_dict()
+    codes, counts = state.pop("codes"), state.pop("counts")
+    entries = torch.from_numpy(np.column_stack([codes.astype(np.int64), counts]))
+    sums = ranks.gather(state)
+    joined = BinaryMetrics(metrics.max_distinct)
+    parts = ranks.world.control.all_to_all([entries] * ranks.size)
+    for numbers, part in zip(sums, parts, strict=True):
+        of_rank = BinaryMetrics(metrics.max_distinct)
+        columns = part.numpy()
+        of_rank.load_state_dict({**numbers, "codes": columns[:, 0], "counts": columns[:, 1:]})
+        joined.merge(of_rank)
+    return joined
 
 
 def evaluate_store(

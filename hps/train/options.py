@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hps.cluster.config import ClusterConfig
 from hps.config import (
     ENGINES,
     Config,
@@ -78,6 +79,8 @@ class TrainOptions:
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
         digest: compute each table's digest in the end.
+        row_wire, gradient_wire, hot_rows: of several ranks: how rows and gradients travel; see
+            `hps.ClusterConfig`.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -128,6 +131,9 @@ class TrainOptions:
     resume: bool = False
     new_data: bool = False
     digest: bool = True
+    row_wire: str = "float32"
+    gradient_wire: str = "float32"
+    hot_rows: int = 0
 
     def __post_init__(self) -> None:
         if (self.store is None) == (self.remote is None):
@@ -156,6 +162,7 @@ class TrainOptions:
         require_number("dropout", self.dropout)
         if self.dropout >= 1:
             raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
+        self.cluster_config()
         if self.depth != AUTO:
             require_whole(f"depth ({AUTO!r} chooses)", self.depth, 0, MAX_DEPTH)
         require_whole("lookahead", self.lookahead, 0, MAX_LOOKAHEAD)
@@ -218,6 +225,12 @@ class TrainOptions:
             seed=self.seed,
             threads=self.threads,
             instruction_set=self.instruction_set,
+        )
+
+    def cluster_config(self) -> ClusterConfig:
+        """How rows and gradients travel between ranks."""
+        return ClusterConfig(
+            row_wire=self.row_wire, gradient_wire=self.gradient_wire, hot_rows=self.hot_rows
         )
 
     def reader_config(self) -> ReaderConfig:

@@ -5,6 +5,7 @@ Above it: `hps.train.run`. Below it: `hps.metrics`.
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
@@ -13,8 +14,8 @@ from hps.metrics import BinaryMetrics
 from hps.train.report import hit_rates
 
 if TYPE_CHECKING:
-    from hps.row_server import CutServer
-    from hps.train.trainer import Totals
+    from hps.train.totals import Totals
+    from hps.types import Batch
 
 
 _MAX_SEEN = 256  # batches of a device that are held until they are measured
@@ -24,7 +25,7 @@ class Progress:
     """Writes a line every so often; on a terminal over the last one.
 
     Loss and AUC are those of the examples since the last line, before the model was trained on
-    them.
+    them. Of several ranks one writes: examples are those of all, the rest is its own.
 
     Args:
         seconds: between lines; 0 for no line at all.
@@ -44,20 +45,27 @@ class Progress:
         self,
         totals: "Totals",
         logits: torch.Tensor,
-        labels: torch.Tensor,
-        server: "CutServer",
+        batch: "Batch",
+        stats: Callable[[], dict[str, Any]],
     ) -> None:
-        """Counts a batch, and writes the line if it is due."""
+        """Counts a batch, and writes the line if it is due.
+
+        Args:
+            totals: of the run.
+            logits: of the batch's examples that are here.
+            batch: itself; of several ranks its part that is here.
+            stats: gives the counters of the tiers here.
+        """
         if not self._seconds:
             return
-        self._seen.append((logits, labels))
+        self._seen.append((logits, batch.labels))
         if logits.device.type == "cpu" or len(self._seen) >= _MAX_SEEN:
             self._measure()
-        self._examples += len(labels)
+        self._examples += batch.global_size
         now = time.perf_counter()
         if now - self._since >= self._seconds:
             self._measure()
-            self._write(totals, self._examples / (now - self._since), server.stats())
+            self._write(totals, self._examples / (now - self._since), stats())
             self._metrics.reset()
             self._examples = 0
             self._since = time.perf_counter()

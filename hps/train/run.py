@@ -7,12 +7,13 @@ import dataclasses
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hps.config import Config, num_cores
+from hps.config import Config
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
@@ -25,60 +26,87 @@ from hps.train.depth import DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
+from hps.train.rank_report import find_stragglers, sum_tiers
+from hps.train.ranks import Ranks, cores_of_rank
 from hps.train.recipe import ModelRecipe
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.servers import open_server
+from hps.train.start import start_together
 from hps.train.trainer import Trainer, stored_recipe
 
 if TYPE_CHECKING:
+    from hps.cluster.world import World
     from hps.reader.reader import Reader
 
 FINAL_TAG = "final"
 
 
-def train(options: TrainOptions, progress: Progress | None = None) -> dict[str, Any]:
+def train(
+    options: TrainOptions, progress: Progress | None = None, world: "World | None" = None
+) -> dict[str, Any]:
     """Trains as asked; leaves a checkpoint tagged "final" that holds all it takes to go on.
 
     Args:
         options: what to train, on what, where.
         progress: told about every batch; None for silence.
+        world: the ranks that train together, all of which call this; None for this process alone.
 
     Returns:
-        The figures of `hps train --json`; docs/training.md lists them.
+        The figures of `hps train --json`, on every rank; docs/training.md lists them.
 
     Raises:
-        ConfigError: flags that do not fit each other or what the store holds.
+        ConfigError: flags that do not fit each other or what the store holds, or ranks that were
+            asked for different things.
+        ClusterError: another rank is gone.
         HpsError: whatever the store, the reader or a diverged model raises.
     """
+    try:
+        return _train(options, progress or Progress(0), Ranks(world))
+    except BaseException as error:
+        if world is not None and not getattr(error, "is_shared", False):
+            world.abort(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _train(options: TrainOptions, progress: Progress, ranks: Ranks) -> dict[str, Any]:
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
     tables = [options.table()]
-    # All that can be wrong with flags and files shows before the store is made: the first run fixes
-    # its dim, optimizer and seed.
-    reader = open_reader(options.data, tables=tables, config=options.reader_config())
-    if options.test:
-        find_files(options.test)
-    if not options.resume:
-        _ = reader.schema
-    if options.remote is None:
-        _check_tables(options.server_config(), options)
+    prepare = partial(_prepare, options, ranks)
+    if ranks.world is None:
+        reader, _ = prepare()
+    else:
+        reader = start_together(ranks.world, options, prepare)
     with (
         nullcontext() if options.trace is None else Trace(options.trace) as trace,
-        open_server(options) as server,
+        open_server(options, ranks.world) as server,
     ):
-        run = TrainingRun(server, options, reader, progress or Progress(0))
+        run = TrainingRun(server, options, reader, progress, ranks)
         figures = run.train(trace)
         if options.test:
-            test_reader = run.trainer.recipe.open_reader(options.test, tables)
-            test = evaluate_model(run.trainer.model, test_reader)
+            test_reader = run.trainer.recipe.open_reader(options.test, tables, part=ranks.part)
+            test = evaluate_model(run.trainer.model, test_reader, ranks)
             figures["test_auc"] = test["auc"]
             figures["test_logloss"] = test["logloss"]
             figures["test_calibration"] = test["calibration"]
         figures["rows"] = sum(server.num_rows(name) for name in server.tables)
         if options.digest:
             figures["digests"] = {name: server.digest(name) for name in server.tables}
-    figures["peak_rss_bytes"] = peak_rss_bytes()
+    figures["peak_rss_bytes"] = sum(ranks.gather(peak_rss_bytes()))
     return figures
+
+
+def _prepare(options: TrainOptions, ranks: Ranks) -> tuple["Reader", list[Path]]:
+    """Opens the log, and finds all that can be wrong with flags and files, before the store is
+    made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
+    config = dataclasses.replace(options.reader_config(), part=ranks.part)
+    reader = open_reader(options.data, tables=[options.table()], config=config)
+    test_files = list(find_files(options.test)) if options.test else []
+    if not options.resume:
+        _ = reader.schema
+    if options.remote is None:
+        _check_tables(options.server_config(), options)
+    return reader, test_files
 
 
 def _check_tables(config: Config, options: TrainOptions) -> None:
@@ -110,7 +138,10 @@ def _check_tables(config: Config, options: TrainOptions) -> None:
 
 
 class TrainingRun:
-    """One run over an open store; `reader` stands at the beginning of the log."""
+    """One run over an open store; `reader` stands at the beginning of the log.
+
+    Every rank has one and does the same at the same batches.
+    """
 
     def __init__(
         self,
@@ -118,11 +149,13 @@ class TrainingRun:
         options: TrainOptions,
         reader: "Reader",
         progress: Progress,
+        ranks: Ranks,
     ) -> None:
         self._server = server
         self._options = options
         self._progress = progress
-        self._depths = DepthChooser(options.depth)
+        self._ranks = ranks
+        self._depths = DepthChooser(ranks.agreed_depth(options.depth))
         self._checkpoint_seconds = 0.0
         self._num_checkpoints = 0
         self._num_since_checkpoint = 0
@@ -137,16 +170,22 @@ class TrainingRun:
             dropout=options.dropout,
             reader=_reader_fields(options),
         )
-        self.trainer = Trainer(server, recipe, options)
+        self.trainer = Trainer(server, recipe, options, ranks)
         self.changes: list[str] = []
         if stored is not None:
             self.changes = self.trainer.load_state(stored.model)
+            if options.new_data and ranks.world is not None:
+                # After a restart this, not the old data's end, is where the run goes on.
+                self._checkpoint(None, self._reader.state_dict())
 
     def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
         first = self.trainer.totals.examples
+        exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
+        if self._ranks.world is not None:
+            stages["compute"]["exchange_seconds"] = self._ranks.exchange_seconds() - exchanged
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         depth, is_measured = self._depths.depth, bool(self._depths.trials)
         totals = self.trainer.totals
@@ -157,7 +196,7 @@ class TrainingRun:
         stats = self._server.stats()
         if "client" in stats:
             stages["compute"]["server_seconds"] = stats["client"]["wait_seconds"]
-        bound = bound_of(stages, seconds, cpu_seconds, num_cores(), depth, is_measured)
+        bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, is_measured)
         return {
             "model": self._options.model,
             "examples": num_examples,
@@ -175,13 +214,36 @@ class TrainingRun:
             "checkpoints": self._num_checkpoints,
             "checkpoint_seconds": self._checkpoint_seconds,
             "skipped_lines": self._reader.counts.skipped,
-            "tiers": tiers_of(stats),
             "stages": stages,
             "bound": asdict(bound),
-            "cpu_seconds": cpu_seconds,
             "depth": depth,
             "depth_trials": [asdict(trial) for trial in self._depths.trials],
+            **self._sums(stages, cpu_seconds),
         }
+
+    def _sums(self, stages: dict[str, dict[str, float]], cpu_seconds: float) -> dict[str, Any]:
+        """The figures that are sums over all ranks, and under "ranks" what each of them did."""
+        world = self._ranks.world
+        own: dict[str, Any] = {
+            "cpu_seconds": cpu_seconds,
+            "tiers": tiers_of(self._server.stats()),
+            "stages": stages,
+            "bytes_sent": self._ranks.bytes_sent(),
+        }
+        of_ranks = self._ranks.gather(own)
+        sums = {
+            "cpu_seconds": sum(of_rank["cpu_seconds"] for of_rank in of_ranks),
+            "tiers": sum_tiers([of_rank["tiers"] for of_rank in of_ranks]),
+        }
+        if world is not None:
+            stages_of_ranks = [of_rank["stages"] for of_rank in of_ranks]
+            sums["ranks"] = {
+                "size": world.size,
+                "stages": stages_of_ranks,
+                "stragglers": find_stragglers(stages_of_ranks),
+                "bytes_sent": [of_rank["bytes_sent"] for of_rank in of_ranks],
+            }
+        return sums
 
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
@@ -212,7 +274,7 @@ class TrainingRun:
             reader.load_state_dict(stored.reader)
             return reader
         # The features are the model's: new data may lack some.
-        config = self._options.reader_config()
+        config = dataclasses.replace(self._options.reader_config(), part=self._ranks.part)
         fields = {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
@@ -256,7 +318,7 @@ class TrainingRun:
             if num_gathered == accumulate:
                 trainer.step()
                 num_gathered = 0
-            self._progress.update(trainer.totals, logits, batch.labels, self._server)
+            self._progress.update(trainer.totals, logits, batch, self._server.stats)
             seconds_before = self._checkpoint_seconds
             is_due = 0 < self._options.checkpoint_every <= self._num_since_checkpoint
             if is_due and num_gathered == 0:

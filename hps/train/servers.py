@@ -1,12 +1,14 @@
-"""Where a training run's rows lie: a store of this process, or servers.
+"""Where a training run's rows lie: a store of this process, all ranks' stores, or servers.
 
 Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`,
-`hps.RemoteParameterServer`.
+`hps.ClusterParameterServer`, `hps.RemoteParameterServer`.
 """
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from hps.cluster.server import ClusterParameterServer
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
@@ -14,14 +16,25 @@ from hps.row_server import CutServer
 from hps.service.client_options import ClientConfig
 from hps.train.options import TrainOptions
 
+if TYPE_CHECKING:
+    from hps.cluster.world import World
 
-def open_server(options: TrainOptions) -> AbstractContextManager[CutServer]:
+
+def open_server(
+    options: TrainOptions, world: "World | None" = None
+) -> AbstractContextManager[CutServer]:
     """The server of a run, with the run's table.
+
+    Args:
+        options: of the run.
+        world: the ranks that train together; each calls this.
 
     Raises:
         ConfigError: the store, or the table on the servers, does not fit the flags.
         RemoteError: a shard does not answer.
     """
+    if world is not None:
+        return ClusterParameterServer(options.server_config(), world, options.cluster_config())
     if options.remote is None:
         return ParameterServer(options.server_config())
     return connect(options.remote, options.table())

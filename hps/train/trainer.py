@@ -4,19 +4,22 @@ Above it: `hps.train.run`, which feeds it batches and writes checkpoints. Below 
 `hps.RowOptimizer`, torch.
 """
 
-import hashlib
-import struct
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from hps.cluster.grad_scaler import ClusterGradScaler
 from hps.errors import ConfigError
 from hps.models import ClickModel
 from hps.row_optimizer import RowOptimizer
+from hps.train.dense import DenseAverages
 from hps.train.options import TrainOptions
+from hps.train.ranks import Ranks
 from hps.train.recipe import ModelRecipe
+from hps.train.totals import Totals
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -25,87 +28,50 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 # What a cosine schedule leaves of a learning rate: FTRL divides by it, so never nothing.
 COSINE_FLOOR = 0.001
-_MAX_COMING = 256  # losses that a device may still work on
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Totals:
-    """Sums over all steps of a model's life, interruptions included.
-
-    Losses are added as they come from a device; asking for their sum or digest waits for them.
-
-    Args:
-        examples: trained on.
-        batches: trained on.
-        loss_sum: of the examples' losses, in nats.
-        loss_digest: hex SHA-256 chained over the float32 loss of each batch: equal digests, equal
-            losses in every bit.
-    """
-
-    def __init__(
-        self, examples: int = 0, batches: int = 0, loss_sum: float = 0.0, loss_digest: str = ""
-    ) -> None:
-        self.examples = examples
-        self.batches = batches
-        self._loss_sum = loss_sum
-        self._loss_digest = loss_digest
-        self._coming: list[tuple[torch.Tensor, int]] = []  # losses, and their examples
-
-    def add(self, loss: torch.Tensor, num_examples: int) -> None:
-        """Counts one batch, by its mean loss; waits for no device, but when many have gathered."""
-        self.examples += num_examples
-        self.batches += 1
-        self._coming.append((loss, num_examples))
-        if loss.device.type == "cpu" or len(self._coming) >= _MAX_COMING:
-            self._settle()
-
-    @property
-    def loss_sum(self) -> float:
-        self._settle()
-        return self._loss_sum
-
-    @property
-    def loss_digest(self) -> str:
-        self._settle()
-        return self._loss_digest
-
-    def to_dict(self) -> dict[str, Any]:
-        """What makes it again."""
-        names = ("examples", "batches", "loss_sum", "loss_digest")
-        return {name: getattr(self, name) for name in names}
-
-    def _settle(self) -> None:
-        for tensor, num_examples in self._coming:
-            loss = float(tensor)
-            self._loss_sum += loss * num_examples
-            chained = bytes.fromhex(self._loss_digest) + struct.pack("<f", loss)
-            self._loss_digest = hashlib.sha256(chained).hexdigest()
-        self._coming.clear()
 
 
 class Trainer:
     """Trains a model batch by batch; `state()` and `load_state()` take it to another process.
 
+    Of several ranks each trains on its part of every batch: all call the same verbs at the same
+    batches. Losses are scaled so that what arrives at a parameter is the mean over the whole batch.
+
     Args:
-        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
+        server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, where there are
+            ranks, `hps.ClusterParameterServer`.
         recipe: the model to make; its dense weights and dropout follow from `options.seed`.
         options: learning rates, scheduler, precision.
+        ranks: that train together.
     """
 
-    def __init__(self, server: "RowServer", recipe: ModelRecipe, options: TrainOptions) -> None:
+    def __init__(
+        self,
+        server: "RowServer",
+        recipe: ModelRecipe,
+        options: TrainOptions,
+        ranks: Ranks | None = None,
+    ) -> None:
         torch.manual_seed(options.seed)
+        self._ranks = ranks or Ranks()
         self.recipe = recipe
-        self.totals = Totals()
+        self.totals = Totals(ranks=self._ranks)
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
+        self._dense: DenseAverages | None = None
+        if self._ranks.world is not None and self._ranks.size > 1:
+            self._dense = DenseAverages(self.model, self._ranks.world.rows)
+        self._forward = self.model if self._dense is None else self._dense.model
+        if self._ranks.rank > 0:
+            torch.manual_seed(self._ranks.seed(options.seed, 0))
         self.row_optimizer = RowOptimizer(server)
         self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_rate())
         self._options = options
         self._accumulate = options.accumulate
         self._dtype = _DTYPES.get(options.precision)
         self._device_type = torch.device(self.device).type
-        self._scaler = torch.amp.GradScaler(
-            self._device_type, enabled=options.precision == "float16"
+        self._scaler = ClusterGradScaler(
+            server, self._device_type, enabled=options.precision == "float16"
         )
         optimizers = (self.row_optimizer, self.dense_optimizer)
         self._schedulers = [
@@ -118,12 +84,23 @@ class Trainer:
         """Forward and backward of one batch; returns its logits [B], detached, on the device."""
         batch = batch.to(self.device)
         with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
-            logits: torch.Tensor = self.model(batch)
-        loss = binary_cross_entropy_with_logits(logits.float(), batch.labels)
+            logits: torch.Tensor = self._forward(batch)
+        loss = self._mean_loss(logits, batch)
         share = loss / self._accumulate if self._accumulate > 1 else loss
+        if self._dense is not None:
+            # Gradients are averaged over the ranks: this makes it the mean over the whole batch.
+            share = share * (len(batch) * self._ranks.size / batch.global_size)
         self._scaler.scale(share).backward()  # type: ignore[no-untyped-call]
-        self.totals.add(loss.detach(), len(batch))
+        if self._dense is not None:
+            self._dense.raise_failed()
+        self.totals.add(loss.detach(), batch)
         return logits.detach()
+
+    def _mean_loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Over the examples here; 0 with a graph where the rank has none of the batch."""
+        if len(batch) == 0:
+            return logits.float().sum()
+        return binary_cross_entropy_with_logits(logits.float(), batch.labels)
 
     def step(self) -> None:
         """Applies the gradients gathered since the last step: rows, then the dense side."""
@@ -138,7 +115,14 @@ class Trainer:
                 scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """All but rows and reader's position, as torch.load(weights_only=True) can read it."""
+        """All but rows and reader's position, as torch.load(weights_only=True) can read it.
+
+        Every rank calls it; what differs between them is gathered.
+        """
+        random, *others = [
+            {name: _tensor_of(text) for name, text in of_rank.items()}
+            for of_rank in self._ranks.gather(self._random())
+        ]
         return {
             "format_version": FORMAT_VERSION,
             "recipe": self.recipe.to_dict(),
@@ -149,8 +133,8 @@ class Trainer:
             "row_optimizer": self.row_optimizer.state_dict(),
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": self._scaler.state_dict(),
-            "random": torch.get_rng_state(),
-            "device_random": self._device_random(),
+            **random,
+            "other_ranks": others,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> list[str]:
@@ -165,7 +149,7 @@ class Trainer:
         """
         stored_recipe(state).check_same(self.recipe)
         self._check_settings(state["settings"])
-        self.totals = Totals(**state["totals"])
+        self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.model.load_state_dict(state["model"])
         self.dense_optimizer.load_state_dict(state["dense_optimizer"])
         self.row_optimizer.load_state_dict(state["row_optimizer"])
@@ -173,17 +157,26 @@ class Trainer:
             scheduler.load_state_dict(scheduler_state)
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["random"])
-        if self._device_type == "cuda" and state.get("device_random") is not None:
-            torch.cuda.set_rng_state(state["device_random"], self.device)
+        self._take_random([state, *state.get("other_ranks", ())])
         return self._take_given_rates()
 
-    def _device_random(self) -> torch.Tensor | None:
-        """State of the device's own generator, which draws dropout there; None on the host."""
-        if self._device_type != "cuda":
-            return None
-        state: torch.Tensor = torch.cuda.get_rng_state(self.device)
-        return state
+    def _random(self) -> dict[str, str | None]:
+        """States of the host's generator and of the device's own, which draw dropout there; as
+        text, which can be gathered. None where the host is the device."""
+        on_device = None
+        if self._device_type == "cuda":
+            on_device = _text_of(torch.cuda.get_rng_state(self.device))
+        return {"random": _text_of(torch.get_rng_state()), "device_random": on_device}
+
+    def _take_random(self, of_ranks: list[Mapping[str, Any]]) -> None:
+        """Goes on with the rank's own generators; another number of ranks draws anew."""
+        if len(of_ranks) != self._ranks.size:
+            torch.manual_seed(self._ranks.seed(self._options.seed, self.totals.batches))
+            return
+        own = of_ranks[self._ranks.rank]
+        torch.set_rng_state(own["random"])
+        if self._device_type == "cuda" and own.get("device_random") is not None:
+            torch.cuda.set_rng_state(own["device_random"], self.device)
 
     def _settings(self) -> dict[str, Any]:
         """The options that a resumed run must agree with, and the rates that the run started at."""
@@ -224,6 +217,14 @@ class Trainer:
                     changes.append(f"{name} {group['lr']:g} of the checkpoint is now {given:g}")
                     group["lr"] = given
         return changes
+
+
+def _text_of(state: torch.Tensor) -> str:
+    return b64encode(state.cpu().numpy().tobytes()).decode()
+
+
+def _tensor_of(text: str | None) -> torch.Tensor | None:
+    return None if text is None else torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
 def stored_recipe(state: Mapping[str, Any]) -> ModelRecipe:

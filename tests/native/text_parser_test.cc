@@ -1,7 +1,7 @@
 // The text parser on damaged logs: good lines with bytes changed, cut and joined at random, fed in
 // pieces of exactly their size, so that `make asan` sees any byte read past them. Whatever comes,
-// all text is taken, batches are whole, and one thread and three give the same. Prints its seed.
-// Above it: CTest. Below it: csrc/reader.
+// all text is taken, batches are whole, one thread and three give the same, and so do parts of the
+// text that are parsed apart. Prints its seed. Above it: CTest. Below it: csrc/reader.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "reader/batch_lines.h"
 #include "reader/text_parser.h"
 #include "reader/token_parser.h"
 
@@ -55,11 +56,15 @@ std::string MakeText(TextFormat format, std::mt19937* random) {
   return text;
 }
 
+bool HasError(const TextParser& parser) { return parser.error() != nullptr; }
+bool HasError(const BatchLines&) { return false; }
+
 // Feeds `text` in pieces of up to `piece` bytes, each in memory of its own size.
-void FeedPieces(const std::string& text, size_t piece, TextParser* parser) {
+template <typename Taker>
+void FeedPieces(const std::string& text, size_t piece, Taker* parser) {
   parser->StartFile(0, 0, 0);
   std::string waiting;
-  for (size_t begin = 0; begin <= text.size() && parser->error() == nullptr; begin += piece) {
+  for (size_t begin = 0; begin <= text.size() && !HasError(*parser); begin += piece) {
     waiting += text.substr(begin, piece);
     const bool at_end = begin + piece > text.size();
     const std::unique_ptr<char[]> exact(new char[waiting.size()]);
@@ -83,6 +88,18 @@ void CheckBatch(const TextSchema& schema, const TextBatch& batch, size_t count) 
   }
 }
 
+void CheckSame(const TextSchema& schema, const TextBatch& left, const TextBatch& right) {
+  HPS_CHECK(left.num_examples == right.num_examples);
+  CheckBatch(schema, left, left.num_examples);
+  CheckBatch(schema, right, left.num_examples);
+  for (size_t t = 0; t < left.tables.size(); ++t) {
+    HPS_CHECK(left.tables[t].keys.size == right.tables[t].keys.size);
+    for (size_t i = 0; i < left.tables[t].keys.size; ++i) {
+      HPS_CHECK(left.tables[t].keys.data[i] == right.tables[t].keys.data[i]);
+    }
+  }
+}
+
 // Everything that is ready, as one batch of each parser; they must agree.
 size_t CompareParsers(const TextSchema& schema, TextParser* one, TextParser* other) {
   const size_t count = one->num_ready();
@@ -90,18 +107,45 @@ size_t CompareParsers(const TextSchema& schema, TextParser* one, TextParser* oth
   HPS_CHECK((one->error() == nullptr) == (other->error() == nullptr));
   if (one->error() != nullptr) HPS_CHECK(one->error()->line == other->error()->line);
   if (count == 0) return 0;
-  const TextBatch left = one->Take(count);
-  const TextBatch right = other->Take(count);
-  CheckBatch(schema, left, count);
-  CheckBatch(schema, right, count);
+  const TextBatch left = one->Take(count, 0, count);
+  const TextBatch right = other->Take(count, 0, count);
+  HPS_CHECK(left.num_examples == count);
+  CheckSame(schema, left, right);
   HPS_CHECK(left.byte == right.byte && left.line == right.line);
-  for (size_t t = 0; t < left.tables.size(); ++t) {
-    HPS_CHECK(left.tables[t].keys.size == right.tables[t].keys.size);
-    for (size_t i = 0; i < left.tables[t].keys.size; ++i) {
-      HPS_CHECK(left.tables[t].keys.data[i] == right.tables[t].keys.data[i]);
-    }
-  }
   return count;
+}
+
+// The text in parts, each parsed apart: the examples that the whole has there, or its bad line.
+size_t CompareParts(TextSchema schema, const std::string& text, size_t num_parts, size_t piece) {
+  schema.skip_bad_lines = false;
+  uint64_t bad_line = 0;  // the first that a part has found
+  size_t num_same = 0;
+  TextParser whole(schema, 1);
+  FeedPieces(text, text.size() + 1, &whole);
+  for (size_t part = 0; part < num_parts; ++part) {
+    BatchLines lines(schema.format);
+    FeedPieces(text, piece, &lines);
+    const size_t count = lines.num_ready();
+    HPS_CHECK(count >= whole.num_ready());
+    if (count == 0) return 0;
+    const size_t first = count * part / num_parts;
+    const size_t last = count * (part + 1) / num_parts;
+    TextParser own(schema, 1);
+    const LogPlace place = lines.Take(count, first, last, &own);
+    if (own.error() != nullptr) {
+      if (bad_line == 0) bad_line = own.error()->line;
+      continue;
+    }
+    if (whole.error() != nullptr) continue;
+    TextParser again(schema, 3);
+    FeedPieces(text, text.size() + 1, &again);
+    const TextBatch expected = again.Take(count, first, last);
+    CheckSame(schema, expected, own.Take(last - first, 0, last - first));
+    HPS_CHECK(place.byte == expected.byte && place.line == expected.line);
+    num_same += expected.num_examples;
+  }
+  HPS_CHECK(bad_line == (whole.error() == nullptr ? 0 : whole.error()->line));
+  return num_same;
 }
 
 // Long enough for many blocks, so that the threads have work at the same time.
@@ -122,6 +166,7 @@ void Run() {
   std::printf("seed %u\n", kSeed);
   size_t num_good = 0;
   size_t num_bad = 0;
+  size_t num_in_parts = 0;
   for (int round = 0; round < kRounds; ++round) {
     const auto format = static_cast<TextFormat>(round % 4);
     const TextSchema schema = MakeSchema(format, &random);
@@ -132,6 +177,7 @@ void Run() {
     FeedPieces(text, text.size() + 1, &other);
     num_bad += one.num_bad() + (one.error() == nullptr ? 0 : 1);
     num_good += CompareParsers(schema, &one, &other);
+    num_in_parts += CompareParts(schema, text, 1 + random() % 5, 1 + random() % 64);
     if (!schema.fixed()) {
       std::set<std::string, std::less<>> names;
       ExampleBlock block;
@@ -140,8 +186,8 @@ void Run() {
     }
   }
   for (int format = 0; format < 4; ++format) RunLarge(static_cast<TextFormat>(format), &random);
-  std::printf("%zu good lines, %zu bad ones\n", num_good, num_bad);
-  HPS_CHECK(num_good > kRounds && num_bad > kRounds / 2);
+  std::printf("%zu good lines, %zu bad ones, %zu in parts\n", num_good, num_bad, num_in_parts);
+  HPS_CHECK(num_good > kRounds && num_bad > kRounds / 2 && num_in_parts > kRounds);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ from hps.train.progress import Progress
 from tests.parity.test_resume import options
 
 class KillAt(Progress):
-    def update(self, totals, logits, labels, server):
+    def update(self, totals, logits, batch, stats):
         if totals.batches == batches:
             os.kill(os.getpid(), signal.SIGKILL)
 

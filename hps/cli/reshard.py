@@ -1,0 +1,49 @@
+"""`hps reshard`: makes a folder for another number of ranks of one checkpoint.
+
+Above it: hps.cli.main. Below it: hps.cluster.offline.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the command of this module."""
+    parser = subparsers.add_parser(
+        "reshard",
+        help="one checkpoint for another number of ranks",
+        description="Copies one checkpoint, of a cluster's folder or of a store, into a new folder "
+        "for N ranks, or into a store of one process: rows with their optimizer state, model and "
+        "position. It may run beside a training. (A training that starts with another number of "
+        "ranks does the same by itself, in place.)",
+    )
+    parser.add_argument("store", type=Path, metavar="DIR")
+    parser.add_argument("target", type=Path, metavar="OUT", help="a folder that is new or empty")
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--ranks", type=int, metavar="N", help="of the trainings to come")
+    form.add_argument("--plain", action="store_true", help="a store of one process, no torchrun")
+    parser.add_argument(
+        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id in digits; newest"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Moves the rows and prints where they are now."""
+    from hps.cluster.offline import reshard
+
+    check_json_path(options.json)
+    made = reshard(options.store, options.target, options.ranks, options.checkpoint)
+    name = made["tag"] or "the checkpoint"
+    parts = ", ".join(f"{rows:,}" for rows in made["parts"])
+    form = f"{made['ranks']} rank(s) ({parts})" if made["ranks"] else "a store of one process"
+    print(
+        f"{options.target}: {name} with {made['rows']:,} rows for {form}",
+        file=stream_for_people(options.json),
+    )
+    write_json(options.json, made)
+    return 0

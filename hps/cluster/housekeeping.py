@@ -1,0 +1,198 @@
+"""What is done to a cluster's folder without ranks: the lock, dead generations, cuts let go.
+
+Above it: folders.py, offline.py, `hps checkpoints --delete`, `hps compact`. Below it: catalog.py,
+the stores of the ranks.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hps.cluster.catalog import GENERATIONS, Catalog, new_name, part_folder
+from hps.errors import StoreError
+from hps.ssd_store import engine_of, open_store
+
+LOCK = "LOCK"
+
+
+class FolderLock:
+    """Keeps a second training out of a folder; the ranks of one training share it.
+
+    Args:
+        path: the folder; made if it is missing.
+        run: names the training.
+
+    Raises:
+        StoreError: the system refused.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._file = path / LOCK
+        self._run = run
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(error.errno, f"{self._file}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_holder = True  # the one rank that tidies this folder
+        except BlockingIOError:
+            self.is_holder = False
+            return
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{run} {os.getpid()}\n".encode(), 0)
+
+    def check(self) -> None:
+        """After every rank has tried: the holder is of this training.
+
+        Raises:
+            StoreError: names the other training's process.
+        """
+        if self.is_holder:
+            return
+        run, _, pid = os.pread(self._descriptor, 256, 0).decode().strip().partition(" ")
+        if run != self._run:
+            raise StoreError(
+                errno.EAGAIN,
+                f"{self._file}: another training has the folder open (process {pid or 'unknown'}); "
+                "wait for its end, or use another path",
+            )
+
+    def close(self) -> None:
+        """Lets go; nothing to do the second time."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def remove_generations(path: Path, catalog: Catalog) -> list[str]:
+    """Removes the folders of generations that no cut needs, but for those with living readers.
+
+    Returns:
+        The folders with readers, in words; they go another time.
+    """
+    readers = []
+    for folder in sorted(path.glob(GENERATIONS)):
+        if folder.name in catalog.generations or not catalog.is_own(folder.name):
+            continue
+        if any(_is_held(pin) for pin in folder.glob("rank-*/pins/*")):
+            readers.append(f"a reader of {folder}")
+        else:
+            shutil.rmtree(folder, onerror=_leave)
+    return readers
+
+
+def _is_held(pin: Path) -> bool:
+    """True if a living reader has a lock on its pin."""
+    try:
+        descriptor = os.open(pin, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _leave(function: Callable[..., Any], path: str, error: Any) -> None:
+    """What cannot be removed now stays for the next opening."""
+
+
+def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
+    """Lets go of a cut while no training has the folder open.
+
+    Returns:
+        The living readers, whose files stay until they close.
+
+    Raises:
+        ConfigError: no such cut. StoreError: a training has the folder open, rank 0's store is on
+        another host, or the system refused.
+    """
+    with _locked(path) as catalog:
+        first = part_folder(path, catalog.generation, 0)
+        if engine_of(first) is None:
+            raise StoreError(
+                errno.ENOENT,
+                f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
+                "in a training",
+            )
+        cut = catalog.find(path, checkpoint)
+        after = catalog.without(cut)
+        try:
+            after.save(path)
+        except OSError as error:
+            raise StoreError(error.errno, f"{path}: {error.strerror}") from error
+        readers: list[str] = []
+        if cut.id != after.current_id and cut.generation in after.generations:
+            for rank in range(len(cut.parts)):
+                readers += _delete_part(part_folder(path, cut.generation, rank), cut.part_tag)
+        return [*readers, *remove_generations(path, after)]
+
+
+def compact_parts(path: Path, table: str | None) -> dict[str, int]:
+    """Compacts the ranks' stores that lie here, one after the other, while no training has them.
+
+    Args:
+        path: the cluster's folder.
+        table: its name; None is all.
+
+    Returns:
+        {"bytes_before", "bytes_after", "checkpoint_only_bytes"}, over these stores.
+
+    Raises:
+        ConfigError: unknown table. StoreError: a training has the folder open, no store is here, or
+        a disk is full. CorruptionError: a stored row is damaged.
+    """
+    sums = {"bytes_before": 0, "bytes_after": 0, "checkpoint_only_bytes": 0}
+    with _locked(path) as catalog:
+        folders = [part_folder(path, catalog.generation, rank) for rank in range(catalog.ranks)]
+        here = [folder for folder in folders if engine_of(folder) is not None]
+        if not here:
+            raise StoreError(errno.ENOENT, f"{path / catalog.generation}: no store is here")
+        for folder in here:
+            store: Any = open_store(folder, [])
+            try:
+                sums["bytes_before"] += store.stats()["files_bytes"]
+                store.compact(table)
+                stats = store.stats()
+                sums["bytes_after"] += stats["files_bytes"]
+                sums["checkpoint_only_bytes"] += stats["checkpoint_only_bytes"]
+            finally:
+                store.close()
+    return sums
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Catalog]:
+    """The catalog of a folder that no training has open, nor opens meanwhile."""
+    lock = FolderLock(path, new_name())
+    try:
+        lock.check()
+        catalog = Catalog.load(path)
+        if catalog is None:
+            raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
+        yield catalog
+    finally:
+        lock.close()
+
+
+def _delete_part(folder: Path, part_tag: str) -> list[str]:
+    """Of a part that lies here; others go when their ranks open the folder."""
+    if engine_of(folder) is None:
+        return []
+    store: Any = open_store(folder, [])
+    try:
+        is_here = any(one["tag"] == part_tag for one in store.checkpoints())
+        readers: list[str] = store.delete_checkpoint(part_tag) if is_here else []
+        return readers
+    finally:
+        store.close()

@@ -1,0 +1,127 @@
+"""Ranks: this process among those that train one model together, or alone.
+
+Above it: the training run and its parts. Below it: `hps.cluster.world.World`, what torchrun says
+(`hps.config.RankEnvironment`).
+"""
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hps.config import RankEnvironment, num_cores
+from hps.errors import ConfigError
+from hps.train.depth import AHEAD, AUTO
+
+if TYPE_CHECKING:
+    from hps.cluster.world import World
+    from hps.train.options import TrainOptions
+
+
+class Ranks:
+    """What a part of a training run asks of the others; alone it answers for itself.
+
+    Args:
+        world: of the ranks; None for a process alone.
+    """
+
+    def __init__(self, world: "World | None" = None) -> None:
+        self.world = world
+        self.rank = 0 if world is None else world.rank
+        self.size = 1 if world is None else world.size
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """What of each batch this rank reads, as `ReaderConfig.part`."""
+        return self.rank, self.size
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value in rank order; what JSON holds. Every rank calls it."""
+        return [value] if self.world is None else self.world.control.gather(value)
+
+    def any(self, flag: bool) -> bool:
+        """True if it is on any rank. Every rank calls it."""
+        return flag if self.world is None else self.world.control.any(flag)
+
+    def exchange_seconds(self) -> float:
+        """Spent by the compute stage in exchanges with other ranks so far, waits for slower ones
+        included. (Those of keys are waits of the network stage, by its own clock.)"""
+        return 0.0 if self.world is None else self.world.rows.seconds + self.world.control.seconds
+
+    def bytes_sent(self) -> int:
+        """Sent to other ranks so far."""
+        if self.world is None:
+            return 0
+        channels = (self.world.keys, self.world.rows, self.world.control)
+        return sum(channel.bytes_sent for channel in channels)
+
+    def seed(self, seed: int, num_batches: int) -> int:
+        """What seeds this rank's dropout from a batch on: another on each rank."""
+        text = f"{seed} {self.rank} {self.size} {num_batches}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+    def agreed_depth(self, depth: int | str) -> int | str:
+        """The depth of a run: of several ranks "auto" is one fixed choice, the same on all.
+
+        To time both would have the ranks wait for each other's choices. 2 where every rank has two
+        cores to itself, else 0: with one, the stages only take turns on it.
+        """
+        if self.world is None or depth != AUTO:
+            return depth
+        least = min(self.gather(cores_of_rank()))
+        return AHEAD if least >= 2 else 0
+
+
+def cores_of_rank() -> int:
+    """Cores of this host that a rank has to itself; at least one."""
+    place = RankEnvironment.of()
+    return max(1, num_cores() // (1 if place is None else place.local_size))
+
+
+def options_of_rank(
+    options: "TrainOptions", place: RankEnvironment, is_restarted: bool
+) -> "TrainOptions":
+    """The options of a run under torchrun, as this rank has them.
+
+    Its own share of the host's cores and its own GPU; after a restart it resumes.
+
+    Args:
+        options: as the flags say, the same on every rank.
+        place: of this rank.
+        is_restarted: torchrun has started the ranks anew, after one of them died.
+
+    Raises:
+        ConfigError: options that several ranks cannot have.
+    """
+    if options.remote is not None:
+        raise ConfigError(
+            "--server under torchrun: the ranks hold the rows themselves; give --store, or start "
+            "one process without torchrun"
+        )
+    device = options.device
+    if options.gpu is not None and device in (None, "cuda"):
+        device = f"cuda:{place.local_rank}"
+    elif device not in (None, "cpu") and place.local_size > 1:
+        raise ConfigError(
+            f"--device {device} under torchrun: {place.local_size} ranks of this host cannot share "
+            "a GPU; leave it out, then rank r of a host takes cuda:r"
+        )
+    return replace(
+        options,
+        device=device,
+        threads=options.threads or cores_of_rank(),
+        resume=options.resume or is_restarted,
+        # The first attempt has left a checkpoint at the beginning of the new data.
+        new_data=options.new_data and not is_restarted,
+        trace=None if options.trace is None else f"{options.trace}.rank-{place.rank}",
+    )
+
+
+def restart_warning(place: RankEnvironment) -> list[str]:
+    """What a user should know who lets torchrun restart ranks; maybe nothing."""
+    if place.max_restarts == 0 or not place.shares_store or place.local_size == place.size:
+        return []
+    return [
+        f"--max-restarts {place.max_restarts} over several hosts: a host that is started anew "
+        "finds the others only with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment "
+        "and --rdzv-backend c10d; else all attempts meet in one store, and wait there in vain"
+    ]

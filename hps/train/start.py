@@ -1,0 +1,100 @@
+"""Before several ranks train: each has what it needs, and all have been asked for the same.
+
+Above it: `hps.train.run`. Below it: `hps.cluster.agreement`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hps import __version__
+from hps.cluster.agreement import attempt
+from hps.errors import ConfigError, HpsError
+from hps.train.options import TrainOptions
+
+if TYPE_CHECKING:
+    from hps.cluster.world import World
+    from hps.reader.reader import Reader
+
+# What may differ from host to host; none of it changes a bit. Of logs, names and sizes must agree.
+_OF_A_HOST = (
+    "data",
+    "device",
+    "dram",
+    "gpu",
+    "instruction_set",
+    "store",
+    "test",
+    "threads",
+    "torch_threads",
+    "trace",
+)
+
+
+def start_together(
+    world: "World",
+    options: TrainOptions,
+    prepare: "Callable[[], tuple[Reader, Sequence[Path]]]",
+) -> "Reader":
+    """Prepares on every rank, then compares what they have; all go on or none.
+
+    Args:
+        prepare: what may fail on one rank alone: opens the log, finds the test log's files.
+
+    Raises:
+        ConfigError: two ranks differ; names the rank, the field and both values.
+        HpsError: what `prepare` raised here or on another rank.
+    """
+    prepared: list[Reader] = []
+
+    def facts() -> dict[str, Any]:
+        reader, test_files = prepare()
+        prepared.append(reader)
+        return facts_of(options, reader, test_files)
+
+    of_ranks = _together(world, "preparing to train", facts)
+
+    def compare() -> None:
+        if world.rank == 0:  # then it alone says what it found
+            _compare(of_ranks)
+
+    _together(world, "comparing the ranks", compare)
+    return prepared[0]
+
+
+def _together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
+    outcome = attempt(world, what, act)
+    if isinstance(outcome.failure, HpsError):
+        outcome.failure.is_shared = True  # the ranks can leave in step
+    return outcome.value()
+
+
+def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> dict[str, Any]:
+    """What all ranks must have in common, by name; what JSON holds."""
+    facts: dict[str, Any] = {
+        "hps version": __version__,
+        "torch version": torch.__version__,
+        "gpu tier": options.gpu is not None,
+        "files": reader.files,
+        "test files": [[path.name, path.stat().st_size] for path in test_files],
+    }
+    for field in fields(options):
+        if field.name not in _OF_A_HOST:
+            value = getattr(options, field.name)
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            facts[field.name] = list(value) if is_list else value
+    return facts
+
+
+def _compare(of_ranks: Sequence[Mapping[str, Any]]) -> None:
+    first = of_ranks[0]
+    for rank, facts in enumerate(of_ranks):
+        for name in sorted({*first, *facts}):
+            if facts.get(name) != first.get(name):
+                raise ConfigError(
+                    f"rank {rank} has {name}={facts.get(name)!r}, rank 0 has "
+                    f"{first.get(name)!r}; start all ranks with the same flags, files and versions"
+                )

@@ -1,0 +1,196 @@
+"""Runs of `hps train` as several ranks: a process that has imported everything forks them.
+
+Above it: test_training*.py. Below it: `hps.cli.main`, torch.distributed over gloo. To import torch
+takes longer than such a run; under torchrun, which a test of its own uses, every rank pays for it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import hps.config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Job:
+    """One run.
+
+    Args:
+        words: of the command line, after `hps`.
+        size: ranks; 0 is one process without torchrun.
+        of_rank: rank -> words that it has besides.
+        dies_at: rank -> steps after which it is killed.
+        variables: set in every rank's environment.
+        version: rank -> of the hps that it says it is.
+        plant: a bug in every rank, by name; None for none.
+    """
+
+    words: Sequence[str]
+    size: int = 0
+    of_rank: dict[int, Sequence[str]] = field(default_factory=dict)
+    dies_at: dict[int, int] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    version: dict[int, str] = field(default_factory=dict)
+    plant: str | None = None
+
+
+@dataclass
+class Ended:
+    """What became of a run, by rank.
+
+    Args:
+        statuses: exit status, negative for a signal.
+        out, err: what it wrote.
+    """
+
+    statuses: list[int]
+    out: list[str]
+    err: list[str]
+
+
+class Nursery:
+    """Starts ranks, one run after the other.
+
+    Args:
+        process: that forks them.
+        folder: for what they write.
+    """
+
+    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self._num_runs = 0
+
+    def run(self, job: Job) -> Ended:
+        """Runs to the end of every rank."""
+        self._num_runs += 1
+        folder = self._folder / f"run-{self._num_runs}"
+        folder.mkdir()
+        message = {**vars(job), "folder": str(folder), "port": free_port()}
+        print(json.dumps(message), file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
+        statuses = json.loads(self._process.stdout.readline())
+        texts = [
+            [(folder / f"{rank}.{name}").read_text() for rank in range(len(statuses))]
+            for name in ("out", "err")
+        ]
+        return Ended(statuses, *texts)
+
+    def figures(self, job: Job) -> dict[str, Any]:
+        """Of a run that succeeds."""
+        path = self._folder / f"figures-{self._num_runs}.json"
+        ended = self.run(Job(**{**vars(job), "words": [*job.words, "--json", str(path)]}))
+        assert set(ended.statuses) == {0}, ended.err
+        figures: dict[str, Any] = json.loads(path.read_text())
+        return figures
+
+
+@contextmanager
+def nursery(folder: Path) -> Iterator[Nursery]:
+    """A nursery, as long as the block lasts."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.rank_nursery"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Nursery(process, folder)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _serve(lines: IO[str]) -> None:
+    """The nursery's process: a run for each line, the exit statuses of its ranks for an answer."""
+    hps.config.keep_torch_silent()
+    import torch._dynamo  # DistributedDataParallel wants it, whatever it is given
+
+    torch.set_num_threads(1)
+    for line in lines:
+        job = json.loads(line)
+        ranks = range(max(1, job["size"]))
+        children = []
+        for rank in ranks:
+            child = os.fork()
+            if child == 0:
+                _be_rank(job, rank)
+            children.append(child)
+        waits = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(waits), flush=True)
+
+
+def _be_rank(job: dict[str, Any], rank: int) -> None:
+    """Runs the command as one rank; does not return."""
+    for name, number in (("out", 1), ("err", 2)):
+        file = os.open(f"{job['folder']}/{rank}.{name}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, number)
+    if job["size"]:
+        os.environ |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(job["size"]),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(job["size"]),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(job["port"]),
+        }
+    os.environ |= job["variables"]
+    status = 1
+    try:
+        _plant(job, str(rank))
+        from hps.cli.main import main
+
+        status = main([*job["words"], *job["of_rank"].get(str(rank), ())])
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _plant(job: dict[str, Any], rank: str) -> None:
+    """What is to go wrong on this rank."""
+    import hps.train.start
+    from hps.train.trainer import Trainer
+
+    if rank in job["version"]:
+        hps.train.start.__version__ = job["version"][rank]
+    if job["plant"] == "generators-forgotten":
+        Trainer._take_random = lambda self, of_ranks: None  # type: ignore[method-assign]
+    if rank in job["dies_at"]:
+        kill_after(Trainer, job["dies_at"][rank])
+
+
+def kill_after(trainer: Any, num_steps: int, last_words: str = "") -> None:
+    """Has the process killed in the step after so many."""
+    step, taken = trainer.step, iter(range(num_steps))
+
+    def step_or_die(self: Any) -> None:
+        if next(taken, None) is None:
+            print(last_words, end="\n" if last_words else "", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(self)
+
+    trainer.step = step_or_die
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin)

@@ -1,0 +1,278 @@
+"""Training over ranks against training in one process: same table, same losses, same bits twice.
+
+Above it: pytest. Below it: rank_nursery.py, which runs the real command as processes over gloo.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.config import RankEnvironment
+from hps.train.ranks import restart_warning
+from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.torchrun_lab import KILLED, run_torchrun
+from tests.logs import write_criteo
+
+TABLE = "features"
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("ranks")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whose last batch of 100 has 50 examples."""
+    return write_criteo(tmp_path_factory.mktemp("log") / "log.tsv", 1250)
+
+
+def words(log: Path, store: Path, *others: str) -> list[str]:
+    """A small run without dropout, which is drawn by each rank for itself."""
+    flags = {
+        "--store": str(store),
+        "--dim": "4",
+        "--hidden": "16",
+        "--batch-size": "100",
+        "--dram": "2MiB",
+        "--seed": "3",
+        "--lr": "0.1",
+        "--threads": "1",
+        "--progress-seconds": "0",
+    }
+    return ["train", str(log), *(word for flag in flags.items() for word in flag), *others]
+
+
+def rows_of(store: Path) -> dict[int, np.ndarray]:
+    with hps.open(store) as server:
+        return {
+            int(key): row
+            for keys, rows in server.items(TABLE)
+            for key, row in zip(keys, rows, strict=True)
+        }
+
+
+def dense_of(store: Path) -> dict[str, Any]:
+    with hps.open(store) as server:
+        model, _ = server.checkpoint_state("final")
+    return model["model"]
+
+
+def largest_difference(one: Path, other: Path) -> float:
+    left, right = rows_of(one), rows_of(other)
+    assert left.keys() == right.keys() and len(left) > 500
+    return max(float(np.abs(left[key] - right[key]).max()) for key in left)
+
+
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (1, 2, 3, 4)), ("adagrad", (2, 3))])
+def test_one_step_of_any_number_of_ranks_is_the_step_of_one_process(
+    tmp_path: Path, ranks: Nursery, log: Path, optimizer: str, sizes: tuple[int, ...]
+) -> None:
+    flags = ["--optimizer", optimizer, "--limit", "100"]
+    ranks.figures(Job(words(log, tmp_path / "alone", *flags)))
+    for size in sizes:
+        store = tmp_path / f"of-{size}"
+        figures = ranks.figures(Job(words(log, store, *flags), size))
+        assert figures["total_batches"] == 1 and figures["ranks"]["size"] == size
+        assert largest_difference(tmp_path / "alone", store) <= 1e-6
+        alone, found = dense_of(tmp_path / "alone"), dense_of(store)
+        assert max(float((alone[name] - found[name]).abs().max()) for name in alone) <= 1e-5
+
+
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (2, 3)), ("adagrad", (1, 2, 3, 4))])
+def test_any_number_of_ranks_ends_with_the_logloss_of_one_process(
+    tmp_path: Path, ranks: Nursery, log: Path, optimizer: str, sizes: tuple[int, ...]
+) -> None:
+    flags = ["--optimizer", optimizer, "--epochs", "2", "--test", str(log)]
+    alone = ranks.figures(Job(words(log, tmp_path / "alone", *flags)))
+    assert alone["total_examples"] == 2500
+    for size in sizes:
+        store = tmp_path / f"of-{size}"
+        figures = ranks.figures(Job(words(log, store, *flags), size))
+        for name in ("rows", "total_examples", "total_batches", "examples"):
+            assert figures[name] == alone[name], name
+        for name in ("train_logloss", "test_logloss"):
+            assert abs(figures[name] - alone[name]) <= 1e-4, name
+        assert abs(figures["test_auc"] - alone["test_auc"]) <= 1e-3
+        if size == 1:
+            assert figures["digests"] == alone["digests"]
+            assert figures["loss_digest"] == alone["loss_digest"]
+    out = tmp_path / "measured.json"
+    measure = ["evaluate", str(log), "--store", str(store), "--json", str(out)]
+    assert ranks.run(Job(measure)).statuses == [0]
+    measured = json.loads(out.read_text())
+    # The same model in batches of another size: torch rounds otherwise.
+    assert measured["auc"] == pytest.approx(figures["test_auc"], abs=1e-5)
+    assert measured["logloss"] == pytest.approx(figures["test_logloss"], abs=1e-8)
+
+
+def test_ranks_without_examples_take_part(tmp_path: Path, ranks: Nursery, log: Path) -> None:
+    """Batches of three over four ranks: each has one that is empty on every rank once."""
+    flags = ["--batch-size", "3", "--limit", "60", "--accumulate", "2"]
+    alone = ranks.figures(Job(words(log, tmp_path / "alone", *flags)))
+    found = ranks.figures(Job(words(log, tmp_path / "of-4", *flags), 4))
+    assert found["total_batches"] == alone["total_batches"] == 20
+    assert abs(found["train_logloss"] - alone["train_logloss"]) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--dropout", "0.2", "--optimizer", "adam", "--depth", "2"],
+        ["--precision", "float16", "--depth", "0", "--gpu", "300KiB", "--device", "cpu"],
+    ],
+)
+def test_a_run_repeated_has_the_same_bits(
+    tmp_path: Path, ranks: Nursery, log: Path, flags: list[str]
+) -> None:
+    first, second = (
+        ranks.figures(Job(words(log, tmp_path / name, *flags), 3)) for name in ("first", "second")
+    )
+    for name in ("digests", "loss_digest", "train_logloss"):
+        assert first[name] == second[name], name
+    one, other = dense_of(tmp_path / "first"), dense_of(tmp_path / "second")
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_killed_run_goes_on_with_the_same_bits_and_on_other_numbers_of_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    flags = ["--epochs", "2", "--dropout", "0.1", "--checkpoint-every", "5", "--depth", "2"]
+    flags += ["--scheduler", "cosine", "--scheduler-steps", "20"]
+    flags += ["--row-wire", "bfloat16", "--gradient-wire", "int8", "--hot-rows", "64"]
+    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 3))
+    store = tmp_path / "killed"
+    ended = ranks.run(Job(words(log, store, *flags), 3, dies_at={1: 13}))
+    assert ended.statuses[1] == -9 and 0 not in ended.statuses
+    assert "hps: error: rank" in ended.err[0] + ended.err[2]
+    assert "Traceback" not in ended.err[0] + ended.err[2]
+    # torchrun says that it has started the ranks anew; nobody says --resume.
+    restarted = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    resumed = ranks.figures(Job(words(log, store, *flags), 3, variables=restarted))
+    assert resumed["resumed_from"] is not None and resumed["examples"] == 2500 - 10 * 100
+    for name in ("digests", "loss_digest", "train_logloss", "rows", "total_examples"):
+        assert resumed[name] == whole[name], name
+    store = tmp_path / "moved"
+    ranks.figures(Job(words(log, store, *flags, "--limit", "700"), 2))
+    for size, limit in ((3, 1300), (1, 0)):
+        limits = ["--limit", str(limit), "--resume"]
+        moved = ranks.figures(Job(words(log, store, *flags, *limits), size))
+    assert moved["total_examples"] == 2500 and moved["rows"] == whole["rows"]
+    assert abs(moved["train_logloss"] - whole["train_logloss"]) < 0.01
+
+
+def test_restart_before_the_first_checkpoint_starts_anew(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    whole = ranks.figures(Job(words(log, tmp_path / "whole"), 2))
+    ended = ranks.run(Job(words(log, tmp_path / "killed"), 2, dies_at={0: 4}))
+    assert ended.statuses[0] == -9
+    restarted = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    again = ranks.figures(Job(words(log, tmp_path / "killed"), 2, variables=restarted))
+    assert again["resumed_from"] is None and again["digests"] == whole["digests"]
+
+
+def test_restart_goes_on_in_the_new_data(tmp_path: Path, ranks: Nursery, log: Path) -> None:
+    """Not from its beginning, which --new-data means, and not in the old data."""
+    newer = write_criteo(tmp_path / "newer.tsv", 800, seed=2)
+    flags = ["--checkpoint-every", "2", "--resume", "--new-data"]
+    figures = {}
+    for name, dies_at in (("whole", {}), ("killed", {1: 5}), ("at-once", {0: 0})):
+        store = tmp_path / name
+        ranks.figures(Job(words(log, store, "--limit", "300"), 2))
+        job = Job(words(newer, store, *flags), 2, dies_at=dies_at)
+        if dies_at:
+            assert -9 in ranks.run(job).statuses
+            job = Job(job.words, 2, variables={"TORCHELASTIC_RESTART_COUNT": "1"})
+        figures[name] = ranks.figures(job)
+        assert figures[name]["total_examples"] == 1100
+        assert figures[name]["digests"] == figures["whole"]["digests"]
+    assert [figures[name]["examples"] for name in figures] == [800, 400, 800]
+
+
+@pytest.mark.parametrize(
+    ("planted", "reason"),
+    [
+        ({"of_rank": {1: ["--seed", "4"]}}, "rank 1 has seed=4, rank 0 has 3"),
+        ({"of_rank": {2: ["--hidden", "8,8"]}}, r"rank 2 has hidden=\[8, 8\], rank 0 has \[16\]"),
+        ({"version": {1: "9.9"}}, r"rank 1 has hps version='9\.9', rank 0 has '"),
+    ],
+)
+def test_ranks_that_differ_are_refused_by_name(
+    tmp_path: Path, ranks: Nursery, log: Path, planted: dict[str, Any], reason: str
+) -> None:
+    ended = ranks.run(Job(words(log, tmp_path / "store"), 3, **planted))
+    assert ended.statuses == [1, 1, 1]
+    assert re.search(f"hps: error: {reason}", ended.err[0]) and ended.err[0].count("\n") == 1
+    assert ended.err[1:] == ["", ""]
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_strikes_one_rank_is_told_once_by_that_rank(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    lines = log.read_text().splitlines()
+    lines[180] = "2" + lines[180][1:]  # the second batch, whose last third is rank 2's
+    (tmp_path / "bad.tsv").write_text("\n".join(lines))
+    missing = {1: ["--test", str(tmp_path / "missing.tsv")]}
+    diverges = words(log, tmp_path / "three", "--lr", "1e30", "--optimizer", "sgd")
+    for job, rank, reason in (
+        (Job(words(tmp_path / "bad.tsv", tmp_path / "one"), 3), 2, "bad.tsv, line 181: label '2'"),
+        (Job(words(log, tmp_path / "two"), 3, of_rank=missing), 1, "missing.tsv"),
+        (Job(diverges, 3), 0, "rank 0, table 'features', key"),
+    ):
+        ended = ranks.run(job)
+        assert ended.statuses == [1, 1, 1]
+        assert reason in ended.err[rank] and ended.err[rank].count("\n") == 1
+        assert f"rank {rank} of 3" in ended.err[rank]
+        assert [text for text in ended.err if text] == [ended.err[rank]]
+
+
+def test_rank_zero_alone_reports_and_names_who_was_slow(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    ended = ranks.run(Job(words(log, tmp_path / "store", "--json", "-"), 2))
+    assert ended.statuses == [0, 0] and ended.out[1] == ended.err[1] == ""
+    figures = json.loads(ended.out[0])
+    assert figures["depth"] in (0, 2) and figures["depth_trials"] == []
+    assert figures["ranks"]["stragglers"]["compute"]["rank"] in (0, 1)
+    assert figures["ranks"]["stragglers"]["compute"]["ratio"] >= 1
+    assert len(figures["ranks"]["stages"]) == 2 and min(figures["ranks"]["bytes_sent"]) > 0
+    assert figures["tiers"]["dram_cache"]["rows"] >= figures["rows"] > 0
+    assert "slowest rank" in ended.err[0] and "examples per second" in ended.err[0]
+
+
+def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    flags = ["--checkpoint-every", "3"]
+    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 2))
+    out = tmp_path / "out.json"
+    done = run_torchrun(
+        words(log, tmp_path / "store", *flags, "--json", str(out)), 2, kills=[(1, 7)]
+    )
+    assert done.returncode == 0 and done.stderr.count(KILLED) == 1, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
+    for name in ("digests", "loss_digest"):
+        assert figures[name] == whole[name], name
+
+
+def test_what_restarts_over_several_hosts_need_is_said() -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    hosts = {**alone, **shared, "LOCAL_WORLD_SIZE": "1"}
+    cured = {**hosts, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    for variables, lines in ((alone, 0), ({**alone, **shared}, 0), (hosts, 1), (cured, 0)):
+        place = RankEnvironment.of(variables)
+        assert place is not None
+        warning = restart_warning(place)
+        assert len(warning) == lines
+        assert all("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in line for line in warning)

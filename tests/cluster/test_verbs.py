@@ -1,0 +1,138 @@
+"""The verbs over all ranks: each rank asks with its own keys and gets what one store would give.
+
+Above it: pytest. Below it: ranks.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hps
+from hps.cluster.local_world import LocalWorld
+from tests.cluster.ranks import Task, cluster_server, run_ranks, successes
+from tests.lab import Lab, random_keys
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_random_calls_give_what_one_store_gives(tmp_path: Path, size: int) -> None:
+    seed = 11
+    print(f"seed {seed}")
+    # Gradients of eighths, and as many ranks as divide them: every order of sums rounds alike.
+    task = Task(optimizer=hps.SGD(lr=0.5), scale=2.0)
+
+    def calls(rank: int) -> Any:
+        """A rank's calls: verb, keys, values."""
+        generator = np.random.default_rng([seed, rank])
+        order = np.random.default_rng(seed).choice(
+            ["push", "pull", "create", "assign", "erase", "contains"], 60
+        )
+        for verb in order:
+            keys = random_keys(generator, int(generator.integers(0, 30)), 60)
+            values = size * generator.integers(-8, 8, (len(keys), 4)).astype(np.float32)
+            yield verb, keys, values
+
+    def call(server: Any, verb: str, keys: Any, values: Any) -> Any:
+        if verb == "push":
+            return server.push("ads", keys, values)
+        if verb == "assign":
+            return server.assign("ads", keys, values)
+        if verb in ("pull", "create"):
+            return server.pull("ads", keys, create=verb == "create").copy()
+        return getattr(server, verb)("ads", keys)
+
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(task, world, tmp_path / "ranks") as server:
+            answers = [call(server, *one) for one in calls(world.rank)]
+            return answers, server.digest("ads"), server.num_rows("ads")
+
+    results = successes(run_ranks(size, body))
+    (tmp_path / "alone").mkdir()
+    with Lab("native", tmp_path / "alone").server(*task.tables(), scale=task.scale) as server:
+        for number, together in enumerate(zip(*map(calls, range(size)), strict=True)):
+            verb = together[0][0]
+            if verb == "push":  # one step of all gradients, as the ranks take it
+                keys = np.concatenate([keys for _, keys, _ in together])
+                values = np.concatenate([values for *_, values in together]) / size
+                expected = [call(server, verb, keys, values.astype(np.float32))] * size
+            elif verb == "erase":
+                found = [server.contains("ads", keys) for _, keys, _ in together]
+                server.erase("ads", np.concatenate([keys for _, keys, _ in together]))
+                expected = found
+            else:
+                expected = [call(server, *one) for one in together]
+            for rank in range(size):
+                answer = results[rank][0][number]
+                assert np.array_equal(answer, expected[rank]), (number, verb, rank)
+        assert server.num_rows("ads") > 10
+        for _, digest, num_rows in results:
+            assert (digest, num_rows) == (server.digest("ads"), server.num_rows("ads"))
+
+
+def test_results_are_of_the_kind_of_the_keys(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            keys = torch.arange(5)
+            out = torch.empty(5, 4)
+            assert server.pull("ads", keys, out=out) is out
+            assert torch.equal(server.pull("ads", keys), out)
+            assert np.array_equal(server.pull("ads", keys.numpy()), out.numpy())
+            assert server.contains("ads", keys).dtype == torch.bool
+            return server.contains("ads", keys.numpy()).any()
+
+    assert successes(run_ranks(2, body)) == [False, False]
+
+
+def test_keys_of_a_batch_in_flight_are_not_erased(tmp_path: Path) -> None:
+    task = Task(num_batches=4)
+
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(task, world, tmp_path) as server:
+            server.pull("ads", torch.arange(1000, 1050), create=True)
+            with hps.Pipeline(task.batches(world.rank, 2), server, 0) as batches:
+                batch = next(batches)
+                keys = batch.features["ads"].keys_L if world.rank == 0 else torch.empty(0).long()
+                with pytest.raises(hps.ConfigError, match="pinned by a batch in flight"):
+                    server.erase("ads", keys)
+                batch = next(batches)  # the ranks are still in step
+            erased = server.erase("ads", torch.arange(1000 + 25 * world.rank, 1050))
+            return int(erased.sum()), server.num_rows("ads")
+
+    # Every rank hears of what was there before the call, whoever asks for it besides.
+    assert successes(run_ranks(2, body)) == [(50, 0), (25, 0)]
+
+
+@pytest.mark.parametrize("verb", ["pull", "push", "contains"])
+def test_wrong_arguments_are_refused_before_anything_is_sent(tmp_path: Path, verb: str) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            arguments = [np.zeros((2, 3), np.float32)] if verb == "push" else []
+            with pytest.raises(hps.ConfigError):
+                getattr(server, verb)("adds", np.zeros(2, np.uint64), *arguments)
+            with pytest.raises(hps.ConfigError):
+                getattr(server, verb)("ads", np.zeros(2, np.float32), *arguments)
+            return server.num_rows("ads")  # the ranks are still in step
+
+    assert successes(run_ranks(2, body)) == [0, 0]
+
+
+def test_evaluation_reads_rows_that_no_rank_has_stored(tmp_path: Path) -> None:
+    task = Task(num_batches=5)
+
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(task, world, tmp_path) as server:
+            embedding = hps.SparseEmbedding(server, "ads").eval()
+            sums = [float(embedding(batch).sum()) for batch in task.batches(world.rank, 2)]
+            return sum(sums), server.num_rows("ads")
+
+    (first, zero), (second, _) = successes(run_ranks(2, body))
+    assert zero == 0
+    (tmp_path / "alone").mkdir()
+    with Lab("native", tmp_path / "alone").server(*task.tables(), scale=task.scale) as server:
+        embedding = hps.SparseEmbedding(server, "ads").eval()
+        alone = sum(float(embedding(batch).sum()) for batch in task.batches())
+    assert first + second == pytest.approx(alone, abs=1e-4)

@@ -1,0 +1,134 @@
+"""Ranks of the tests of torch_world.py: processes that torchrun could have started.
+
+Above it: test_torch_world.py, which reads what they wrote. Below it: ranks.py. One process imports
+everything and forks the ranks of one run after the other: to import torch takes longer than a run.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hps
+from hps.cluster.torch_world import torch_world
+from tests.cluster.ranks import TABLES, Model, Task, cluster_server, train
+
+
+def say(**values: Any) -> None:
+    """One line for the test."""
+    print(json.dumps(values), flush=True)
+
+
+def check_channels(world: Any) -> None:
+    """What test_local_world.py checks of threads."""
+    rank, size = world.rank, world.size
+    parts = [torch.full((to + rank, 2), 10.0 * rank + to) for to in range(size)]
+    received = world.rows.all_to_all(parts)
+    assert all((part == 10 * of + rank).all() for of, part in enumerate(received))
+    assert [len(part) for part in received] == [rank + of for of in range(size)]
+    nothing = [torch.empty(0, dtype=torch.int64)] * size
+    assert [len(part) for part in world.keys.all_to_all(nothing)] == [0] * size
+    assert world.control.gather({"rank": rank}) == [{"rank": of} for of in range(size)]
+    assert world.control.any(rank == 1) and not world.control.any(False)
+    assert world.rows.bytes_sent > 0
+
+
+def end_badly(server: Any, how: str, rank: int, size: int) -> None:
+    """Trains until rank 1 raises or is killed, or rank 0 stands still, in the middle."""
+    model, optimizer = Model(server, size), hps.RowOptimizer(server)
+    with hps.Pipeline(Task(num_batches=60).batches(rank, size), server, 2) as batches:
+        for number, batch in enumerate(batches):
+            if rank == (how != "stop") and number == 7:
+                say(ends=time.time())
+                if how != "raise":
+                    os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+                raise ValueError("of rank 1")
+            model.loss(batch).backward()
+            optimizer.step()
+
+
+def be_rank(folder: Path, how: str) -> None:
+    """Trains to the end of a log, then ends as it is told."""
+    world = torch_world("gloo", timeout_seconds=1.5 if how == "stop" else 60.0)
+    check_channels(world)
+    if how == "end":
+        task = Task()
+        with cluster_server(task, world, folder) as server:
+            losses = train(server, task, 2, world.rank, world.size)
+            say(losses=losses, digests={name: server.digest(name) for name in TABLES})
+        world.close()
+        return
+    try:
+        with cluster_server(Task(num_batches=60), world, folder) as server:
+            end_badly(server, how, world.rank, world.size)
+    except (ValueError, hps.ClusterError) as error:
+        say(error=type(error).__name__, text=str(error), heard=time.time())
+        if how == "raise" and world.rank == 1:
+            time.sleep(1.5)  # the others are to hear of it while this process still lives
+            say(slept=time.time())
+
+
+def fork_rank(folder: Path, how: str, place: dict[str, str]) -> int:
+    """The process id of a rank; what it says goes to a file of its own."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        for name, number in (("out", 1), ("err", 2)):
+            path = folder / f"{how}-{place['RANK']}.{name}"
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        os.environ |= place
+        be_rank(folder / how, how)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def main(folder: Path, runs: dict[str, int]) -> None:
+    """Runs one after the other; says the exit statuses of each run's ranks."""
+    torch.set_num_threads(1)
+    for how, size in runs.items():
+        port = str(free_port())
+        children = [
+            fork_rank(
+                folder,
+                how,
+                {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(size),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                },
+            )
+            for rank in range(size)
+        ]
+        ended = {}
+        while len(ended) < size:
+            child, status = os.waitpid(-1, 0)
+            ended[child] = os.waitstatus_to_exitcode(status)
+            if how == "stop" and children[0] not in ended:
+                os.kill(children[0], signal.SIGKILL)
+        say(**{how: [ended[child] for child in children]})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,58 @@
+"""`hps train` under the real torchrun, in which chosen ranks are killed at chosen steps.
+
+Above it: test_training.py, tests/torture/rank_kills.py. Below it: torchrun, `hps.cli.main`. Run as
+a program it is one rank.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.cluster.rank_nursery import ROOT, free_port, kill_after
+
+KILLS = "HPS_TEST_KILLS"
+KILLED = "killed, as planned"
+Kill = tuple[int, int]  # a rank, and the steps after which it is killed
+
+
+def run_torchrun(
+    words: Sequence[str], size: int, kills: Sequence[Kill], flags: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Trains on `size` ranks of this host; each attempt but the last ends with a kill.
+
+    Args:
+        words: of the command line, after `hps`.
+        size: ranks.
+        kills: one an attempt. Where it comes, standard error has the line that `KILLED` begins.
+        flags: of torchrun, besides.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+    command += ["--max-restarts", str(len(kills)), "--monitor-interval", "0.1"]
+    command += [*(flags or ["--master-port", str(free_port())]), "-m", "tests.cluster.torchrun_lab"]
+    return subprocess.run(
+        [*command, *words],
+        cwd=ROOT,
+        env={**os.environ, KILLS: json.dumps(list(kills))},
+        capture_output=True,
+        text=True,
+        timeout=60 + 60 * len(kills),
+        check=False,
+    )
+
+
+def main() -> int:
+    """One rank."""
+    from hps.cli.main import main as run_command
+    from hps.train.trainer import Trainer
+
+    kills = json.loads(os.environ[KILLS])
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt < len(kills) and int(os.environ["RANK"]) == kills[attempt][0]:
+        kill_after(Trainer, kills[attempt][1], f"{KILLED}, in attempt {attempt}")
+    return run_command(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Recipe K1 of a cluster, the short form: ranks are killed, and it ends with the same bits."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rank_nursery import Nursery, nursery
+from tests.torture.rank_kills import PLANT, run_rank_kills
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("ranks")) as found:
+        yield found
+
+
+def _fresh_seed() -> int:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    return seed
+
+
+def test_killed_ranks_go_on_to_the_same_bits(tmp_path: Path, ranks: Nursery) -> None:
+    report = run_rank_kills(ranks, tmp_path, _fresh_seed(), 3)
+    assert not report.missing(), f"the run proves nothing; {report}"
+    assert report.violations == []
+
+
+def test_a_planted_bug_is_found_by_killed_ranks(tmp_path: Path, ranks: Nursery) -> None:
+    assert run_rank_kills(ranks, tmp_path, _fresh_seed(), 2, PLANT).violations
