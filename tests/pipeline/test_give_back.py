@@ -18,7 +18,7 @@ from tests.front import one_feature_batch, open_server, wait_until
 from tests.lab import Lab, table
 from tests.pipeline.scenario import Scenario, run
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 def log_of(num_batches: int) -> list[hps.Batch]:
