@@ -244,6 +244,9 @@ def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--gradient-wire", default="float32", help="gradients, likewise")
     group.add_argument(
+        "--hot-rows", type=int, default=0, metavar="N", help="rows asked for most, on every rank"
+    )
+    group.add_argument(
         "--cluster-timeout",
         type=float,
         default=CLUSTER_TIMEOUT_SECONDS,

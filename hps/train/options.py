@@ -79,8 +79,8 @@ class TrainOptions:
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
         digest: compute each table's digest in the end.
-        row_wire, gradient_wire: of several ranks: how rows and gradients travel; see
-            `hps.cluster.config.ClusterConfig`.
+        row_wire, gradient_wire, hot_rows: of several ranks: how rows and gradients travel; see
+            `hps.ClusterConfig`.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -133,6 +133,7 @@ class TrainOptions:
     digest: bool = True
     row_wire: str = "float32"
     gradient_wire: str = "float32"
+    hot_rows: int = 0
 
     def __post_init__(self) -> None:
         if (self.store is None) == (self.remote is None):
@@ -228,7 +229,9 @@ class TrainOptions:
 
     def cluster_config(self) -> ClusterConfig:
         """How rows and gradients travel between ranks."""
-        return ClusterConfig(row_wire=self.row_wire, gradient_wire=self.gradient_wire)
+        return ClusterConfig(
+            row_wire=self.row_wire, gradient_wire=self.gradient_wire, hot_rows=self.hot_rows
+        )
 
     def reader_config(self) -> ReaderConfig:
         """How the log is cut into batches."""

@@ -179,12 +179,13 @@ def _plant(job: dict[str, Any], rank: str) -> None:
         kill_after(Trainer, job["dies_at"][rank])
 
 
-def kill_after(trainer: Any, num_steps: int) -> None:
+def kill_after(trainer: Any, num_steps: int, last_words: str = "") -> None:
     """Has the process killed in the step after so many."""
     step, taken = trainer.step, iter(range(num_steps))
 
     def step_or_die(self: Any) -> None:
         if next(taken, None) is None:
+            print(last_words, end="\n" if last_words else "", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         step(self)
 

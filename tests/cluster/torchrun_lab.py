@@ -13,23 +13,31 @@ from collections.abc import Sequence
 from tests.cluster.rank_nursery import ROOT, free_port, kill_after
 
 KILLS = "HPS_TEST_KILLS"
+KILLED = "killed, as planned"
 Kill = tuple[int, int]  # a rank, and the steps after which it is killed
 
 
 def run_torchrun(
-    words: Sequence[str], size: int, kills: Sequence[Kill]
+    words: Sequence[str], size: int, kills: Sequence[Kill], flags: Sequence[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Trains on `size` ranks of this host; each attempt but the last ends with a kill."""
+    """Trains on `size` ranks of this host; each attempt but the last ends with a kill.
+
+    Args:
+        words: of the command line, after `hps`.
+        size: ranks.
+        kills: one an attempt. Where it comes, standard error has the line that `KILLED` begins.
+        flags: of torchrun, besides.
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
     command += ["--max-restarts", str(len(kills)), "--monitor-interval", "0.1"]
-    command += ["--master-port", str(free_port()), "-m", "tests.cluster.torchrun_lab"]
+    command += [*(flags or ["--master-port", str(free_port())]), "-m", "tests.cluster.torchrun_lab"]
     return subprocess.run(
         [*command, *words],
         cwd=ROOT,
         env={**os.environ, KILLS: json.dumps(list(kills))},
         capture_output=True,
         text=True,
-        timeout=60 + 30 * len(kills),
+        timeout=60 + 60 * len(kills),
         check=False,
     )
 
@@ -42,7 +50,7 @@ def main() -> int:
     kills = json.loads(os.environ[KILLS])
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if attempt < len(kills) and int(os.environ["RANK"]) == kills[attempt][0]:
-        kill_after(Trainer, kills[attempt][1])
+        kill_after(Trainer, kills[attempt][1], f"{KILLED}, in attempt {attempt}")
     return run_command(sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Recipe K6: ranks of a training killed at random steps; it goes on, and ends with the same bits.
+"""Recipe K1 of a cluster: ranks killed at random steps; the training ends with the same bits.
 
 Above it: run.py, test_rank_kills.py. Below it: tests/cluster/rank_nursery.py (ranks as forked
 processes, started anew as torchrun does) and torchrun_lab.py (torchrun itself).
@@ -7,12 +7,13 @@ processes, started anew as torchrun does) and torchrun_lab.py (torchrun itself).
 import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.rank_nursery import Job, Nursery
-from tests.cluster.torchrun_lab import run_torchrun
+from tests.cluster.torchrun_lab import KILLED, run_torchrun
 from tests.logs import write_criteo
 
 PLANT = "generators-forgotten"
@@ -140,8 +141,18 @@ def _compare(
             )
 
 
-def run_torchrun_kills(ranks: Nursery, folder: Path, seed: int, num_kills: int) -> RankKillReport:
-    """One training under torchrun, which restarts it after each of the kills."""
+def run_torchrun_kills(
+    ranks: Nursery, folder: Path, seed: int, num_kills: int, flags: Sequence[str] = ()
+) -> RankKillReport:
+    """One training under torchrun, which restarts it after each of the kills.
+
+    Args:
+        ranks: run the training that nothing kills.
+        folder: empty.
+        seed: of who is killed when.
+        num_kills: one an attempt.
+        flags: of torchrun, besides.
+    """
     draw = random.Random(seed)
     report = RankKillReport()
     log = write_criteo(folder / "log.tsv", 64 * NUM_STEPS // 2)
@@ -150,9 +161,9 @@ def run_torchrun_kills(ranks: Nursery, folder: Path, seed: int, num_kills: int) 
     # Each attempt comes at least one checkpoint further, so that none is at the end too early.
     kills = [(draw.randrange(2), 4 + draw.randrange(3)) for _ in range(num_kills)]
     start = time.perf_counter()
-    done = run_torchrun([*words(log, folder / "store"), "--json", str(out)], 2, kills)
+    done = run_torchrun([*words(log, folder / "store"), "--json", str(out)], 2, kills, flags)
     report.slowest_seconds = time.perf_counter() - start
-    report.kills = done.stderr.count("exitcode: -9") or num_kills
+    report.kills = done.stderr.count(KILLED)
     if done.returncode:
         report.violations.append(f"torchrun ended with {done.returncode}: {done.stderr[-2000:]}")
         return report

@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, the service_*.py recipes, the
-programs of tests/native. A recipe fails by a violation, by a premise that did not happen, or by a
-planted bug that it does not find. Skips are counted and listed. Every line goes out as soon as it
-is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, the service_*.py
+recipes, the programs of tests/native. A recipe fails by a violation, by a premise that did not
+happen, or by a planted bug that it does not find. Skips are counted and listed. Every line goes out
+as soon as it is known.
 """
 
 import argparse
@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.rank_nursery import nursery as rank_nursery
 from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
+from tests.torture.rank_kills import PLANT as RANK_PLANT
+from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
@@ -34,6 +37,8 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+RANK_KILLS = 60
+TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
 SERVICE_FAULTS = 30
 ATTACKS = 10_000
@@ -77,6 +82,24 @@ def _kills(seed: int) -> Iterator[Result]:
     for name, plant in PLANTED.items():
         report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
         yield _planted("K1", name, report.kills, report.violations)
+
+
+def _rank_kills(seed: int) -> Iterator[Result]:
+    with scratch_folder() as folder:
+        places = [folder / name for name in ("ranks", "kills", "plant", "static", "c10d")]
+        for place in places:
+            place.mkdir()
+        with rank_nursery(places[0]) as ranks:
+            report = run_rank_kills(ranks, places[1], seed, RANK_KILLS)
+            premise = [f"no {what}" for what in report.missing()]
+            yield Result("K1", f"cluster: {report}", report.kills, report.violations + premise)
+            found = run_rank_kills(ranks, places[2], seed, 4, RANK_PLANT)
+            yield _planted("K1", RANK_PLANT, found.kills, found.violations)
+            for place, flags in ((places[3], ()), (places[4], ("--standalone",))):
+                report = run_torchrun_kills(ranks, place, seed, TORCHRUN_KILLS, flags)
+                premise = [] if report.kills == TORCHRUN_KILLS else [f"{report.kills} kills only"]
+                what = f"cluster, torchrun {' '.join(flags)}: {report}"
+                yield Result("K1", what, report.kills, report.violations + premise)
 
 
 def _service_kills(seed: int) -> Iterator[Result]:
@@ -228,7 +251,7 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _kills, _service_kills]
+    recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
     recipes += [_service_faults, _service_hostile]
     return run(recipes, options.seed)
 

@@ -1,4 +1,4 @@
-"""Recipe K6, the short form: ranks are killed, the training goes on and ends with the same bits."""
+"""Recipe K1 of a cluster, the short form: ranks are killed, and it ends with the same bits."""
 
 import random
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ def _fresh_seed() -> int:
 
 
 def test_killed_ranks_go_on_to_the_same_bits(tmp_path: Path, ranks: Nursery) -> None:
-    report = run_rank_kills(ranks, tmp_path, _fresh_seed(), 4)
+    report = run_rank_kills(ranks, tmp_path, _fresh_seed(), 3)
     assert not report.missing(), f"the run proves nothing; {report}"
     assert report.violations == []
 
 
 def test_a_planted_bug_is_found_by_killed_ranks(tmp_path: Path, ranks: Nursery) -> None:
-    assert run_rank_kills(ranks, tmp_path, _fresh_seed(), 4, PLANT).violations
+    assert run_rank_kills(ranks, tmp_path, _fresh_seed(), 2, PLANT).violations
