@@ -230,7 +230,6 @@ class ClusterCuts:
         try:
             self.parts.commit(catalog)
         except StoreError:
-            self.parts.is_unsaved = True
             if not self.parts.failure:  # the old catalog stands for certain
                 self._drop_part(part_tag)
             raise

@@ -90,9 +90,8 @@ def reshard(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
     found = _find(path, checkpoint)
-    partial = target.with_name(
-        f"{target.name}.partial"
-    )  # a kill leaves it, the next run removes it
+    # A kill leaves it; the next run removes it.
+    partial = target.with_name(f"{target.name}.partial")
     lock = FolderLock(partial, new_name())
     try:
         lock.check()

@@ -52,10 +52,10 @@ def evaluate_model(
                 metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
-    return _joined(metrics, ranks or Ranks()).compute()
+    return joined_metrics(metrics, ranks or Ranks()).compute()
 
 
-def _joined(metrics: BinaryMetrics, ranks: Ranks) -> BinaryMetrics:
+def joined_metrics(metrics: BinaryMetrics, ranks: Ranks) -> BinaryMetrics:
     """What all ranks have seen, on every rank: the figures of one that has seen it all."""
     if ranks.world is None:
         return metrics

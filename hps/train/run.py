@@ -184,8 +184,8 @@ class TrainingRun:
         exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
-        for stage, since in exchanged.items():
-            stages[stage]["exchange_seconds"] = self._ranks.exchange_seconds()[stage] - since
+        if self._ranks.world is not None:
+            stages["compute"]["exchange_seconds"] = self._ranks.exchange_seconds() - exchanged
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         depth, is_measured = self._depths.depth, bool(self._depths.trials)
         bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, is_measured)

@@ -233,14 +233,15 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
     generator = random.Random(seed)
     told = num_moved = 0
     for number in range(6):
-        told = max(told, kill_at_random(nursery, generator, (2, 3, 1)[number % 3]))
+        size = (2, 3, 1)[number % 3]
+        told = max(told, kill_at_random(nursery, generator, size, is_training=number % 2 == 0))
 
         def check(rank: Rank) -> Any:
             _, reader = rank.checkpoint_state()
             return rank.digests(), 0 if reader is None else reader["step"]
 
         before = generations(path)
-        opened = on_ranks(path, generator.choice((1, 2, 3)), check)
+        opened = on_ranks(path, size % 3 + 1, check)
         num_moved += generations(path) != before
         digests, step = opened[0]
         assert all(one == opened[0] for one in opened)
@@ -251,20 +252,25 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
     assert told > 0 and num_moved > 0
 
 
-def kill_at_random(nursery: subprocess.Popen[str], generator: random.Random, size: int) -> int:
-    """The number of the last cut that the ranks told of before they died."""
+def kill_at_random(
+    nursery: subprocess.Popen[str], generator: random.Random, size: int, *, is_training: bool
+) -> int:
+    """The number of the last cut that the ranks told of before they died.
+
+    They die after their first cut, or else while the stores are opened and rows move.
+    """
     assert nursery.stdin is not None and nursery.stdout is not None
     nursery.stdin.write(f"{size}\n")
     nursery.stdin.flush()
     word, number = nursery.stdout.readline().split()
     assert word == "opening"
-    pid, told = int(number), 0
-    # Half of them while the stores are opened and rows move, half in the middle of training.
-    if generator.random() < 0.5:
-        told = int(nursery.stdout.readline().split()[1])
-    timer = threading.Timer(generator.uniform(0.02, 0.3), os.kill, (pid, signal.SIGKILL))
+    while is_training and word != "committed":
+        word, told = nursery.stdout.readline().split()
+    last = int(told) if is_training else 0
+    seconds = generator.uniform(0.0, 0.2)
+    timer = threading.Timer(seconds, os.kill, (int(number), signal.SIGKILL))
     timer.start()
     while (line := nursery.stdout.readline()) != f"killed {int(signal.SIGKILL)}\n":
         assert line, "the nursery died"
-        told = max(told, int(line.split()[1]))
-    return told
+        last = max(last, int(line.split()[1]))
+    return last

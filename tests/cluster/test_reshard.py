@@ -249,6 +249,27 @@ def test_tables_that_the_config_leaves_out_move_too(tmp_path: Path, reference: R
         assert server.tables["wide"] == TABLES[1]
 
 
+def test_stores_of_another_engine_move_too(tmp_path: Path, reference: Reference) -> None:
+    pytest.importorskip("rocksdict")
+    path = tmp_path / "cluster"
+    rocksdb = {"ssd": hps.SsdStoreConfig(segment_bytes=2**16, engine="rocksdb")}
+    on_ranks(path, 2, train(range(1, 3), tag="early"), **rocksdb)
+    on_ranks(path, 2, train(range(3, 4)), **rocksdb)
+    with hps.open(path) as server:
+        assert {name: server.digest(name) for name in server.tables} == reference.digests(3)
+    expected = (reference.digests(3), ({"step": 3}, {"step": 3}))
+    assert on_ranks(path, 3, look, **rocksdb) == [expected] * 3
+
+    def go_back(rank: Rank) -> Any:
+        rank.restore("early")
+        return rank.digests()
+
+    assert on_ranks(path, 3, go_back, **rocksdb)[0] == reference.digests(2)
+    _, errors = try_ranks(path, 3, look)
+    assert len(errors) == 3 and all("engine" in str(error) for error in errors.values())
+    assert on_ranks(path, 1, look)[0][0] == reference.digests(2)  # a move may change the engine
+
+
 def test_a_reader_keeps_the_generation_that_it_reads(tmp_path: Path, reference: Reference) -> None:
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))

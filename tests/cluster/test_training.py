@@ -146,6 +146,7 @@ def test_a_killed_run_goes_on_with_the_same_bits_and_on_other_numbers_of_ranks(
 ) -> None:
     flags = ["--epochs", "2", "--dropout", "0.1", "--checkpoint-every", "5", "--depth", "2"]
     flags += ["--scheduler", "cosine", "--scheduler-steps", "20"]
+    flags += ["--row-wire", "bfloat16", "--gradient-wire", "int8", "--hot-rows", "64"]
     whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 3))
     store = tmp_path / "killed"
     ended = ranks.run(Job(words(log, store, *flags), 3, dies_at={1: 13}))
@@ -178,6 +179,24 @@ def test_restart_before_the_first_checkpoint_starts_anew(
     assert again["resumed_from"] is None and again["digests"] == whole["digests"]
 
 
+def test_restart_goes_on_in_the_new_data(tmp_path: Path, ranks: Nursery, log: Path) -> None:
+    """Not from its beginning, which --new-data means, and not in the old data."""
+    newer = write_criteo(tmp_path / "newer.tsv", 800, seed=2)
+    flags = ["--checkpoint-every", "2", "--resume", "--new-data"]
+    figures = {}
+    for name, dies_at in (("whole", {}), ("killed", {1: 5}), ("at-once", {0: 0})):
+        store = tmp_path / name
+        ranks.figures(Job(words(log, store, "--limit", "300"), 2))
+        job = Job(words(newer, store, *flags), 2, dies_at=dies_at)
+        if dies_at:
+            assert -9 in ranks.run(job).statuses
+            job = Job(job.words, 2, variables={"TORCHELASTIC_RESTART_COUNT": "1"})
+        figures[name] = ranks.figures(job)
+        assert figures[name]["total_examples"] == 1100
+        assert figures[name]["digests"] == figures["whole"]["digests"]
+    assert [figures[name]["examples"] for name in figures] == [800, 400, 800]
+
+
 @pytest.mark.parametrize(
     ("planted", "reason"),
     [
@@ -203,9 +222,11 @@ def test_what_strikes_one_rank_is_told_once_by_that_rank(
     lines[180] = "2" + lines[180][1:]  # the second batch, whose last third is rank 2's
     (tmp_path / "bad.tsv").write_text("\n".join(lines))
     missing = {1: ["--test", str(tmp_path / "missing.tsv")]}
+    diverges = words(log, tmp_path / "three", "--lr", "1e30", "--optimizer", "sgd")
     for job, rank, reason in (
         (Job(words(tmp_path / "bad.tsv", tmp_path / "one"), 3), 2, "bad.tsv, line 181: label '2'"),
         (Job(words(log, tmp_path / "two"), 3, of_rank=missing), 1, "missing.tsv"),
+        (Job(diverges, 3), 0, "rank 0, table 'features', key"),
     ):
         ended = ranks.run(job)
         assert ended.statuses == [1, 1, 1]
