@@ -158,6 +158,16 @@ class CutVerbs:
             self._go_back(tag, extras, lineage)
             return extras
 
+    def emptied(self, tag: str) -> Any:
+        """Goes back to a checkpoint without rows; returns the store below, to be filled with row
+        images. They are seen after `restore` of a checkpoint that the store itself took of them.
+
+        Args:
+            tag: of the checkpoint; errors as `restore`.
+        """
+        self.restore(tag)
+        return self._store
+
     def _check_restorable(self) -> None:
         self._check_writable("restore")
         if self.num_open_pipelines or self.pins:

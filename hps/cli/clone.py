@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cluster.catalog import Catalog
+from hps.errors import ConfigError
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -32,6 +34,12 @@ def run(options: argparse.Namespace) -> int:
     from hps.ssd_store import clone
 
     check_json_path(options.json)
+    found = Catalog.load(options.store)
+    if found is not None:
+        raise ConfigError(
+            f"{options.store} is the folder of {found.ranks} rank(s), not a store; copy a "
+            f"checkpoint of it with 'hps reshard {options.store} OUT --ranks {found.ranks}'"
+        )
     made = clone(options.store, options.target, options.checkpoint)
     name = made["tag"] or f"checkpoint {made['id']}"
     print(

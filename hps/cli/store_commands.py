@@ -10,7 +10,7 @@ from typing import Any
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
 from hps.cluster.catalog import Catalog
-from hps.cluster.housekeeping import delete_cut
+from hps.cluster.housekeeping import compact_parts, delete_cut
 from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.parameter_server import ParameterServer
@@ -151,9 +151,13 @@ def _delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
 
 def run_compact(options: argparse.Namespace) -> int:
     """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
-    with open_store(options.store, read_only=False) as server:
-        figures = server.compact(options.table)
-        kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
+    if Catalog.load(options.store) is not None:
+        figures = compact_parts(options.store, options.table)
+        kept = figures["checkpoint_only_bytes"]
+    else:
+        with open_store(options.store, read_only=False) as server:
+            figures = server.compact(options.table)
+            kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")
     if kept:

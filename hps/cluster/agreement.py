@@ -90,6 +90,8 @@ def _outcome(rank: int, heard: list[dict[str, Any]], own: Exception | None) -> O
 
 
 def _as_ours(error: Exception) -> Exception:
-    if isinstance(error, OSError) and not isinstance(error, HpsError):
-        return StoreError(error.errno, f"{error.filename or 'the system'}: {error.strerror}")
-    return error
+    if not isinstance(error, OSError) or isinstance(error, HpsError):
+        return error
+    if error.errno is None:
+        return StoreError(str(error))
+    return StoreError(error.errno, f"{error.filename or 'the system'}: {error.strerror}")

@@ -9,6 +9,7 @@ once. What a death before it leaves behind is deleted at the next opening.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter, time
 from typing import Any
 
@@ -17,9 +18,12 @@ from hps.cluster.agreement import agree, attempt
 from hps.cluster.blobs import share_blobs
 from hps.cluster.catalog import Catalog, Cut, Part, new_name, part_folder
 from hps.cluster.folders import ClusterParts
-from hps.cluster.reshard import Source, find_readers
+from hps.cluster.reshard import Source, find_readers, move_rows, sources_of
+from hps.cluster.targets import OwnStore
 from hps.cluster.world import World
 from hps.errors import ConfigError, HpsError, StoreError
+
+_APART = "the ranks may be at different cuts now: call restore() again"
 
 
 class ClusterCuts:
@@ -107,7 +111,7 @@ class ClusterCuts:
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a cut, on all ranks or none; it is the newest from now on.
 
-        Collective.
+        Collective. Of a cut that another number of ranks took, the rows move to their owners.
 
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the newest.
@@ -116,9 +120,9 @@ class ClusterCuts:
             (model, reader) as they were given to checkpoint(), on every rank; each None if not.
 
         Raises:
-            ConfigError: no such cut; a pipeline is open on some rank; the cut was taken by another
-            number of ranks. CorruptionError: a part is damaged. StoreError: CLUSTER could not be
-            written. If some ranks went back already, no cut is taken until a restore succeeds.
+            ConfigError: no such cut; a pipeline is open on some rank. CorruptionError: a part is
+            damaged. StoreError: CLUSTER could not be written; a part of other ranks is seen by no
+            rank. If some ranks went back already, no cut is taken until a restore succeeds.
         """
         parts, world = self.parts, self.world
 
@@ -130,26 +134,21 @@ class ClusterCuts:
                     "pins of batches in flight; leave the pipeline's `with` block first"
                 )
             cut = parts.catalog.find(parts.path, tag)
-            self._check_own(cut)
-            parts.local.checkpoint_blobs(cut.part_tag)  # it can be read
+            if cut.generation == parts.catalog.generation:
+                parts.local.checkpoint_blobs(cut.part_tag)  # it can be read
             return tag
 
         _check_one_name("restore", agree(world, "restore", prepare))
         cut = parts.catalog.find(parts.path, tag)
         state = self._state_of(cut)
-
-        def go_back() -> None:
-            parts.local.restore(cut.part_tag)
-
-        outcome = attempt(world, "going back", go_back)
-        parts.is_apart = outcome.failure is not None
-        if outcome.failure is not None:
-            outcome.failure.add_note("the ranks may be at different cuts now: call restore() again")
-            raise outcome.failure
+        if cut.generation != parts.catalog.generation:
+            self._move_in(cut)
+        else:
+            self._go_back(cut)
+            if cut.id != parts.catalog.current_id:
+                parts.commit(parts.catalog.with_current(cut))
         parts.is_unsaved = False
-        if cut.id != parts.catalog.current_id:
-            parts.commit(parts.catalog.with_current(cut))
-            parts.tidy()
+        parts.tidy()
         return state
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
@@ -231,20 +230,39 @@ class ClusterCuts:
         try:
             self.parts.commit(catalog)
         except StoreError:
-            self.parts.is_unsaved = True
             if not self.parts.failure:  # the old catalog stands for certain
                 self._drop_part(part_tag)
             raise
 
-    def _check_own(self, cut: Cut) -> None:
+    def _go_back(self, cut: Cut) -> None:
+        """To a cut that these ranks took."""
         parts = self.parts
-        if cut.generation != parts.catalog.generation:
-            raise ConfigError(
-                f"checkpoint {cut.tag or cut.id} was taken by {len(cut.parts)} rank(s), before the "
-                f"rows moved to {parts.catalog.ranks}; make a folder of its own of it with 'hps "
-                f"reshard {parts.path} OUT --ranks {parts.catalog.ranks} --checkpoint "
-                f"{cut.tag or cut.id}'"
-            )
+
+        def go_back() -> None:
+            parts.local.restore(cut.part_tag)
+
+        outcome = attempt(self.world, "going back", go_back)
+        parts.is_apart = outcome.failure is not None
+        if outcome.failure is not None:
+            outcome.failure.add_note(_APART)
+            raise outcome.failure
+
+    def _move_in(self, cut: Cut) -> None:
+        """To a cut of other ranks: their stores stay, the rows are appended to the own ones."""
+        parts, world = self.parts, self.world
+        sources = sources_of(parts.path, cut)
+        find_readers(world, sources)  # before anything changes
+        name = world.control.gather(new_name())[0]
+        moved = replace(cut, name=name, generation=parts.catalog.generation)
+        parts.is_apart = True
+        try:
+            made = move_rows(world, sources, OwnStore(parts.local, moved.part_tag))
+        except HpsError as error:
+            error.add_note(_APART)
+            raise
+        parts.is_apart = False
+        moved = replace(moved, parts=tuple(made))
+        self._commit(parts.catalog.with_cut(moved, parts.config.ssd.keep_last), moved.part_tag)
 
     def _state_of(self, cut: Cut) -> tuple[Any, Any]:
         """The dense side of a cut, from the rank that sees its first part, on all ranks."""

@@ -25,7 +25,8 @@ from hps.cluster.catalog import (
     part_folder,
 )
 from hps.cluster.housekeeping import FolderLock, remove_generations
-from hps.cluster.reshard import Source, Target, move_rows
+from hps.cluster.reshard import Source, move_rows, sources_of
+from hps.cluster.targets import EMPTY, NewStore
 from hps.cluster.world import World
 from hps.config import Config
 from hps.durable_file import sync
@@ -80,6 +81,18 @@ class ClusterParts:
             self._learn_what_stands(catalog)
             raise outcome.failure
         self.catalog = catalog
+        if self.lock.is_holder:
+            self._keep_copy()
+
+    def _keep_copy(self) -> None:
+        """Tells the folder of another host than rank 0's, so that it never goes on from less.
+
+        One that cannot be written is only older: the next one takes its place.
+        """
+        with suppress(OSError, CorruptionError):
+            found = Catalog.load(self.path)
+            if found is None or found.serial < self.catalog.serial:
+                self.catalog.save(self.path)
 
     def _learn_what_stands(self, catalog: Catalog) -> None:
         """After a failed write: is it the old one for certain?"""
@@ -266,7 +279,9 @@ def _open_local(parts: ClusterParts) -> ParameterServer:
     local = ParameterServer(replace(parts.config, path=parts.folder))
     try:
         cut = parts.catalog.current
-        if cut is not None:
+        if cut is None:
+            local.save_cut(EMPTY, {})
+        else:
             go_to(local, cut, parts.world.rank)
         return local
     except BaseException:
@@ -292,7 +307,7 @@ def go_to(local: ParameterServer, cut: Cut, rank: int) -> None:
 
 
 def make_folders(path: Path, generation: str, rank: int) -> None:
-    """Makes the folder of a rank's store; its name is durable.
+    """Makes the folder of a rank's store; its name is durable, and those of the folders above.
 
     Raises:
         OSError: the system refused.
@@ -300,8 +315,8 @@ def make_folders(path: Path, generation: str, rank: int) -> None:
     folder = part_folder(path, generation, rank)
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        sync(folder.parent)
-        sync(path)
+        for parent in (folder.parent, path, path.absolute().parent):
+            sync(parent)
 
 
 def _move(parts: ClusterParts, cut: Cut) -> None:
@@ -309,12 +324,10 @@ def _move(parts: ClusterParts, cut: Cut) -> None:
     catalog, world = parts.catalog, parts.world
     names = [new_name(), new_generation(catalog.cluster, catalog.serial + 1)]
     name, generation = world.control.gather(names)[0]
-    sources = [
-        Source(part_folder(parts.path, cut.generation, rank), cut.part_tag, part.rows)
-        for rank, part in enumerate(cut.parts)
-    ]
+    sources = sources_of(parts.path, cut)
     moved = replace(cut, name=name, generation=generation)
-    target = Target(parts.config, part_folder(parts.path, generation, world.rank), moved.part_tag)
+    folder = part_folder(parts.path, generation, world.rank)
+    target = NewStore(parts.config, folder, moved.part_tag)
     try:
         agree(world, "making folders", lambda: make_folders(parts.path, generation, world.rank))
         moved = replace(moved, parts=tuple(move_rows(world, sources, target)))

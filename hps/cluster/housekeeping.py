@@ -1,13 +1,15 @@
-"""What is done to a cluster's folder without its rows: the lock, dead generations, a cut let go.
+"""What is done to a cluster's folder without ranks: the lock, dead generations, cuts let go.
 
-Above it: folders.py, offline.py, `hps checkpoints --delete`. Below it: catalog.py.
+Above it: folders.py, offline.py, `hps checkpoints --delete`, `hps compact`. Below it: catalog.py,
+the stores of the ranks.
 """
 
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +114,17 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
         The living readers, whose files stay until they close.
 
     Raises:
-        ConfigError: no such cut. StoreError: a training has the folder open, or the system refused.
+        ConfigError: no such cut. StoreError: a training has the folder open, rank 0's store is on
+        another host, or the system refused.
     """
-    lock = FolderLock(path, new_name())
-    try:
-        lock.check()
-        catalog = Catalog.load(path)
-        if catalog is None:
-            raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
+    with _locked(path) as catalog:
+        first = part_folder(path, catalog.generation, 0)
+        if engine_of(first) is None:
+            raise StoreError(
+                errno.ENOENT,
+                f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
+                "in a training",
+            )
         cut = catalog.find(path, checkpoint)
         after = catalog.without(cut)
         try:
@@ -131,6 +136,51 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
             for rank in range(len(cut.parts)):
                 readers += _delete_part(part_folder(path, cut.generation, rank), cut.part_tag)
         return [*readers, *remove_generations(path, after)]
+
+
+def compact_parts(path: Path, table: str | None) -> dict[str, int]:
+    """Compacts the ranks' stores that lie here, one after the other, while no training has them.
+
+    Args:
+        path: the cluster's folder.
+        table: its name; None is all.
+
+    Returns:
+        {"bytes_before", "bytes_after", "checkpoint_only_bytes"}, over these stores.
+
+    Raises:
+        ConfigError: unknown table. StoreError: a training has the folder open, no store is here, or
+        a disk is full. CorruptionError: a stored row is damaged.
+    """
+    sums = {"bytes_before": 0, "bytes_after": 0, "checkpoint_only_bytes": 0}
+    with _locked(path) as catalog:
+        folders = [part_folder(path, catalog.generation, rank) for rank in range(catalog.ranks)]
+        here = [folder for folder in folders if engine_of(folder) is not None]
+        if not here:
+            raise StoreError(errno.ENOENT, f"{path / catalog.generation}: no store is here")
+        for folder in here:
+            store: Any = open_store(folder, [])
+            try:
+                sums["bytes_before"] += store.stats()["files_bytes"]
+                store.compact(table)
+                stats = store.stats()
+                sums["bytes_after"] += stats["files_bytes"]
+                sums["checkpoint_only_bytes"] += stats["checkpoint_only_bytes"]
+            finally:
+                store.close()
+    return sums
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Catalog]:
+    """The catalog of a folder that no training has open, nor opens meanwhile."""
+    lock = FolderLock(path, new_name())
+    try:
+        lock.check()
+        catalog = Catalog.load(path)
+        if catalog is None:
+            raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
+        yield catalog
     finally:
         lock.close()
 

@@ -26,7 +26,8 @@ from hps.cluster.catalog import (
 from hps.cluster.folders import make_folders
 from hps.cluster.housekeeping import LOCK, FolderLock
 from hps.cluster.local_world import LocalWorld, local_worlds
-from hps.cluster.reshard import Source, Target, move_rows
+from hps.cluster.reshard import Source, move_rows, sources_of
+from hps.cluster.targets import NewStore
 from hps.config import Config, SsdStoreConfig, num_cores
 from hps.durable_file import sync
 from hps.errors import ClusterError, ConfigError, StoreError
@@ -89,9 +90,8 @@ def reshard(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
     found = _find(path, checkpoint)
-    partial = target.with_name(
-        f"{target.name}.partial"
-    )  # a kill leaves it, the next run removes it
+    # A kill leaves it; the next run removes it.
+    partial = target.with_name(f"{target.name}.partial")
     lock = FolderLock(partial, new_name())
     try:
         lock.check()
@@ -128,10 +128,7 @@ def _find(path: Path, checkpoint: str | int | None) -> _Found:
     if catalog.current is None and checkpoint is None:
         raise ConfigError(f"{path}: the ranks have taken no checkpoint yet")
     cut = catalog.find(path, checkpoint)
-    sources = [
-        Source(part_folder(path, cut.generation, rank), cut.part_tag, part.rows)
-        for rank, part in enumerate(cut.parts)
-    ]
+    sources = sources_of(path, cut)
     return _Found(sources, cut.tag, cut.created, _config_of(path, sources[0]))
 
 
@@ -177,22 +174,22 @@ def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
     size = ranks or 1
     config = replace(found.config, threads=max(1, num_cores() // size))
     if ranks is None:
-        target = Target(config, folder, found.tag)
+        target = NewStore(config, folder, found.tag, is_part=False)
         return _on_ranks(1, lambda world: move_rows(world, found.sources, target))[0]
     cluster, name = new_name(), new_name()
     generation = new_generation(cluster, 1)
-    cut_tag = Cut(
+    cut = Cut(
         id=1, name=name, tag=found.tag, created=found.created, generation=generation, parts=()
     )
 
     def move(world: LocalWorld) -> list[Part]:
         make_folders(folder, generation, world.rank)
-        target = Target(config, part_folder(folder, generation, world.rank), cut_tag.part_tag)
-        return move_rows(world, found.sources, target)
+        own = part_folder(folder, generation, world.rank)
+        return move_rows(world, found.sources, NewStore(config, own, cut.part_tag))
 
     parts = _on_ranks(size, move)[0]
     catalog = Catalog.begin(cluster).started(generation, size, config.seed)
-    catalog.with_cut(replace(cut_tag, parts=tuple(parts)), config.ssd.keep_last).save(folder)
+    catalog.with_cut(replace(cut, parts=tuple(parts)), config.ssd.keep_last).save(folder)
     return parts
 
 

@@ -17,7 +17,8 @@ import torch
 from hps import checkpoint
 from hps.cluster.agreement import agree
 from hps.cluster.blobs import send_blobs
-from hps.cluster.catalog import Part
+from hps.cluster.catalog import Cut, Part, part_folder
+from hps.cluster.targets import Target
 from hps.cluster.world import World
 from hps.config import Config
 from hps.errors import ConfigError, CorruptionError, StoreError
@@ -76,19 +77,12 @@ class Source:
             store.close()
 
 
-@dataclass(frozen=True)
-class Target:
-    """The store that one rank makes.
-
-    Args:
-        config: how it is made; its tables, if the source has them, must fit.
-        folder: where.
-        tag: of the checkpoint with which it ends.
-    """
-
-    config: Config
-    folder: Path
-    tag: str | None
+def sources_of(path: Path, cut: Cut) -> list[Source]:
+    """The parts of a cut in a cluster's folder, in rank order."""
+    return [
+        Source(part_folder(path, cut.generation, rank), cut.part_tag, part.rows)
+        for rank, part in enumerate(cut.parts)
+    ]
 
 
 def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
@@ -120,7 +114,7 @@ def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
 def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[Part]:
     """Moves the rows of all sources to the ranks that own them now; ends with their checkpoints.
 
-    Collective: every rank reads the sources that find_readers gave it, and makes its own target.
+    Collective: every rank reads the sources that find_readers gave it, and fills its own target.
     The first source's model and reader's position go to rank 0. A target is durable when it
     returns; on an error it is for the caller to remove.
 
@@ -148,16 +142,13 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
         schemas = _check_sources(sources, described, target.config)
         blobs = _send_dense(world, stores.get(0), sources[0])
 
-        def make() -> None:
-            made.append(opened.enter_context(_make_target(target, schemas)))
-
-        made: list[Any] = []
-        agree(world, "making a part", make)
+        opened.callback(target.close)
+        agree(world, "making a part", lambda: target.begin(schemas))
         for schema in schemas:
-            _move_table(world, list(stores.values()), made[0], schema)
+            _move_table(world, list(stores.values()), target, schema)
 
         def end() -> dict[str, int]:
-            info = made[0].checkpoint(target.tag, blobs)
+            info = target.end(blobs)
             return {"rows": info["rows"], "bytes": info["bytes"]}
 
         ended = [Part(**part) for part in agree(world, "ending a part", end)]
@@ -172,18 +163,6 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
 
 def _open_source(source: Source) -> Any:
     return open_store(source.folder, [], read_only=True, checkpoint=source.checkpoint)
-
-
-def _make_target(target: Target, schemas: Sequence[TableSchema]) -> Any:
-    config = target.config
-    return open_store(
-        target.folder,
-        schemas,
-        engine=config.ssd.engine,
-        segment_bytes=int(config.ssd.segment_bytes),
-        seed=config.seed,
-        threads=config.num_threads(),
-    )
 
 
 def _description(store: Any) -> dict[str, Any]:
@@ -255,7 +234,7 @@ def _send_dense(world: World, first: Any, source: Source) -> dict[str, bytes]:
     return send_blobs(world.control, outgoing)
 
 
-def _move_table(world: World, sources: list[Any], target: Any, schema: TableSchema) -> None:
+def _move_table(world: World, sources: list[Any], target: Target, schema: TableSchema) -> None:
     pieces = _pieces(sources, schema)
     owners = ShardMap(world.size)
     received: Images = np.empty((0, schema.row_bytes), np.uint8)

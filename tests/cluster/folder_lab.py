@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import hps
+from hps.cluster.catalog import name_of_part
 from hps.cluster.cuts import ClusterCuts
 from hps.cluster.folders import open_parts
 from hps.cluster.local_world import local_worlds
@@ -62,6 +63,11 @@ class Rank(ClusterCuts):
             table.name: add_digests([part[number] for part in told])
             for number, table in enumerate(TABLES)
         }
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of cuts in this rank's store."""
+        return sum(name_of_part(one["tag"]) is not None for one in self.local.checkpoints())
 
     def close(self) -> None:
         self.parts.close()
@@ -135,8 +141,8 @@ def try_ranks(
             results[world.rank] = act(rank)
         except BaseException as error:
             errors[world.rank] = error
-            if not isinstance(error, hps.HpsError):
-                world.abort(repr(error))
+            if isinstance(error, Exception) and not isinstance(error, hps.HpsError):
+                world.abort(repr(error))  # of the test itself, so that no rank waits for it
         finally:
             if rank is not None:
                 rank.close()

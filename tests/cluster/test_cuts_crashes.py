@@ -50,6 +50,16 @@ class Deaths:
 
         self._patch.setattr(owner, name, step)
 
+    def guard(self, owner: Any, name: str) -> None:
+        """Has a function run between two steps, not beside one."""
+        act: Callable[..., Any] = getattr(owner, name)
+
+        def alone(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                return act(*arguments, **options)
+
+        self._patch.setattr(owner, name, alone)
+
     def _copy(self, step: str) -> None:
         shutil.copytree(self.path, self.copies / str(len(self.steps)))
         self.steps.append(step)
@@ -68,6 +78,8 @@ def watch_all(deaths: Deaths) -> None:
     deaths.watch(durable_file, "write_durably")
     deaths.watch(Catalog, "save")
     deaths.watch(housekeeping.shutil, "rmtree")
+    deaths.guard(SsdStore, "open")
+    deaths.guard(SsdStore, "close")
 
 
 @pytest.fixture
@@ -91,7 +103,7 @@ def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_cut_or_the_new_one(
         opened = on_ranks(folder, 2, look)
         assert opened[0] == opened[1] and opened[0] in (old, new)
         found.append(opened[0] == new)
-        kept = on_ranks(folder, 2, lambda rank: len(rank.local.checkpoints()))
+        kept = on_ranks(folder, 2, lambda rank: rank.num_parts)
         assert kept == [1, 1]  # no leftover
     # Old at first, new at the end, and the change is CLUSTER's.
     assert found == sorted(found) and not found[0] and found[-1]
@@ -121,6 +133,29 @@ def test_a_death_at_any_step_of_a_restore_leaves_one_cut(
     assert deaths.steps.count("after restore") == 2
 
 
+def test_a_death_at_any_step_of_a_restore_from_other_ranks_leaves_one_cut(
+    tmp_path: Path, reference: Reference
+) -> None:
+    path = tmp_path / "cluster"
+    on_ranks(path, 1, train(range(1, 3), tag="early"))
+    on_ranks(path, 1, train(range(3, 4)))
+    on_ranks(path, 2, look)
+    with pytest.MonkeyPatch.context() as patch:
+        deaths = Deaths(path, tmp_path / "copies", patch)
+        watch_all(deaths)
+        on_ranks(path, 2, lambda rank: rank.restore("early"))
+    assert deaths.steps.count("after append") >= 2
+    early, late = reference.digests(2), reference.digests(3)
+    found = []
+    for folder in deaths.folders():
+        opened = on_ranks(folder, 2, lambda rank: (rank.digests(), rank.num_parts))
+        digests, num_parts = opened[0]
+        assert opened[0] == opened[1] and digests in (early, late)
+        found.append(digests == early)
+        assert num_parts == 1 + found[-1]  # the late one stays, the early one comes
+    assert found == sorted(found) and not found[0] and found[-1]
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_death_at_any_step_of_a_reshard_leaves_the_rows(
     tmp_path: Path, reference: Reference, size: int
@@ -143,6 +178,35 @@ def test_a_death_at_any_step_of_a_reshard_leaves_the_rows(
         assert on_ranks(folder, again, look) == [expected] * again
         assert len(generations(folder)) == 1  # leftovers are gone
     assert sizes == {2, size}
+
+
+def test_new_folders_are_durable_before_cluster_names_their_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power may drop names that were not synced: of the folders, then of CLUSTER."""
+    path, events = tmp_path / "cluster", []
+    fsync, replace = durable_file._fsync, Path.replace
+
+    def told_sync(descriptor: int, file: Path) -> None:
+        fsync(descriptor, file)
+        events.append(("sync", file))
+
+    def told_replace(self: Path, target: Path) -> Any:
+        events.append(("replace", target))
+        return replace(self, target)
+
+    monkeypatch.setattr(durable_file, "_fsync", told_sync)
+    monkeypatch.setattr(Path, "replace", told_replace)
+    on_ranks(path, 2, train(range(1, 2)))
+    on_ranks(path, 3, look)
+    commits = [i for i, event in enumerate(events) if event == ("replace", path / "CLUSTER")]
+    assert len(commits) == 3  # the start, the cut, the move
+    for before, commit in ((0, commits[1]), (commits[1], commits[2])):
+        synced = [file for what, file in events[before:commit] if what == "sync"]
+        assert {path, path.parent, path / "CLUSTER.new"} <= set(synced)
+        assert any(file.match("cluster/generation-*") for file in synced)
+    for commit in commits:
+        assert ("sync", path) in events[commit:]
 
 
 @pytest.fixture
@@ -169,14 +233,15 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
     generator = random.Random(seed)
     told = num_moved = 0
     for number in range(6):
-        told = max(told, kill_at_random(nursery, generator, (2, 3, 1)[number % 3]))
+        size = (2, 3, 1)[number % 3]
+        told = max(told, kill_at_random(nursery, generator, size, is_training=number % 2 == 0))
 
         def check(rank: Rank) -> Any:
             _, reader = rank.checkpoint_state()
             return rank.digests(), 0 if reader is None else reader["step"]
 
         before = generations(path)
-        opened = on_ranks(path, generator.choice((1, 2, 3)), check)
+        opened = on_ranks(path, size % 3 + 1, check)
         num_moved += generations(path) != before
         digests, step = opened[0]
         assert all(one == opened[0] for one in opened)
@@ -187,20 +252,25 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
     assert told > 0 and num_moved > 0
 
 
-def kill_at_random(nursery: subprocess.Popen[str], generator: random.Random, size: int) -> int:
-    """The number of the last cut that the ranks told of before they died."""
+def kill_at_random(
+    nursery: subprocess.Popen[str], generator: random.Random, size: int, *, is_training: bool
+) -> int:
+    """The number of the last cut that the ranks told of before they died.
+
+    They die after their first cut, or else while the stores are opened and rows move.
+    """
     assert nursery.stdin is not None and nursery.stdout is not None
     nursery.stdin.write(f"{size}\n")
     nursery.stdin.flush()
     word, number = nursery.stdout.readline().split()
     assert word == "opening"
-    pid, told = int(number), 0
-    # Half of them while the stores are opened and rows move, half in the middle of training.
-    if generator.random() < 0.5:
-        told = int(nursery.stdout.readline().split()[1])
-    timer = threading.Timer(generator.uniform(0.02, 0.3), os.kill, (pid, signal.SIGKILL))
+    while is_training and word != "committed":
+        word, told = nursery.stdout.readline().split()
+    last = int(told) if is_training else 0
+    seconds = generator.uniform(0.0, 0.2)
+    timer = threading.Timer(seconds, os.kill, (int(number), signal.SIGKILL))
     timer.start()
     while (line := nursery.stdout.readline()) != f"killed {int(signal.SIGKILL)}\n":
         assert line, "the nursery died"
-        told = max(told, int(line.split()[1]))
-    return told
+        last = max(last, int(line.split()[1]))
+    return last

@@ -124,7 +124,9 @@ def test_the_highest_serial_counts_and_a_fork_is_refused(
 ) -> None:
     hosts = [tmp_path / "a", tmp_path / "b"]
     on_ranks(hosts, 2, train(range(1, 3)))
-    on_ranks(hosts[::-1], 2, train(range(3, 4)))  # b's CLUSTER is the newer one now
+    stale = (hosts[0] / NAME).read_bytes()
+    on_ranks(hosts[::-1], 2, train(range(3, 4)))
+    (hosts[0] / NAME).write_bytes(stale)  # as if its copy had not come
     old, new = Catalog.load(hosts[0]), Catalog.load(hosts[1])
     assert old is not None and new is not None and old.serial < new.serial
     assert on_ranks(hosts[::-1], 2, look)[0][0] == reference.digests(3)

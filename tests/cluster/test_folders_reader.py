@@ -15,7 +15,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.cluster.catalog import Catalog, part_folder
+from hps.cluster.catalog import Catalog, name_of_part, part_folder
 from hps.cluster.reader import ClusterStore
 from hps.sharding import ShardMap
 from tests.cluster.folder_lab import (
@@ -29,6 +29,7 @@ from tests.cluster.folder_lab import (
     push_step,
     train,
 )
+from tests.logs import write_criteo
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +167,12 @@ def test_stats_export_and_checkpoints_work_on_it(
     assert main(["checkpoints", str(cluster)]) == 0
     text = capsys.readouterr().out
     assert re.search(r"day-1 .*id 1.*ranks 3", text) and re.search(r"day-2 .*id 2", text)
-    assert main(["compact", str(cluster)]) == 1
-    assert "torchrun" in capsys.readouterr().err
+    for words in (
+        ["clone", str(cluster), str(tmp_path / "x")],
+        ["import", str(file), str(cluster)],
+    ):
+        assert main(words) == 1
+        assert "3 rank(s)" in capsys.readouterr().err
 
 
 def test_checkpoints_delete_lets_go_of_every_part(
@@ -178,7 +183,8 @@ def test_checkpoints_delete_lets_go_of_every_part(
     assert catalog is not None and [cut.tag for cut in catalog.cuts] == ["day-2"]
     for rank in range(3):
         with hps.open(part_folder(cluster, catalog.generation, rank)) as part:
-            assert len(part.checkpoints()) == 1
+            held = [name_of_part(one["tag"]) for one in part.checkpoints()]
+            assert held == [None, catalog.cuts[0].name]
     assert main(["checkpoints", str(cluster), "--delete", "day-1"]) == 1
     assert "day-1" in capsys.readouterr().err
 
@@ -194,6 +200,57 @@ def test_checkpoints_delete_lets_go_of_every_part(
     assert main(["checkpoints", str(cluster), "--delete", "day-2"]) == 0
     assert on_ranks(cluster, 3, look)[0][1] == ({"step": 4}, {"step": 4})
     assert len(generations(cluster)) == 1
+
+
+def test_evaluate_measures_the_same_over_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_criteo(tmp_path / "log.txt", 600)
+    one, parts, out = tmp_path / "one", tmp_path / "parts", tmp_path / "out.json"
+    words = ["train", str(log), "--store", str(one), "--dim", "4", "--batch-size", "100"]
+    assert main([*words, "--hidden", "8", "--dram", "16MiB", "--threads", "1"]) == 0
+    assert main(["reshard", str(one), str(parts), "--ranks", "3"]) == 0
+    measured = []
+    for store, more in ((one, []), (parts, []), (parts, ["--gpu", "8MiB", "--device", "cpu"])):
+        assert main(["evaluate", str(log), "--store", str(store), *more, "--json", str(out)]) == 0
+        figures = json.loads(out.read_text())
+        measured.append([figures[name] for name in ("auc", "logloss", "rows", "checkpoint")])
+    assert measured[0] == measured[1] == measured[2] and measured[0][2] > 500
+
+
+def test_compact_gives_space_of_every_part_back(
+    cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parts keep their tags, so that the ranks find the cut."""
+
+    def overwrite(rank: Rank) -> dict[str, str]:
+        for table in TABLES:
+            for keys, rows, state in list(rank.local.items(table.name, state=True)):
+                rank.local.assign(table.name, keys, rows, state)
+                rank.local.save_cut("one-segment", {})
+        rank.local.delete_checkpoint("one-segment")
+        rank.step(5)  # a third of these rows are dead now
+        rank.checkpoint()
+        for listed in rank.checkpoints()[:-1]:
+            rank.delete_checkpoint(listed["id"])
+        return rank.digests()
+
+    expected = on_ranks(cluster, 3, overwrite)[0]
+    assert main(["compact", str(cluster)]) == 0
+    before, after = [
+        int(line.split()[1].replace(",", "")) for line in capsys.readouterr().out.split("\n")[:2]
+    ]
+    assert after < before
+    assert on_ranks(cluster, 3, look)[0][0] == expected
+
+    def refused(rank: Rank) -> None:
+        if rank.world.rank == 0:
+            assert main(["compact", str(cluster)]) == 1
+        rank.world.control.barrier()
+
+    on_ranks(cluster, 3, refused)
+    assert "another training has the folder open" in capsys.readouterr().err
+    assert main(["compact", str(cluster), "--table", "nope"]) == 1
 
 
 def test_verify_names_a_damaged_file(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,115 @@
+"""Where rows go that move to this rank: a store that is made, or its own one, emptied.
+
+Above it: folders.py, cuts.py, offline.py, which choose; reshard.py, which fills it. Below it: the
+ssd_store, the rank's ParameterServer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hps.config import Config
+from hps.parameter_server import ParameterServer
+from hps.ssd_store import TableSchema, open_store
+from hps.tier import Rows
+
+# The first checkpoint of each rank's store holds no rows: what a store goes back to before rows of
+# another generation move in.
+EMPTY = "empty"
+
+
+class Target(Protocol):
+    """Takes the rows that one rank owns, in this order: begin, append, end; close in any case."""
+
+    config: Config
+
+    def begin(self, schemas: Sequence[TableSchema]) -> None:
+        """Makes it ready: it has these tables, and no rows."""
+
+    def append(self, table: str, rows: Rows) -> None:
+        """Stores row images, uint8 [n, row_bytes]."""
+
+    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+        """Takes a checkpoint with these blobs; it is durable. Returns what the store says of it."""
+
+    def close(self) -> None:
+        """Lets go."""
+
+
+@dataclass
+class NewStore:
+    """A store that is made.
+
+    Args:
+        config: how it is made; its tables, if the source has them, must fit.
+        folder: where.
+        tag: of the checkpoint with which it ends.
+        is_part: it is of one rank among others.
+    """
+
+    config: Config
+    folder: Path
+    tag: str | None
+    is_part: bool = True
+    _store: Any = None
+
+    def begin(self, schemas: Sequence[TableSchema]) -> None:
+        """As Target."""
+        ssd = self.config.ssd
+        self._store = open_store(
+            self.folder,
+            schemas,
+            engine=ssd.engine,
+            segment_bytes=int(ssd.segment_bytes),
+            seed=self.config.seed,
+            threads=self.config.num_threads(),
+        )
+        if self.is_part:
+            self._store.checkpoint(EMPTY, {})
+
+    def append(self, table: str, rows: Rows) -> None:
+        """As Target."""
+        self._store.append(table, rows)
+
+    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+        """As Target."""
+        info: dict[str, Any] = self._store.checkpoint(self.tag, blobs)
+        return info
+
+    def close(self) -> None:
+        """As Target."""
+        if self._store is not None:
+            self._store.close()
+
+
+class OwnStore:
+    """A rank's own store, open; what it held is dropped, but for its checkpoints.
+
+    Args:
+        local: of the rank, without batches in flight.
+        tag: of the checkpoint with which it ends, and stands at.
+    """
+
+    def __init__(self, local: ParameterServer, tag: str) -> None:
+        self.config = local.config
+        self._local = local
+        self._tag = tag
+        self._store: Any = None
+
+    def begin(self, schemas: Sequence[TableSchema]) -> None:
+        """As Target."""
+        self._store = self._local.emptied(EMPTY)
+
+    def append(self, table: str, rows: Rows) -> None:
+        """As Target."""
+        self._store.append(table, rows)
+
+    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+        """As Target."""
+        info: dict[str, Any] = self._store.checkpoint(self._tag, blobs)
+        self._local.restore(self._tag)
+        return info
+
+    def close(self) -> None:
+        """As Target: the store stays open."""
