@@ -246,6 +246,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """All parts; see add_arguments for the options."""
     if smoke:
         options |= {"keys": 5000, "batch_size": 64, "steps": 3, "repetitions": 1, "hot_rows": 20}
+        options |= {"threads": 1}
     log = Workload(
         keys=int(options["keys"]), batch_size=options["batch_size"], distinct=4 if smoke else 12
     )

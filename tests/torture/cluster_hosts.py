@@ -322,7 +322,7 @@ RECIPES = (
     HostsRecipe(
         "H1",
         "a cut link",
-        3,
+        2,
         ClusterLab.cut_link,
         "collectives have no timeout",
         lambda lab: lab.cut_link(timeout=10**6),
@@ -330,7 +330,7 @@ RECIPES = (
     HostsRecipe(
         "H2",
         "a host that dies and comes back",
-        3,
+        2,
         ClusterLab.killed_host,
         "the host's disk has lost the newest cut",
         lambda lab: lab.killed_host(loses_a_cut=True),
