@@ -43,7 +43,8 @@ class SparseEmbedding(nn.Module):
     it alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
 
     Args:
-        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
+        server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
+            training, `hps.ClusterParameterServer`.
         table: name of one of its tables.
         pooling: "sum" or "mean" over the keys of a bag, or None for one embedding a key. An empty
             bag is zeros; mean divides by the number of keys.

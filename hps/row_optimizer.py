@@ -62,7 +62,8 @@ class RowOptimizer(torch.optim.Optimizer):
     gradients hold an infinity; a skipped step drops what is pending.
 
     Args:
-        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
+        server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
+            training, `hps.ClusterParameterServer`.
 
     >>> import hps, tempfile
     >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.5))]

@@ -22,7 +22,6 @@ from benchmarks.cluster.workload import TABLE, Workload
 from hps.cluster.config import ClusterConfig
 from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
-from hps.config import let_idle_threads_sleep
 from hps.models import DeepFM
 
 HIDDEN = (256, 128)
@@ -235,7 +234,6 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("options", type=RunOptions.from_text)
     arguments = parser.parse_args()
-    let_idle_threads_sleep()
     torch.set_num_threads(arguments.options.threads)
     world = None if arguments.options.plain else torch_world("gloo", timeout_seconds=120.0)
     timed = RankRun(arguments.options, arguments.folder, world).run()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -60,6 +61,12 @@ def run_threads(options: RunOptions, size: int, digests: list[str] | None = None
     return [found[rank] for rank in range(len(runs))]
 
 
+def run_threads_apart(options: RunOptions, size: int) -> list[Timed]:
+    """As run_threads, in a process of its own."""
+    (said,) = launch("benchmarks.cluster.ranks", [[options.to_text(), str(size)]], is_apart=True)
+    return [Timed(**figures) for figures in json.loads(said)]
+
+
 def run_processes(options: RunOptions, size: int) -> list[Timed]:
     """As run_threads, each rank a process; over gloo unless the run is plain.
 
@@ -100,7 +107,8 @@ def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = Fal
         if is_apart:
             place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free_port()}
         variables = [f"{name}={value}" for name, value in place.items()]
-        variables += ["MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1"]
+        # As hps train has it: threads of torch that spin would take the cores from the others.
+        variables += ["MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive"]
         processes.append(
             subprocess.Popen(
                 ["env", *variables, sys.executable, "-m", module, *own],
@@ -126,8 +134,19 @@ def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = Fal
     return [ends[rank][0] for rank in range(size)]
 
 
+def main() -> int:
+    """Ranks as threads of this process; prints their figures as JSON."""
+    options, size = RunOptions.from_text(sys.argv[1]), int(sys.argv[2])
+    json.dump([asdict(timed) for timed in run_threads(options, size)], sys.stdout)
+    return 0
+
+
 def free_port() -> int:
     """One that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

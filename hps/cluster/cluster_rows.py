@@ -60,7 +60,8 @@ class RowFetcher:
             (received,) = self._floats.swap([block], outgoing, np.array(counts)[:, None])
         target = as_output(out, keys.own.plan.num_occurrences, block.shape[1], self._device)
         if isinstance(target, torch.Tensor):
-            torch.index_select(received, 0, keys.own.places(self._device), out=target)
+            places = keys.own.places(self._device)
+            torch.index_select(received.to(self._device), 0, places, out=target)
             return
         numbers = received.cpu().numpy()
         parts = [numbers[first:end] for first, end in starts_of(counts)]

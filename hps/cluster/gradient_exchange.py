@@ -185,7 +185,7 @@ class GradientExchange:
         if isinstance(grads, torch.Tensor):
             return sums_of(grads, own.places(self._device), plan.num_unique).div_(size)
         plan.sum_gradients(grads)
-        return torch.from_numpy(plan.sums(dim) / np.float32(size))
+        return torch.from_numpy(plan.sums(dim) / np.float32(size)).to(self._device)
 
     def _keep_residual(self, share: Share) -> None:
         """What the format is about to round away."""

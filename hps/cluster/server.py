@@ -8,6 +8,7 @@ table_verbs.py (whole tables). docs/cluster_protocol.md describes what passes be
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         return server
 
     def _set_up(self, local: ParameterServer, world: World, options: ClusterConfig) -> None:
+        _check_same(world, asdict(options))
         self.local = local
         self.world = world
         self.options = options
@@ -486,6 +488,19 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
 def _is_shared(error: BaseException) -> bool:
     """True if every rank has raised it, or a rank that all know of."""
     return isinstance(error, HpsError) and error.is_shared
+
+
+def _check_same(world: World, options: dict[str, Any]) -> None:
+    """Raises ConfigError on every rank unless all have the same options."""
+    for rank, others in enumerate(world.control.gather(options)):
+        for name, value in others.items():
+            if value != options[name]:
+                refusal = ConfigError(
+                    f"ClusterConfig.{name} is {value!r} on rank {rank} and {options[name]!r} on "
+                    f"rank {world.rank}; give every rank the same"
+                )
+                refusal.is_shared = True
+                raise refusal
 
 
 def _received(keys: Any) -> Any:

@@ -48,7 +48,7 @@ class _Watch:
         self._questions: SimpleQueue[threading.Event] = SimpleQueue()
         self._last = threading.Event()  # set once the last question has its answer
         self._last.set()
-        threading.Thread(target=self._answer_all, name="hps watch", daemon=True).start()
+        threading.Thread(target=self._answer_all, name="watch of ranks", daemon=True).start()
 
     @property
     def is_aborted(self) -> bool:

@@ -52,8 +52,10 @@ class Pipeline:
     Args:
         batches: yields `hps.Batch`, each with memory of its own; taken up once. At a depth above 0
             it is touched by one thread of the pipeline only, while the block lasts.
-        server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`; of the latter rows are
-            pulled when the model asks for them, after the step before.
+        server: an open `hps.ParameterServer`, or `hps.RemoteParameterServer` or
+            `hps.ClusterParameterServer`; of these two, rows that are not in this process come when
+            the model asks for them, after the step before. Every rank of a cluster has a pipeline,
+            over batches of its own; all end after the same number of batches.
         depth: batches prepared ahead, 0 to 8; 0 has no threads.
         accumulate: how many batches' gradients one step may gather.
         lookahead: batches, 0 to 64, that are read and deduplicated before they are fetched; rows in

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hps.cluster.server import ClusterParameterServer
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
@@ -34,6 +33,8 @@ def open_server(
         RemoteError: a shard does not answer.
     """
     if world is not None:
+        from hps.cluster.server import ClusterParameterServer  # torch.distributed, for ranks only
+
         return ClusterParameterServer(options.server_config(), world, options.cluster_config())
     if options.remote is None:
         return ParameterServer(options.server_config())

@@ -15,6 +15,7 @@ from hps.cluster.residuals import Residuals
 from hps.sharding import ShardMap
 from tests.cluster.ranks import (
     TABLES,
+    Model,
     Task,
     cluster_server,
     largest_difference,
@@ -23,6 +24,7 @@ from tests.cluster.ranks import (
     train,
     train_ranks,
 )
+from tests.lab import Lab
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -107,6 +109,46 @@ def test_what_a_format_rounds_away_comes_with_the_next_gradient(tmp_path: Path) 
 
     assert np.allclose(moved(tmp_path / "with", 1), 200 * grads, rtol=0.05)
     assert (moved(tmp_path / "without", 0)[1:] == 0).all()  # premise
+
+
+def test_a_resumed_training_has_the_bits_of_one_that_went_on(tmp_path: Path) -> None:
+    options = hps.ClusterConfig(row_wire="float16", gradient_wire="int8")
+    task = Task(num_batches=16, options=options)
+
+    def body(world: LocalWorld) -> Any:
+        digests = []
+        for folder, stops in (("through", [16]), ("in-two", [8, 16])):
+            batches = list(task.batches(world.rank, 2))
+            own = Lab("native", tmp_path / folder).config(*task.tables(), scale=4.0)
+            first = 0
+            for stop in stops:
+                with hps.ClusterParameterServer(own, world, options) as server:
+                    model, optimizer = Model(server, 2), hps.RowOptimizer(server)
+                    for number in range(first, stop):
+                        model.loss(batches[number]).backward()
+                        optimizer.step()
+                        if number == 7:
+                            server.checkpoint()
+                    first = stop
+                    digest = server.digest("ads")
+            digests.append(digest)
+        return digests
+
+    (through, in_two), other = successes(run_ranks(2, body))
+    assert through == in_two and other == [through, in_two]
+
+
+def test_options_that_differ_are_refused_on_every_rank(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        task = Task(options=hps.ClusterConfig(hot_rows=10 * world.rank))
+        with (
+            pytest.raises(hps.ConfigError, match=r"hot_rows is \d+ on rank [01] and"),
+            cluster_server(task, world, tmp_path),
+        ):
+            pass
+        return world.control.gather(1)
+
+    assert successes(run_ranks(2, body)) == [[1, 1], [1, 1]]
 
 
 def test_gradients_too_large_for_their_format_are_refused(tmp_path: Path) -> None:

@@ -40,6 +40,21 @@ def check_channels(world: Any) -> None:
     assert world.rows.bytes_sent > 0
 
 
+def check_interrupt(world: Any) -> None:
+    """An interrupt is felt while the others are waited for."""
+    started = time.monotonic()
+    if world.rank == 1:
+        time.sleep(1.5)
+        return world.control.barrier()
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        world.control.barrier()
+        raise AssertionError("the barrier ended before rank 1 came")
+    except KeyboardInterrupt:
+        assert time.monotonic() - started < 1.2
+
+
 def end_badly(server: Any, how: str, rank: int, size: int) -> None:
     """Trains until rank 1 raises or is killed, or rank 0 stands still, in the middle."""
     model, optimizer = Model(server, size), hps.RowOptimizer(server)
@@ -56,9 +71,10 @@ def end_badly(server: Any, how: str, rank: int, size: int) -> None:
 
 def be_rank(folder: Path, how: str) -> None:
     """Trains to the end of a log, then ends as it is told."""
-    world = torch_world("gloo", timeout_seconds=1.5 if how == "stop" else 60.0)
+    world = torch_world("gloo", timeout_seconds=4.0 if how == "stop" else 60.0)
     check_channels(world)
     if how == "end":
+        check_interrupt(world)
         task = Task()
         with cluster_server(task, world, folder) as server:
             losses = train(server, task, 2, world.rank, world.size)
