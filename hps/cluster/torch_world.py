@@ -25,7 +25,7 @@ from hps.errors import ClusterError, ConfigError
 TIMEOUT_SECONDS = 600.0
 _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
-_PATIENCE_SECONDS = 2.0  # with the store, where its answer matters
+_PATIENCE_SECONDS = 1.0  # with the store, where its answer matters
 _GONE = "hps/gone"
 
 
