@@ -8,6 +8,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 def xxh64(data: bytes, seed: int = 0) -> int: ...
+def space_of(row_bytes: int) -> dict[str, float]: ...
 
 # --- what no interrupt tears
 

@@ -21,7 +21,8 @@ from tests.logs import write_criteo
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
 DOCUMENTS += ["docs/service.md"]
-DOCUMENTS += ["docs/clients.md", "docs/cluster_format.md"]
+DOCUMENTS += ["docs/clients.md"]
+DOCUMENTS += ["docs/cluster.md", "docs/cluster_format.md", "docs/cluster_sizing.md"]
 PATH = re.compile(
     r"`((?:hps|csrc|tests|tools|docs|examples|benchmarks)/[\w./]*|\w+\.(?:md|txt|py)|Makefile)`"
 )

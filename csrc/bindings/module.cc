@@ -28,6 +28,7 @@ NB_MODULE(_C, module) {
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindReader(module);
   hps::BindShardPlan(module);
+  hps::BindSpace(module);
   hps::BindSsdStore(module);
   hps::BindTurn(module);
   hps::BindUpdateLog(module);

@@ -17,7 +17,9 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSmallestBytes = 192;
 
-bool IsFull(uint64_t count, uint64_t slots) { return count * 100 > slots * 86; }
+bool IsFull(uint64_t count, uint64_t slots) {
+  return count * 100 > slots * KeyIndex::kFullestPercent;
+}
 
 uint64_t RoundToPages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -104,7 +106,7 @@ bool KeyIndex::Grow(Shard* shard) {
     shard->overflow *= 2;
     return Resize(shard, kPage * (pages + 1 + shard->overflow * kEntryBytes / kPage));
   }
-  return Resize(shard, kPage * std::max(pages + 1, pages * 11 / 10));
+  return Resize(shard, kPage * std::max(pages + 1, pages * kGrowthPercent / 100));
 }
 
 uint64_t KeyIndex::size() const {

@@ -48,6 +48,8 @@ class KeyIndex {
       (uint64_t{1} << 40) - 1;  // no location; all others are below it
   static constexpr int kNumShards = 256;
   static constexpr uint64_t kEntryBytes = 12;
+  static constexpr uint64_t kFullestPercent = 86;  // of a shard's slots, before it grows
+  static constexpr uint64_t kGrowthPercent = 110;  // its new size of the old, in whole pages
 
   KeyIndex() = default;
   ~KeyIndex() { Clear(); }

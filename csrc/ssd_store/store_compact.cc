@@ -23,9 +23,9 @@
 namespace hps {
 namespace {
 
-constexpr uint64_t kSpareForThread = 2;   // full segments over the live rows' share
-constexpr uint64_t kSpareForAppends = 3;  // a fourth is for the output
-constexpr uint64_t kDueShare = 8;         // of a full segment, stored between two looks
+constexpr uint64_t kSpareForThread = kSpareSegments - 2;
+constexpr uint64_t kSpareForAppends = kSpareSegments - 1;  // the last is for the output
+constexpr uint64_t kDueShare = 8;  // of a full segment, stored between two looks
 constexpr std::chrono::seconds kPauseAfterFailure{1};
 
 }  // namespace

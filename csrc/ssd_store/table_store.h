@@ -22,6 +22,7 @@
 #include "ssd_store/manifest_records.h"
 #include "ssd_store/row_fetch.h"
 #include "ssd_store/segment.h"
+#include "ssd_store/space.h"
 
 namespace hps {
 
@@ -127,7 +128,7 @@ class TableStore {
   // table: a quarter of the live rows, at least 8 MiB, at most the store's segment_bytes.
   uint64_t SegmentCapacity() const { return CapacityFor(num_rows()); }
   uint64_t FullSegmentBytes() const { return FullBytesFor(num_rows()); }
-  uint64_t RowSpace() const { return schema_.row_bytes + kChecksumBytes + sizeof(uint64_t); }
+  uint64_t RowSpace() const { return hps::RowSpace(schema_.row_bytes); }
 
   // table_compact.cc. The store runs one compaction at a time: Plan, Begin, then FindLive as rows
   // are copied, AddOutput and Install, and in any case End.
@@ -163,8 +164,6 @@ class TableStore {
     uint64_t detained = 0;  // bytes of tombstones that older segments still need
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
-  static constexpr uint64_t kLeastSegmentBytes = uint64_t{8} << 20;
-  static constexpr uint64_t kSegmentShare = 4;        // of a table's live rows, in one segment
   static constexpr uint64_t kLockedKeys = 4096;       // changed under one hold of the lock
   static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 

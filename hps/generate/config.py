@@ -74,11 +74,20 @@ class GeneratorConfig:
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
         """Keys of each feature, int64 [features]: at least 1 each, `keys` in all."""
-        weights = CARDINALITY_RATIO ** np.linspace(0.0, 1.0, self.features)
-        sizes = 1 + np.floor(weights / weights.sum() * (self.keys - self.features))
-        sizes = sizes.astype(np.int64)
-        sizes[-1] += self.keys - sizes.sum()
-        # A fixed shuffle, so that large features do not all stand at the end of a line.
-        order = np.argsort((np.arange(self.features) * 11 + 5) % 29, kind="stable")
-        shuffled: npt.NDArray[np.int64] = sizes[order]
-        return shuffled
+        return cardinalities_of(self.keys, self.features)
+
+
+def cardinalities_of(keys: int, features: int) -> npt.NDArray[np.int64]:
+    """How `keys` keys are dealt out to features, int64 [features]: at least 1 each.
+
+    >>> cardinalities_of(1000, 3)
+    array([  1,  31, 968])
+    """
+    weights = CARDINALITY_RATIO ** np.linspace(0.0, 1.0, features)
+    sizes = 1 + np.floor(weights / weights.sum() * (keys - features))
+    sizes = sizes.astype(np.int64)
+    sizes[-1] += keys - sizes.sum()
+    # A fixed shuffle, so that large features do not all stand at the end of a line.
+    order = np.argsort((np.arange(features) * 11 + 5) % 29, kind="stable")
+    shuffled: npt.NDArray[np.int64] = sizes[order]
+    return shuffled

@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, the service_*.py
-recipes, the programs of tests/native. A recipe fails by a violation, by a premise that did not
-happen, or by a planted bug that it does not find. Skips are counted and listed. Every line goes out
-as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, cluster_hosts.py,
+the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
+that did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every
+line goes out as soon as it is known.
 """
 
 import argparse
@@ -17,8 +17,11 @@ from pathlib import Path
 
 from tests.cluster.rank_nursery import nursery as rank_nursery
 from tests.pipeline.planted import PLANTED as PLANTED_STAGES
+from tests.torture.cluster_hosts import RECIPES as HOSTS_RECIPES
+from tests.torture.cluster_hosts import ClusterLab
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
+from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
@@ -145,6 +148,23 @@ def _service_faults(seed: int) -> Iterator[Result]:
             yield _planted("N5", bug, len(slow.slower), slow.violations)
 
 
+def _hosts(seed: int) -> Iterator[Result]:
+    if reason := missing_rights():
+        runs = sum(recipe.count for recipe in HOSTS_RECIPES)
+        yield Result("H", "two hosts in network namespaces", skips={reason: runs})
+        return
+    with scratch_folder() as folder, Hosts(folder) as hosts:
+        lab = ClusterLab(hosts, seed)
+        for recipe in HOSTS_RECIPES:
+            for _ in range(recipe.count):
+                report = recipe.run(lab)
+                what = f"training on two hosts, {recipe.what}: {report}"
+                yield Result(recipe.name, what, report.runs, report.violations + report.missing())
+            if recipe.planted is not None:
+                found = recipe.planted(lab)
+                yield _planted(recipe.name, recipe.bug, found.runs, found.violations)
+
+
 def _overlaps(seed: int) -> Iterator[Result]:
     report = run_overlaps(seed, OVERLAPS)
     premise = [f"no {what}" for what in report.missing()]
@@ -252,7 +272,7 @@ def main() -> int:
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
-    recipes += [_service_faults, _service_hostile]
+    recipes += [_service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 
 
