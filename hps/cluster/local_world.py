@@ -64,6 +64,8 @@ class _Meeting:
         """
         deadline = monotonic() + self._timeout
         with self._fate.lock:
+            if rank in self._fate.gone:  # it takes part in nothing any more
+                self._refuse_gone(rank)
             number = self._met[rank]
             self._met[rank] += 1
             current = self._rounds.setdefault(number, _Round())

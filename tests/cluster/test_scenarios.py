@@ -6,6 +6,7 @@ add up to it in every bit, so one rank's outcome is what two must have.
 """
 
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ pytestmark = pytest.mark.timeout(90)
 def run_on_two(scenario: Scenario, folder: Path, depth: int, scale: float, kind: str) -> Any:
     """What each of two ranks came to: digests, losses, rows, positions, and batches given back."""
 
+    draws = threading.Lock()  # torch has one generator for all threads
+
     def body(world: LocalWorld) -> Any:
         own = folder / f"rank-{world.rank}"
         own.mkdir(parents=True)
         config = Lab(kind, own).config(*scenario.tables(), scale=scale)
         with hps.ClusterParameterServer(config, world) as server:
             # The ranks' delays differ, and so does when each takes rows back.
-            training = Run(scenario, server, SOUND, Delays(scenario.seed + world.rank))
+            with draws:
+                training = Run(scenario, server, SOUND, Delays(scenario.seed + world.rank))
             training._gives_back = random.Random(world.rank)
             training.train(depth)
             assert server.pins == 0 and server.num_open_pipelines == 0
