@@ -91,6 +91,8 @@ def _run_rank(
     except HpsError as error:
         if error.is_shared:
             world.close()
+        else:
+            world.abort(str(error))
         if is_told_elsewhere(error, place.rank):
             return 1
         error.add_note(f"rank {place.rank} of {place.size}")
@@ -136,7 +138,8 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     if "ranks" in figures:
         print(f"\n{format_ranks(figures['ranks'])}", file=out)
     if arguments.trace is not None:
-        print(f"trace: {arguments.trace} (open it at ui.perfetto.dev)", file=out)
+        of_rank = ".rank-0, one for each rank" if "ranks" in figures else ""
+        print(f"trace: {arguments.trace}{of_rank} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
 
 

@@ -100,10 +100,10 @@ def options_of_rank(
     device = options.device
     if options.gpu is not None and device in (None, "cuda"):
         device = f"cuda:{place.local_rank}"
-    elif device not in (None, "cpu") and place.local_size > 1:
+    elif device not in (None, "cpu", f"cuda:{place.local_rank}"):
         raise ConfigError(
-            f"--device {device} under torchrun: {place.local_size} ranks of this host cannot share "
-            "a GPU; leave it out, then rank r of a host takes cuda:r"
+            f"--device {device} under torchrun: rank {place.local_rank} of a host takes "
+            f"cuda:{place.local_rank}; leave it out, and choose GPUs by CUDA_VISIBLE_DEVICES"
         )
     return replace(
         options,
