@@ -251,7 +251,11 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         keys=int(options["keys"]), batch_size=options["batch_size"], distinct=4 if smoke else 12
     )
     run_options = RunOptions(
-        log=log, dim=options["dim"], steps=options["steps"], warm_up=4 if smoke else 12
+        log=log,
+        dim=options["dim"],
+        steps=options["steps"],
+        warm_up=4 if smoke else 12,
+        dram="8MiB" if smoke else "256MiB",
     )
     repetitions, threads = options["repetitions"], options["threads"]
     rows: list[Row] = []
