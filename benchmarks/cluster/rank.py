@@ -23,6 +23,7 @@ from hps.cluster.config import ClusterConfig
 from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
 from hps.models import DeepFM
+from hps.train.dense import average_in_rank_order
 
 HIDDEN = (256, 128)
 _MAKING = threading.Lock()  # models of several ranks of a process draw from one generator
@@ -188,13 +189,12 @@ class RankRun:
         )
 
     def _average(self, model: torch.nn.Module) -> None:
-        """Dense gradients averaged over the ranks, summed in their order."""
+        """Dense gradients averaged as `hps train` does, in a channel of their own."""
         if self._world is None or self._size == 1:
             return
         grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
-        parts = self._world.control.all_to_all([flat] * self._size, [len(flat)] * self._size)
-        mean = torch.stack(parts).sum(0) / self._size
+        mean = average_in_rank_order(self._world.control, flat)
         for grad, part in zip(grads, mean.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 

@@ -86,7 +86,7 @@ def _network_lines(plan: Plan) -> Iterable[_Line]:
     yield "keys sent a step", _size(network.keys), ""
     yield "rows", _size(network.rows), plan.question.row_wire
     yield "gradients", _size(network.gradients), plan.question.gradient_wire
-    yield "dense gradients", _size(network.dense), "by a ring"
+    yield "dense gradients", _size(network.dense), "shares to be summed, and their means"
     yield "together", f"{_size(network.step)} a step", f"{_size(network.per_second)} a second"
     yield "leaves a host", f"{_size(network.node_per_second)} a second", "of all its ranks"
 

@@ -237,13 +237,11 @@ class Sizer:
         keys = KEY_BYTES * foreign
         rows = row * step.rank_keys * (ranks - 1) * share
         gradients = gradient * foreign
-        # A ring's reduce-scatter and all-gather.
+        # Every rank sums up a share of them, then sends its means to all.
         dense = 2 * (1 - 1 / ranks) * FLOAT_BYTES * question.dense_parameters
         total = keys + rows + gradients + dense
         on_node = min(question.ranks_per_node, ranks)
         leaving = 0.0 if ranks == on_node else (ranks - on_node) / (ranks - 1)
-        leaving_rows = leaving * (keys + rows + gradients) * on_node
-        leaving_dense = 0.0 if ranks == on_node else dense  # of a ring one edge leaves each node
         return NetworkSizes(
             keys=keys,
             rows=rows,
@@ -251,7 +249,7 @@ class Sizer:
             dense=dense,
             step=total,
             per_second=total * question.steps_per_second,
-            node_per_second=(leaving_rows + leaving_dense) * question.steps_per_second,
+            node_per_second=leaving * on_node * total * question.steps_per_second,
         )
 
     def _misses(self, ranks: int, cache_rows: float) -> float:

@@ -3,15 +3,19 @@
 Above it: pytest. Below it: hps/plan/, benchmarks/cluster (a DeepFM on ranks that are threads).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.cluster.rank import RunOptions
 from benchmarks.cluster.ranks import run_threads
 from benchmarks.cluster.workload import Workload
+from hps.cluster.local_world import local_worlds
 from hps.plan import PlanQuestion, make_plan
+from hps.train.dense import average_in_rank_order
 
 LOG = Workload(keys=20_000, batch_size=600, features=6, dense=2, distinct=8)
 OPTIONS = RunOptions(log=LOG, dim=4, steps=8, warm_up=4, dram="16MiB")
@@ -40,3 +44,12 @@ def test_distinct_keys_of_the_ranks_are_the_expected_ones():
     assert np.mean(found) == pytest.approx(step.rank_keys, rel=0.01)
     whole = [len(np.unique(LOG.keys_of(number))) for number in range(8)]
     assert np.mean(whole) == pytest.approx(step.batch_keys, rel=0.01)
+
+
+def test_dense_gradients_send_what_the_plan_expects():
+    worlds = local_worlds(3)
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda w: average_in_rank_order(w.rows, torch.ones(3000)), worlds))
+    plan = make_plan(replace(QUESTION, ranks=3, dense_parameters=3000)).network
+    assert plan.dense > 0
+    assert [world.rows.bytes_sent for world in worlds] == pytest.approx([plan.dense] * 3)
