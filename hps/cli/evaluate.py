@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     place = RankEnvironment.of()
     if place is not None and place.size > 1:
+        if place.rank > 0:
+            return 1  # rank 0 says it
         raise ConfigError(
             "hps evaluate measures in one process, also a model of several ranks; start it without "
             "torchrun"

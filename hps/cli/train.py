@@ -93,7 +93,8 @@ def _run_rank(
             world.close()
         else:
             world.abort(str(error))
-        if is_told_elsewhere(error, place.rank):
+        # What strikes several ranks is told by the first of them.
+        if world.left_before is not None or is_told_elsewhere(error, place.rank):
             return 1
         error.add_note(f"rank {place.rank} of {place.size}")
         raise
@@ -105,16 +106,12 @@ def _run_rank(
 
 
 def is_told_elsewhere(error: HpsError, rank: int) -> bool:
-    """True for what struck another rank, which says so itself.
-
-    Its number opens the message, or it has left word why it is gone.
+    """True for what all ranks raise and one of them tells: the one whose number opens the message.
 
     >>> is_told_elsewhere(HpsError("rank 3: the disk is full"), 0)
     True
     """
-    text = str(error)
-    found = re.search(r"\brank (\d+) has left the training", text)
-    found = found or re.match(r"rank (\d+)[:,] ", text)
+    found = re.match(r"rank (\d+)[:,] ", str(error))
     return found is not None and int(found[1]) != rank
 
 

@@ -25,7 +25,7 @@ from hps.errors import ClusterError, ConfigError
 TIMEOUT_SECONDS = 600.0
 _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
-_PATIENCE_SECONDS = 2.0  # with the store, where its answer matters
+_PATIENCE_SECONDS = 1.0  # with the store, where its answer matters
 _GONE = "hps/gone"
 
 
@@ -53,6 +53,11 @@ class _Watch:
     @property
     def is_aborted(self) -> bool:
         return self._own is not None
+
+    @property
+    def heard(self) -> str | None:
+        """The note of another rank that has given up before this one."""
+        return self._heard
 
     def abort(self, reason: str) -> None:
         """Leaves the note, unless there is one; waits for a moment at most."""
@@ -96,10 +101,11 @@ class _Watch:
             asked.set()
 
     def _speak_with_store(self) -> None:
-        is_told = self._store.check([_GONE])
-        if self._own is not None and not is_told:
-            self._store.set(_GONE, self._own)
-        elif is_told and self._heard is None:
+        if self._own is not None:
+            first = self._store.compare_set(_GONE, "", self._own).decode()
+            if first != self._own:
+                self._heard = first
+        elif self._heard is None and self._store.check([_GONE]):
             self._heard = self._store.get(_GONE).decode()
 
 
@@ -198,6 +204,11 @@ class TorchWorld:
         self.control.barrier()
         if self._is_owner:
             dist.destroy_process_group()
+
+    @property
+    def left_before(self) -> str | None:
+        """What another rank had to say that gave up before this one; None if none did."""
+        return self._watch.heard
 
     def abort(self, reason: str = "") -> None:
         """As World has it. Who waits now notices within a second, or when this process ends."""

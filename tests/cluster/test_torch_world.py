@@ -19,7 +19,7 @@ from hps.config import RankEnvironment
 from tests.cluster.ranks import Task, train_ranks
 from tests.cluster.torch_worker import free_port
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(280)
 
 
 RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2}
@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
     """Of each run what each rank said, all its lines as one dict, with its exit status."""
     folder = tmp_path_factory.mktemp("ranks")
     worker = [sys.executable, "-m", "tests.cluster.torch_worker", str(folder), json.dumps(RUNS)]
-    ended = subprocess.run(worker, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
+    ended = subprocess.run(worker, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
     statuses = _joined(ended.stdout)
     return {
         how: [
@@ -85,7 +85,7 @@ def test_a_process_that_stands_still_is_given_up_after_the_timeout(said: Said) -
     stopped, other = said["stop"]
     assert other["error"] == "ClusterError", other
     assert "rank 1: " in other["text"] and "look at" in other["text"]
-    assert 3 < other["heard"] - stopped["ends"] < 12
+    assert 2 < other["heard"] - stopped["ends"] < 12
     assert (stopped["status"], other["status"]) == (-9, 0)
 
 

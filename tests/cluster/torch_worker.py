@@ -60,7 +60,7 @@ def end_badly(server: Any, how: str, rank: int, size: int) -> None:
     model, optimizer = Model(server, size), hps.RowOptimizer(server)
     with hps.Pipeline(Task(num_batches=60).batches(rank, size), server, 2) as batches:
         for number, batch in enumerate(batches):
-            if rank == (how != "stop") and number == 7:
+            if rank == (how != "stop") and number == 3:
                 say(ends=time.time())
                 if how != "raise":
                     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
@@ -71,7 +71,7 @@ def end_badly(server: Any, how: str, rank: int, size: int) -> None:
 
 def be_rank(folder: Path, how: str) -> None:
     """Trains to the end of a log, then ends as it is told."""
-    world = torch_world("gloo", timeout_seconds=4.0 if how == "stop" else 60.0)
+    world = torch_world("gloo", timeout_seconds=3.0 if how == "stop" else 60.0)
     check_channels(world)
     if how == "end":
         check_interrupt(world)
