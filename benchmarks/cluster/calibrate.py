@@ -81,9 +81,16 @@ def _interleaved(
     return operations, began
 
 
-def slowdown(single: Sequence[Timed], both: Sequence[Timed]) -> float:
-    """How much longer a rank's work takes beside another on the other core, each by itself."""
-    return max(1.0, median(one.seconds for one in both) / median(one.seconds for one in single))
+def slowdown(single: Sequence[Timed], many: Sequence[Timed], ranks_a_core: float) -> float:
+    """How much longer a rank's work takes beside others, beyond its share of the cores.
+
+    Args:
+        single: runs of one rank that had the machine to itself.
+        many: such runs side by side, that knew nothing of each other.
+        ranks_a_core: of the latter.
+    """
+    longer = median(one.seconds for one in many) / median(one.seconds for one in single)
+    return max(1.0, longer / max(1.0, ranks_a_core))
 
 
 def wire_costs(repetitions: int, sizes: Sequence[int] = WIRE_SIZES) -> WireCosts:

@@ -155,16 +155,10 @@ def format_rows(options: RunOptions, hot_rows: int, runs: Runs, repetitions: int
     return rows
 
 
-def calibrated(
-    options: RunOptions, parts: Sequence[int], runs: Runs, repetitions: int
-) -> dict[int, list[Step]]:
-    """Recorded steps of a rank by itself, for its part among so many ranks."""
-    return {
-        ranks: [
-            step for _ in range(repetitions) for step in steps_of(runs(alone(options, ranks), 1)[0])
-        ]
-        for ranks in parts
-    }
+def side_by_side(options: RunOptions, ranks: int, runs: Runs, smoke: bool) -> list[Timed]:
+    """As many runs of one rank, at once, with parts of that size, that know none of the others."""
+    part = alone(options, ranks)
+    return runs(part, 1) if smoke else run_apart(part, ranks)
 
 
 def simulated(
@@ -181,21 +175,25 @@ def simulator_rows(
     options: RunOptions, runs: Runs, repetitions: int, smoke: bool
 ) -> tuple[list[Row], str]:
     """Ranks that share this machine, simulated and measured; then ranks on hosts of their own."""
-    steps = calibrated(options, CHECKED_RANKS, runs, repetitions)
-    part = alone(options, 2)
-    single = [runs(part, 1)[0] for _ in range(repetitions)]
-    both = single if smoke else [one for _ in range(repetitions) for one in run_apart(part, 2)]
+    repeated = range(repetitions)
+    single = {n: [runs(alone(options, n), 1)[0] for _ in repeated] for n in CHECKED_RANKS}
+    steps = {n: [step for one in single[n] for step in steps_of(one)] for n in CHECKED_RANKS}
     wire = wire_costs(10, (2,)) if smoke else wire_costs(200)
-    machine = this_machine(num_cores(), slowdown(single, both), wire)
+    machines = {}
+    for size in CHECKED_RANKS[1:]:
+        many = [one for _ in repeated for one in side_by_side(options, size, runs, smoke)]
+        slowed = slowdown(single[size], many, size / num_cores())
+        machines[size] = this_machine(num_cores(), slowed, wire)
+    machines[1] = machines[CHECKED_RANKS[1]]
     contenders = {str(size): (options, size) for size in CHECKED_RANKS}
     found = repeat(contenders, runs, repetitions)
     rows = []
     for size in CHECKED_RANKS:
-        predicted = simulated(machine, options, steps[size], size, seeds=1 if smoke else 5)
+        predicted = simulated(machines[size], options, steps[size], size, 1 if smoke else 5)
         measured = Samples(tuple(1e3 * seconds_of(ranks) for ranks in found[str(size)]))
         rows.append(closeness_row(size, 1e3 * predicted, measured))
-    text = scaling_table(machine, options, steps, (1, 2) if smoke else SHOWN_RANKS)
-    return rows, f"{machine}\n{text}"
+    text = scaling_table(machines[1], options, steps, (1, 2) if smoke else SHOWN_RANKS)
+    return rows, "\n".join([*(f"{n} ranks: {of}" for n, of in sorted(machines.items())), text])
 
 
 def closeness_row(size: int, predicted_ms: float, measured: Samples) -> Row:

@@ -20,6 +20,7 @@ import hps
 from benchmarks.cluster.recorded_world import RecordedWorld
 from benchmarks.cluster.workload import TABLE, Workload
 from hps.cluster.config import ClusterConfig
+from hps.cluster.local_world import local_worlds
 from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
 from hps.models import DeepFM
@@ -233,10 +234,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("options", type=RunOptions.from_text)
+    parser.add_argument("--by-itself", action="store_true", help="at once with others, knows none")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.options.threads)
     world = None if arguments.options.plain else torch_world("gloo", timeout_seconds=120.0)
-    timed = RankRun(arguments.options, arguments.folder, world).run()
+    arguments.options.log.keys_of(0)  # draws them, before the others are waited for
+    if world is not None and arguments.by_itself:
+        world.control.barrier()
+        folder = arguments.folder / f"world{world.rank}"
+        timed = RankRun(arguments.options, folder, local_worlds(1)[0]).run()
+        world.close()
+    else:
+        timed = RankRun(arguments.options, arguments.folder, world).run()
     json.dump(asdict(timed), sys.stdout)
     return 0
 

@@ -74,20 +74,19 @@ def run_processes(options: RunOptions, size: int) -> list[Timed]:
         RuntimeError: a rank failed, with what it said.
     """
     with tempfile.TemporaryDirectory() as folder:
-        said = launch(_MODULE, [_arguments(options, folder, "store")] * size)
+        said = launch(_MODULE, [_arguments(options, folder)] * size)
     return [Timed(**json.loads(text)) for text in said]
 
 
 def run_apart(options: RunOptions, number: int) -> list[Timed]:
-    """So many runs of one rank each, at once, that know nothing of each other."""
+    """So many runs of one rank each, begun at once, that know nothing of each other."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [_arguments(options, folder, str(place)) for place in range(number)]
-        said = launch(_MODULE, arguments, is_apart=True)
+        said = launch(_MODULE, [[*_arguments(options, folder), "--by-itself"]] * number)
     return [Timed(**json.loads(text)) for text in said]
 
 
-def _arguments(options: RunOptions, folder: str, name: str) -> list[str]:
-    return [str(Path(folder) / name), options.to_text()]
+def _arguments(options: RunOptions, folder: str) -> list[str]:
+    return [str(Path(folder) / "store"), options.to_text()]
 
 
 def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = False) -> list[str]:

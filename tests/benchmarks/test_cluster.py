@@ -4,6 +4,8 @@ gives what a hand calculation gives.
 Above it: pytest. Below it: benchmarks/cluster.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -131,7 +133,9 @@ def test_recorded_work_is_told_apart_by_stage_and_none_of_it_is_lost():
         if isinstance(done, Collective)
     ]
     assert collectives == [("keys", 8.0), ("keys", 80.0), ("rows", 640.0), ("control", 1.0)]
-    assert slowdown([timed], [timed]) == 1.0
+    longer = replace(timed, seconds=20.0)
+    assert slowdown([timed], [timed], 0.5) == slowdown([timed], [longer], 4.0) == 1.0
+    assert slowdown([timed], [longer], 2.0) == 1.25
 
 
 def test_bytes_are_held_against_those_that_must_travel():

@@ -88,12 +88,12 @@ def run_rank_kills(
     draw = random.Random(seed)
     report = RankKillReport()
     log = write_criteo(folder / "log.tsv", 64 * NUM_STEPS // 2)
-    whole = {
-        size: ranks.figures(Job(words(log, folder / f"whole-{size}"), size)) for size in (2, 3)
-    }
+    whole: dict[int, dict[str, Any]] = {}  # ranks -> figures of a run that nothing kills
     number = 0
     while report.kills < num_kills:
         size = 2 + number % 2
+        if size not in whole:
+            whole[size] = ranks.figures(Job(words(log, folder / f"whole-{size}"), size))
         store = folder / f"killed-{number}"
         number += 1
         for attempt in range(min(5, num_kills - report.kills)):
