@@ -97,8 +97,9 @@ def test_a_store_that_does_not_answer_keeps_nobody() -> None:
             answers.wait(20)
             return False
 
-        def set(self, key: str, value: str) -> None:
-            pass
+        def compare_set(self, key: str, expected: str, value: str) -> bytes:
+            answers.wait(20)
+            return value.encode()
 
     watch = _Watch(3, SilentStore())
     started = time.monotonic()
