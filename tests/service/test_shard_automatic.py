@@ -22,6 +22,8 @@ from hps.service.gate import Gate
 from tests.service.shard_lab import ShardLab
 from tests.service.test_shard_mutations import Session, ones
 
+# The shard's own thread dies with it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 KEYS = np.arange(40, dtype=np.uint64)
 PATIENCE = 30.0  # seconds that nothing here may take
 
