@@ -7,7 +7,8 @@ change.
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,7 +131,10 @@ class ClusterStore:
     # Cuts.
 
     def checkpoint(
-        self, tag: str | None = None, extras: Mapping[str, bytes] | None = None
+        self,
+        tag: str | None = None,
+        extras: Mapping[str, bytes] | None = None,
+        taken: Callable[[], object] | None = None,
     ) -> dict[str, Any]:
         """Refused."""
         raise self._read_only()
@@ -151,15 +155,28 @@ class ClusterStore:
         """The cuts over all ranks, oldest first, as of the opening."""
         return self._catalog.described()
 
-    def extras(self, checkpoint: str | int | None = None) -> dict[str, bytes]:
+    def extras(
+        self, checkpoint: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
         """As `RowTier.extras`: the dense side lies in the first part."""
+        with self._first_of(checkpoint) as (store, tag):
+            return dict(store.extras(tag, names))
+
+    def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
+        """As `RowTier.extra_bytes`."""
+        with self._first_of(checkpoint) as (store, tag):
+            return dict(store.extra_bytes(tag))
+
+    @contextmanager
+    def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[Any, str | None]]:
+        """The store of the first part of a cut, and the tag of that part in it."""
         cut = self._cut if checkpoint is None else self._catalog.find(self.path, checkpoint)
         if cut is None or cut == self._cut:
-            blobs: dict[str, bytes] = self._parts[0].extras(None if cut is None else cut.part_tag)
-            return blobs
+            yield self._parts[0], None if cut is None else cut.part_tag
+            return
         store: Any = open_store(_folders_of(self.path, cut)[0], [], read_only=True, rows=False)
         try:
-            return dict(store.extras(cut.part_tag))
+            yield store, cut.part_tag
         finally:
             store.close()
 
