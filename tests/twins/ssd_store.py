@@ -165,8 +165,14 @@ class TwinSsdStore:
         self.disk.checkpoints.remove(self._find(tag))
         return []
 
-    def extras(self, tag: str | int | None) -> dict[str, bytes]:
-        return dict(self._find(tag).extras) if self.disk.checkpoints else {}
+    def extras(
+        self, tag: str | int | None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
+        extras = self._find(tag).extras if self.disk.checkpoints else {}
+        return {name: blob for name, blob in extras.items() if names is None or name in names}
+
+    def extra_bytes(self, tag: str | int | None = None) -> dict[str, int]:
+        return {name: len(blob) for name, blob in self.extras(tag).items()}
 
     def stats(self) -> dict[str, Any]:
         num_rows = sum(map(len, self.tables.values()))
