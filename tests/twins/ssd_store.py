@@ -6,7 +6,7 @@ makes appends fail as a full disk does; `damaged_keys` makes fetches fail as a b
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
