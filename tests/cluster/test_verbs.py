@@ -163,3 +163,15 @@ def test_the_tables_of_a_rank_may_stand_in_any_order(tmp_path: Path, hot_rows: i
 
     same_order = train_ranks(task, 2, 2, tmp_path / "same")
     assert successes(run_ranks(2, body)) == [same_order.digests] * 2
+
+
+def test_a_state_that_only_some_ranks_give_is_refused_on_all(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            keys, ones = np.array([1, 2], np.uint64), np.ones((2, 4), np.float32)
+            with pytest.raises(hps.ConfigError, match=r"state on rank\(s\) \[1\]"):
+                server.assign("ads", keys, ones, ones if world.rank else None)
+            server.assign("ads", keys, ones, ones)  # the ranks are in step
+            return server.num_rows("ads")
+
+    assert successes(run_ranks(2, body)) == [2, 2]
