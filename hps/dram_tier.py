@@ -238,7 +238,9 @@ class DramTier(CachedTier):
                 self._settle()
                 with self.lock:
                     self._warm.add(warm)
-                    is_stored = self.contains(keys) != 0
+                    # Without what descends again by now: the tier below may not have it, and a slot
+                    # would be filled with a fresh row that hides the one that comes.
+                    is_stored = super().contains(keys) != 0
                 parts = [keys[is_stored]]
                 while parts:
                     part = parts.pop()

@@ -69,7 +69,7 @@ class HotRows:
         self._floats = floats
         self.tables = {
             name: HotTable(num_rows, table.dim, local.device)
-            for name, table in local.tables.items()
+            for name, table in sorted(local.tables.items())  # in one order on all ranks
         }
         self._asked: dict[str, list[Keys]] = {name: [] for name in local.tables}
         self._num_steps = 0

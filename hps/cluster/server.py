@@ -105,12 +105,14 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self.options = options
         self.shard_map = ShardMap(world.size)
         self._plans = Plans(self.shard_map.owners().tolist())
-        self._keys = KeyExchange(world.keys, list(local.tables), self._plans)
+        # In one order on all ranks: messages hold table after table, without their names.
+        tables = dict(sorted(local.tables.items()))
+        self._keys = KeyExchange(world.keys, list(tables), self._plans)
         floats = FloatExchange(world.rows, Wire.named(options.row_wire))
         self._fetcher = RowFetcher(floats, local.device)
         self._gradients = GradientExchange(
             world,
-            local.tables,
+            tables,
             local.learning_rates,
             local.device,
             Wire.named(options.gradient_wire),

@@ -46,10 +46,18 @@ class TableVerbs:
         columns = [weights]
         if state is not None:
             columns.append(as_floats(state, len(array), width, "state"))
+        control = self.world.control
+        with_state = [rank for rank, one in enumerate(control.gather(len(columns))) if one > 1]
+        if 0 < len(with_state) < self.world.size:
+            refusal = ConfigError(
+                f"assign of table {table!r}: there is a state on rank(s) {with_state} alone; give "
+                "one on every rank or on none"
+            )
+            refusal.is_shared = True
+            raise refusal
         places = self.shard_map.split(array)
         order = np.concatenate(places)
         sizes = [len(part) for part in places]
-        control = self.world.control
         incoming = control.exchange_counts(sizes)
 
         def travelled(values: Any) -> Any:

@@ -12,7 +12,15 @@ import torch
 
 import hps
 from hps.cluster.local_world import LocalWorld
-from tests.cluster.ranks import Task, cluster_server, run_ranks, successes
+from tests.cluster.ranks import (
+    TABLES,
+    Task,
+    cluster_server,
+    run_ranks,
+    successes,
+    train,
+    train_ranks,
+)
 from tests.lab import Lab, random_keys
 
 pytestmark = pytest.mark.timeout(60)
@@ -136,3 +144,34 @@ def test_evaluation_reads_rows_that_no_rank_has_stored(tmp_path: Path) -> None:
         embedding = hps.SparseEmbedding(server, "ads").eval()
         alone = sum(float(embedding(batch).sum()) for batch in task.batches())
     assert first + second == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("hot_rows", [0, 8])
+def test_the_tables_of_a_rank_may_stand_in_any_order(tmp_path: Path, hot_rows: int) -> None:
+    task = Task(num_batches=40, options=hps.ClusterConfig(hot_rows=hot_rows))
+
+    def body(world: LocalWorld) -> Any:
+        own = tmp_path / f"{hot_rows}-{world.rank}"
+        own.mkdir()
+        tables = task.tables() if world.rank else task.tables()[::-1]
+        with (
+            Lab(task.kind, own).server(*tables, scale=task.scale) as local,
+            hps.ClusterParameterServer.over(local, world, task.options) as server,
+        ):
+            train(server, task, 2, world.rank, 2)
+            return {name: server.digest(name) for name in TABLES}
+
+    same_order = train_ranks(task, 2, 2, tmp_path / "same")
+    assert successes(run_ranks(2, body)) == [same_order.digests] * 2
+
+
+def test_a_state_that_only_some_ranks_give_is_refused_on_all(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            keys, ones = np.array([1, 2], np.uint64), np.ones((2, 4), np.float32)
+            with pytest.raises(hps.ConfigError, match=r"state on rank\(s\) \[1\]"):
+                server.assign("ads", keys, ones, ones if world.rank else None)
+            server.assign("ads", keys, ones, ones)  # the ranks are in step
+            return server.num_rows("ads")
+
+    assert successes(run_ranks(2, body)) == [2, 2]

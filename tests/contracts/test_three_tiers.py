@@ -313,6 +313,39 @@ def test_a_new_row_that_descends_is_found_and_fetched(lab: Lab) -> None:
         np.testing.assert_array_equal(fetched, images)
 
 
+def test_a_new_row_that_descends_while_its_batch_is_warmed_is_not_hidden(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the settling and the look-up; the slots are pinned, so that it goes on to
+    the store."""
+    with lab.server(table()) as server:
+        _, dram, _ = tiers(server)
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        new_keys, images = KEYS[:30] + np.uint64(1000), in_store(server, KEYS[:30])
+        images[:, :8] = new_keys.view(np.uint8).reshape(30, 8)
+        warm = [dram.warm(KEYS[first : first + 1]) for first in range(699)]
+        warm.pop(0).release()
+        settle = dram._settle
+
+        def settle_and_descend() -> None:
+            settle()
+            monkeypatch.undo()
+            Call(lambda: dram.append(images)).result()
+
+        monkeypatch.setattr(dram, "_settle", settle_and_descend)
+        warm.append(dram.warm(new_keys[:1]))
+        assert dram.cache.num_fresh == 0
+        with dram.turn:
+            dram._settle()
+        for one in warm:
+            one.release()
+        fetched, found = np.zeros_like(images), np.zeros(30, np.uint8)
+        dram.fetch(new_keys, fetched, found)
+        assert found.all() and server.pins == 0
+        np.testing.assert_array_equal(fetched, images)
+
+
 def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
     """Only the lower tier moves: what has left it is in no tier above."""
     with lab.server(table()) as server:
