@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
+from hps.cluster.catalog import NAME as CLUSTER
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
 
@@ -58,7 +59,9 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions") -> int:
     from hps.train.progress import Progress
 
     check_json_path(arguments.json)
-    if options.resume and options.store is not None and engine_of(Path(options.store)) is None:
+    store = None if options.store is None else Path(options.store)
+    is_there = store is None or engine_of(store) is not None or (store / CLUSTER).exists()
+    if options.resume and not is_there:
         print(
             f"hps: there is no store in {options.store} to resume; training starts from the "
             "beginning",
@@ -76,6 +79,7 @@ def _run_rank(
     from hps.train import train
     from hps.train.progress import Progress
     from hps.train.ranks import options_of_rank, restart_warning
+    from hps.train.run_mark import RunMark
 
     is_first = place.rank == 0
     if is_first:
@@ -83,11 +87,11 @@ def _run_rank(
         for line in restart_warning(place):
             print(f"hps: {line}", file=sys.stderr)
     on_gpu = options.gpu is not None and options.device != "cpu"
-    world = torch_world("nccl" if on_gpu else "gloo", arguments.cluster_timeout)
+    # Without a GPU, gloo: the store then says what --gpu needs.
+    world = torch_world(None if on_gpu else "gloo", arguments.cluster_timeout)
     try:
-        # A host that joins after a restart has seen none itself.
-        is_restarted = world.control.any(place.num_restarts > 0)
-        options = options_of_rank(options, place, is_restarted)
+        is_restart = options.store is not None and RunMark(options.store).is_restart(world, place)
+        options = options_of_rank(options, place, is_restart)
         progress = Progress(arguments.progress_seconds if is_first else 0)
         figures = train(options, progress, world)
         world.close()

@@ -3,6 +3,7 @@
 Above it: hps.plan.plan, `hps plan`. Below it: the limits and names of hps.config.
 """
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from hps.row_layout import RowLayout
 from hps.service.wire import Wire
 from hps.sharding import NUM_VIRTUAL
 
+_BITS = re.compile(r"[A-Za-z](b|bit|bits|bps)\s*$")
 _SIZES = ("dram", "ssd", "network", "gpu")
 
 
@@ -100,6 +102,10 @@ class PlanQuestion:
             require_number("plan: rank_examples_per_second", self.rank_examples_per_second, above=0)
         for field in _SIZES:
             size = getattr(self, field)
+            if isinstance(size, str) and _BITS.search(size):
+                raise ConfigError(
+                    f"plan: {field}={size!r} counts bits; write bytes, e.g. '1.25GB' for 10 Gb"
+                )
             if size is not None:
                 object.__setattr__(self, field, parse_bytes(size, f"plan: {field}"))
 

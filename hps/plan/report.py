@@ -28,7 +28,7 @@ def format_plan(plan: Plan) -> str:
         ("SSD of a rank", _ssd_lines(plan)),
         ("network of a rank", _network_lines(plan)),
         ("checkpoints", _checkpoint_lines(plan)),
-        ("enough?", (_need_line(need) for need in plan.needs)),
+        ("enough?", _need_lines(plan)),
     ]
     for title, section in sections:
         rows = list(section)
@@ -95,6 +95,12 @@ def _checkpoint_lines(plan: Plan) -> Iterable[_Line]:
     ssd = plan.ssd
     yield "rows of a rank", f"{ssd.checkpoint_rows:,.0f}", "changed, and still in memory"
     yield "written by a rank", _size(ssd.checkpoint), f"{_size(ssd.checkpoint * plan.ranks)} by all"
+
+
+def _need_lines(plan: Plan) -> Iterable[_Line]:
+    yield from map(_need_line, plan.needs)
+    if plan.question.rank_examples_per_second is None:
+        yield "computing", "not known", "give --rank-examples-per-second, as hps train says it"
 
 
 def _need_line(need: Need) -> _Line:

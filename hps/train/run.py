@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hps.config import Config
+from hps.cluster.glance import glance
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
@@ -30,6 +30,7 @@ from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
 from hps.train.recipe import ModelRecipe
 from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.run_mark import RunMark
 from hps.train.servers import open_server
 from hps.train.start import start_together
 from hps.train.trainer import Trainer, stored_recipe
@@ -82,6 +83,8 @@ def _train(options: TrainOptions, progress: Progress, ranks: Ranks) -> dict[str,
         open_server(options, ranks.world) as server,
     ):
         run = TrainingRun(server, options, reader, progress, ranks)
+        if ranks.world is not None and options.store is not None:
+            RunMark(options.store).set()
         figures = run.train(trace)
         if options.test:
             test_reader = run.trainer.recipe.open_reader(options.test, tables, part=ranks.part)
@@ -104,21 +107,31 @@ def _prepare(options: TrainOptions, ranks: Ranks) -> tuple["Reader", list[Path]]
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
         _ = reader.schema
-    if options.remote is None:
-        _check_tables(options.server_config(), options)
+    if options.remote is None and ranks.rank == 0:  # of several one tells, for all
+        _check_store(options, is_cluster=ranks.world is not None)
     return reader, test_files
 
 
-def _check_tables(config: Config, options: TrainOptions) -> None:
+def _check_store(options: TrainOptions, *, is_cluster: bool) -> None:
     """Refuses a store of other tables, before opening it for writing would add this run's own.
 
-    Of another dim, too: the store would speak of columns, the user knows of --dim.
+    Of another dim, too: the store would speak of columns, the user knows of --dim. And of a
+    cluster a model that this run is not to go on with: opening it may move all of its rows.
     """
+    config = options.server_config()
     path = Path(config.path)
-    if not any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
+    if is_cluster:
+        seen = glance(path)
+        if seen is None:
+            return
+        dims = seen.dims
+        if seen.models and not options.resume:
+            raise _holds_model(options, repr(seen.models[0]))
+    elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
+        with open_store(config.path) as stored:
+            dims = {table.name: table.dim for table in stored.tables.values()}
+    else:
         return
-    with open_store(config.path) as stored:
-        dims = {table.name: table.dim for table in stored.tables.values()}
     held = sorted(dims)
     wanted = sorted(table.name for table in config.tables)
     if held and not set(wanted) <= set(held):
@@ -135,6 +148,13 @@ def _check_tables(config: Config, options: TrainOptions) -> None:
                 f"{dims[table.name]} columns, and --model {options.model} wants {options.dim}"
                 f"{beside}; give --dim {dims[table.name] - others}, or another --store"
             )
+
+
+def _holds_model(options: TrainOptions, checkpoint: str) -> ConfigError:
+    return ConfigError(
+        f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
+        "--resume, or give another one"
+    )
 
 
 class TrainingRun:
@@ -251,10 +271,7 @@ class TrainingRun:
         where = self._options.where
         if not self._options.resume:
             if found is not None:
-                raise ConfigError(
-                    f"{where} holds a trained model (checkpoint: {found}); continue it with "
-                    "--resume, or give another one"
-                )
+                raise _holds_model(self._options, str(found))
             return None
         if found is None:
             if any(self._server.num_rows(name) for name in self._server.tables):

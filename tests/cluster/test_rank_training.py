@@ -179,6 +179,22 @@ def test_restart_before_the_first_checkpoint_starts_anew(
     assert again["resumed_from"] is None and again["digests"] == whole["digests"]
 
 
+def test_a_run_that_is_refused_changes_nothing_nor_does_its_restart(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    """In a folder that holds a trained model, by other ranks, who would move its rows."""
+    store = tmp_path / "store"
+    ranks.figures(Job(words(log, store, "--limit", "200"), 2))
+    catalog = (store / "CLUSTER").read_bytes()
+    refused = {"continue it with --resume": [], "give --dim": ["--resume", "--dim", "9"]}
+    for reason, flags in refused.items():
+        for count in ("0", "1"):
+            variables = {"TORCHELASTIC_RESTART_COUNT": count}
+            ended = ranks.run(Job(words(log, store, *flags), 3, variables=variables))
+            assert ended.statuses == [1, 1, 1] and reason in "".join(ended.err), ended.err
+    assert (store / "CLUSTER").read_bytes() == catalog
+
+
 def test_restart_goes_on_in_the_new_data(tmp_path: Path, ranks: Nursery, log: Path) -> None:
     """Not from its beginning, which --new-data means, and not in the old data."""
     newer = write_criteo(tmp_path / "newer.tsv", 800, seed=2)
@@ -241,7 +257,7 @@ def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery,
     for flags, reason in (
         ([], "holds a trained model"),
         (["--resume", "--dram", "64KiB", "--batch-size", "400"], "cannot be pinned at once"),
-        (["--resume", "--dim", "9"], "stored dim is 5, asked is 10"),
+        (["--resume", "--dim", "9"], "--dim 9: the rows of store"),
     ):
         ended = ranks.run(Job(words(log, store, *flags), 3))
         assert ended.statuses == [1, 1, 1]

@@ -201,7 +201,7 @@ def test_narrower_formats_take_their_part_of_the_network():
         ("optimizer", "lion"), ("dim", 0), ("dim", 5000), ("keys", 3), ("ranks", 5000),
         ("row_wire", "float8"), ("alpha", 9.0), ("dram", "much"), ("batch_size", 0),
         ("examples_per_second", 0.0), ("checkpoint_seconds", -1.0), ("depth", 65),
-        ("rank_examples_per_second", 0.0), ("ssd_reads", 0.0), ("features", 0),
+        ("rank_examples_per_second", 0.0), ("ssd_reads", 0.0), ("features", 0), ("network", "10Gb"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(field, value):

@@ -1,0 +1,54 @@
+"""What a cluster's folder holds, told before it is opened: opening it may move all of its rows.
+
+Above it: `hps.train`, which refuses what cannot go on. Below it: catalog.py, the store of the first
+part.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hps.checkpoint import MODEL, READER
+from hps.cluster.catalog import Catalog, part_folder
+from hps.ssd_store import engine_of, open_store
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Of the first part of the current cut's ranks.
+
+    Args:
+        dims: of its tables by name.
+        models: tags, or ids where there is none, of cuts that hold a model and a reader's position;
+            the current one first, then from the newest on.
+    """
+
+    dims: dict[str, int]
+    models: list[str | int]
+
+
+def glance(path: Path) -> Glance | None:
+    """Of the cluster in a folder; None if there is none, it has no cut, or this host does not see
+    its first part.
+
+    Raises:
+        CorruptionError: the file CLUSTER, or the part, is damaged.
+    """
+    catalog = Catalog.load(path)
+    if catalog is None or catalog.current is None:
+        return None
+    current = catalog.current
+    folder = part_folder(path, current.generation, 0)
+    if engine_of(folder) is None:
+        return None
+    store: Any = open_store(folder, [], read_only=True, rows=False)
+    try:
+        cuts = [cut for cut in catalog.cuts if cut.generation == current.generation]
+        cuts.sort(key=lambda cut: (cut.id == current.id, cut.id), reverse=True)
+        whole = [cut for cut in cuts if {MODEL, READER} <= set(store.extra_bytes(cut.part_tag))]
+        return Glance(
+            {name: schema.dim for name, schema in store.schemas.items()},
+            [cut.id if cut.tag is None else cut.tag for cut in whole],
+        )
+    finally:
+        store.close()
