@@ -51,6 +51,13 @@ def is_main_thread_in(function: str) -> bool:
     return frame is not None
 
 
+def interrupt_main_thread_in(function: str) -> None:
+    """Once it sleeps there: Python would not wake it for an interrupt that came just before."""
+    wait_until(lambda: is_main_thread_in(function))
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def train(server: Any, batches: Any) -> Iterator[hps.Batch]:
     """Steps over batches, yielding each after its step."""
     embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
@@ -226,8 +233,7 @@ def test_ctrl_c_while_the_loop_waits_ends_everything(tmp_path: Path, depth: int)
 
     def interrupt() -> None:
         wait_until(lambda: is_reached.is_set() and server.num_rows("ads") == 3)
-        wait_until(lambda: is_main_thread_in("take_ready" if depth else "slow"))
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt_main_thread_in("take_ready" if depth else "slow")
         wait_until(lambda: depth == 0 or is_main_thread_in("join"))
         is_over.set()  # the reader returns; at depth 0 the interrupt came out of it
 
@@ -251,8 +257,7 @@ def test_second_ctrl_c_does_not_wait_for_a_reader_that_blocks(tmp_path: Path) ->
 
     def interrupt() -> None:
         for place in ("take_ready", "join"):
-            wait_until(lambda place=place: is_main_thread_in(place))
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt_main_thread_in(place)
 
     with open_server(tmp_path) as server:
         thread = threading.Thread(target=interrupt)
