@@ -131,7 +131,7 @@ def test_push_streams_beyond_the_limit_are_refused() -> None:
 
 def test_a_reply_that_nobody_reads_is_held_no_longer_than_the_deadline() -> None:
     shard = FakeShard()
-    limits = ServerLimits(message_bytes="8MiB", deadline_seconds=0.5)
+    limits = ServerLimits(message_bytes="8MiB", deadline_seconds=2)
     with serving(shard, limits=limits) as local:
         shard.pull = lambda table, keys, out, timeout: None  # type: ignore[method-assign]
         request = pb.PullRequest(table="ads", keys=bytes(2**21))  # 4 MiB come back
