@@ -227,6 +227,7 @@ class ClusterCuts:
             self.parts.local.delete_checkpoint(part_tag)
 
     def _commit(self, catalog: Catalog, part_tag: str) -> None:
+        self.parts.is_unsaved = True  # until the cut stands, whatever is raised
         try:
             self.parts.commit(catalog)
         except StoreError:

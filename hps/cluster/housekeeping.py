@@ -45,8 +45,12 @@ class FolderLock:
         except BlockingIOError:
             self.is_holder = False
             return
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{run} {os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{run} {os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._descriptor)  # and the lock with it
+            raise StoreError(error.errno, f"{self._file}: {error.strerror}") from error
 
     def check(self) -> None:
         """After every rank has tried: the holder is of this training.

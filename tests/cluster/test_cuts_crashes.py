@@ -82,11 +82,6 @@ def watch_all(deaths: Deaths) -> None:
     deaths.guard(SsdStore, "close")
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> Reference:
-    return Reference(tmp_path / "reference")
-
-
 def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_cut_or_the_new_one(
     tmp_path: Path, reference: Reference
 ) -> None:

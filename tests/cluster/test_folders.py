@@ -27,11 +27,6 @@ from tests.cluster.folder_lab import (
 )
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> Reference:
-    return Reference(tmp_path / "reference")
-
-
 def refused(paths: Any, size: int, **options: Any) -> list[str]:
     """The messages of all ranks, each of which was refused."""
     _, errors = try_ranks(paths, size, look, **options)

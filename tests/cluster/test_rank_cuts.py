@@ -26,11 +26,6 @@ from tests.cluster.folder_lab import (
 )
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> Reference:
-    return Reference(tmp_path / "reference")
-
-
 def test_a_cut_holds_what_one_store_would(tmp_path: Path, reference: Reference) -> None:
     folder = tmp_path / "cluster"
     for size in (1, 3):

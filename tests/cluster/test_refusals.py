@@ -3,6 +3,7 @@
 Above it: pytest. Below it: ranks.py.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_bad_gradient_of_one_rank_changes_no_row_of_any(
                 optimizer.step()
 
             batches = hps.Pipeline(log, server, 1) if is_pinned else None
-            with batches if batches is not None else _Nothing():
+            with batches if batches is not None else nullcontext():
                 step(next(batches) if batches is not None else log[0], 1.0)
                 before = rows_of(server)
                 with pytest.raises(hps.NonFiniteError) as refusal:
@@ -72,14 +73,6 @@ def test_a_bad_gradient_of_one_rank_changes_no_row_of_any(
     results = successes(run_ranks(3, body))
     assert [same for same, _ in results] == [True] * 3
     assert sum(count for _, count in results) == 6
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def test_a_refused_step_may_end_the_pipeline_and_another_one_goes_on(tmp_path: Path) -> None:

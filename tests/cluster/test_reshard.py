@@ -28,11 +28,6 @@ from tests.cluster.folder_lab import (
 )
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> Reference:
-    return Reference(tmp_path / "reference")
-
-
 def rank_digests(rank: Rank) -> dict[str, str]:
     return rank.digests()
 

@@ -26,11 +26,6 @@ from tests.cluster.folder_lab import (
 
 
 @pytest.fixture
-def reference(tmp_path: Path) -> Reference:
-    return Reference(tmp_path / "reference")
-
-
-@pytest.fixture
 def cluster(tmp_path: Path) -> Path:
     """Two ranks with two cuts."""
     path = tmp_path / "cluster"
