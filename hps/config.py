@@ -325,6 +325,7 @@ class RankEnvironment:
         local_size: how many its host has.
         num_restarts: of all processes so far, after one of them died.
         max_restarts: how many there may be.
+        run_id: of torchrun's run, as --rdzv-id says; not another in each run.
         shares_store: all attempts of torchrun meet in one store.
 
     Raises:
@@ -340,6 +341,7 @@ class RankEnvironment:
     local_size: int = 1
     num_restarts: int = 0
     max_restarts: int = 0
+    run_id: str = ""
     shares_store: bool = False
 
     def __post_init__(self) -> None:
@@ -381,6 +383,7 @@ class RankEnvironment:
             local_size=local_size,
             num_restarts=num_restarts,
             max_restarts=max_restarts,
+            run_id=found.get("TORCHELASTIC_RUN_ID", ""),
             shares_store=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
 

@@ -5,6 +5,7 @@ Above it: pytest. Below it: rank_nursery.py, which runs the real command as proc
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,34 @@ def test_restart_goes_on_in_the_new_data(tmp_path: Path, ranks: Nursery, log: Pa
     assert [figures[name]["examples"] for name in figures] == [800, 400]
 
 
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_death_before_the_first_checkpoint_in_new_data_skips_and_repeats_nothing(
+    tmp_path: Path, ranks: Nursery, log: Path, size: int
+) -> None:
+    """The new log has the old one's name and size: nothing but the checkpoint tells them apart."""
+    (tmp_path / "new").mkdir()
+    newer = tmp_path / "new" / log.name
+    newer.write_text("".join(reversed(log.read_text().splitlines(keepends=True))))
+    assert newer.stat().st_size == log.stat().st_size
+    old = tmp_path / "old"
+    ranks.figures(Job(words(log, old, "--limit", "300"), size))
+    for name in ("whole", "killed"):
+        shutil.copytree(old, tmp_path / name)
+    flags = ["--resume", "--new-data"]
+    whole = ranks.figures(Job(words(newer, tmp_path / "whole", *flags), size))
+    assert whole["total_examples"] == 300 + 1250
+    ended = ranks.run(Job(words(newer, tmp_path / "killed", *flags), size, dies_at={0: 1}))
+    assert ended.statuses[0] == -9
+    restarted = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    later = [(["--resume"], {}), (flags, restarted if size else {})]
+    for number, (again, variables) in enumerate(later):
+        store = tmp_path / f"again-{number}"
+        shutil.copytree(tmp_path / "killed", store)
+        figures = ranks.figures(Job(words(newer, store, *again), size, variables=variables))
+        for name in ("digests", "loss_digest", "examples"):
+            assert figures[name] == whole[name], name
+
+
 @pytest.mark.parametrize(
     ("planted", "reason"),
     [
@@ -259,10 +288,16 @@ def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery,
         (["--resume", "--dram", "64KiB", "--batch-size", "400"], "cannot be pinned at once"),
         (["--resume", "--dim", "9"], "--dim 9: the rows of store"),
     ):
-        ended = ranks.run(Job(words(log, store, *flags), 3))
-        assert ended.statuses == [1, 1, 1]
-        (told,) = [text for text in ended.err if text]
-        assert reason in told and told.count("\n") == 1
+        ended = ranks.run(Job(words(log, store, *flags), 2))
+        assert ended.statuses == [1, 1]
+        *began, told = [line for text in ended.err for line in text.splitlines()]
+        assert reason in told and told.startswith("hps: error: ")
+        if "64KiB" in flags:
+            moved, resumed = sorted(began, key=lambda line: line.startswith("hps: goes on"))
+            assert re.search(r"its [1-9][\d,]* rows, of 3 rank\(s\), move to 2 rank\(s\)", moved)
+            assert "goes on from checkpoint 'final', after 1 batches and 100 examples" in resumed
+        else:
+            assert not began
 
 
 def test_rank_zero_alone_reports_and_names_who_was_slow(
