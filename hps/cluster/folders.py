@@ -195,10 +195,12 @@ def check_same(world: World, config: Config) -> None:
     told = world.control.gather({"seed": config.seed, "tables": tables})
     for rank, one in enumerate(told):
         for what, own, other in _differences(told[0], one):
-            raise ConfigError(
+            refusal = ConfigError(
                 f"the ranks differ in {what}: it is {own} on rank 0 and {other} on rank {rank}; "
                 "start all of them with the same"
             )
+            refusal.is_shared = True
+            raise refusal
 
 
 def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str, Any, Any]]:

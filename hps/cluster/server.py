@@ -22,7 +22,7 @@ from hps.cluster.cluster_rows import ClusterRows, RowFetcher
 from hps.cluster.config import ClusterConfig
 from hps.cluster.cuts import ClusterCuts
 from hps.cluster.float_exchange import FloatExchange
-from hps.cluster.folders import ClusterParts, open_parts
+from hps.cluster.folders import ClusterParts, check_same, open_parts
 from hps.cluster.gradient_exchange import GradientExchange, OwnedUpdate
 from hps.cluster.hot_rows import HotRows
 from hps.cluster.key_exchange import ExchangedKeys, KeyExchange, OwnKeys, Plans, swap_keys
@@ -91,7 +91,12 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         cls, local: ParameterServer, world: World, options: ClusterConfig | None = None
     ) -> "ClusterParameterServer":
         """Over a server that the caller has opened, and closes; without folders, so that there are
-        no checkpoints over all ranks."""
+        no checkpoints over all ranks.
+
+        Raises:
+            ConfigError: the ranks' tables or seeds differ.
+        """
+        check_same(world, local.config)
         server = cls.__new__(cls)
         server._opened = None
         server._is_owner = False
@@ -105,8 +110,9 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self.options = options
         self.shard_map = ShardMap(world.size)
         self._plans = Plans(self.shard_map.owners().tolist())
-        # In one order on all ranks: messages hold table after table, without their names.
-        tables = dict(sorted(local.tables.items()))
+        # In one order on all ranks: messages hold table after table, without their names, and a
+        # loop over the tables calls collective verbs.
+        self._tables = tables = dict(sorted(local.tables.items()))
         self._keys = KeyExchange(world.keys, list(tables), self._plans)
         floats = FloatExchange(world.rows, Wire.named(options.row_wire))
         self._fetcher = RowFetcher(floats, local.device)
@@ -126,8 +132,9 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
 
     @property
     def tables(self) -> Any:
-        """The tables' configs by name."""
-        return self.local.tables
+        """The tables' configs by name, in the order of their names: the same on every rank,
+        however its own config has them."""
+        return self._tables
 
     @property
     def learning_rates(self) -> dict[str, float]:
