@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hps.cluster.halts import Halt
 from hps.cluster.world import ExchangingChannel
 from hps.errors import ClusterError
 
@@ -23,6 +24,8 @@ class _Fate:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.gone: dict[int, str] = {}  # rank -> why it has left
+        self.halts: dict[int, Halt] = {}
+        self.num_meetings: dict[int, int] = {}  # rank -> how often it has gone on after a halt
         self._waiting: list[threading.Condition] = []
 
     def condition(self) -> threading.Condition:
@@ -36,6 +39,19 @@ class _Fate:
             self.gone.setdefault(rank, reason)
             for condition in self._waiting:
                 condition.notify_all()
+
+    def halt(self, halt: Halt) -> None:
+        """A rank enters no further collective for now."""
+        with self.lock:
+            self.halts[halt.rank] = halt
+            for condition in self._waiting:
+                condition.notify_all()
+
+    def go_on(self, rank: int) -> None:
+        """All have halted."""
+        with self.lock:
+            del self.halts[rank]
+            self.num_meetings[rank] = self.num_meetings.get(rank, 0) + 1
 
 
 @dataclass
@@ -74,6 +90,7 @@ class _Meeting:
                 self._changed.notify_all()
             while len(current.brought) < self._size:
                 self._refuse_gone(rank)
+                self._refuse_halted(rank, number + 1)
                 left = deadline - monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     late = [r for r in range(self._size) if r not in current.brought]
@@ -94,6 +111,13 @@ class _Meeting:
                 f"rank {rank}: {who} has left the training{why} while the {self._name} channel "
                 f"waited for it; look at the error of rank {other}"
             )
+
+    def _refuse_halted(self, rank: int, number: int) -> None:
+        if rank in self._fate.halts:
+            return
+        for halt in self._fate.halts.values():
+            if halt.number == self._fate.num_meetings.get(rank, 0):
+                halt.refuse(rank, self._name, number)
 
 
 class LocalChannel(ExchangingChannel):
@@ -137,6 +161,19 @@ class LocalWorld:
         self.keys = LocalChannel(rank, size, meetings["keys"])
         self.rows = LocalChannel(rank, size, meetings["rows"])
         self.control = LocalChannel(rank, size, meetings["control"])
+
+    def halt(self, words: str, *, is_last: bool = False) -> None:
+        """As World has it."""
+        channels = {"rows": self.rows, "control": self.control}
+        if is_last:
+            channels["keys"] = self.keys
+        entered = {name: channel.num_entered for name, channel in channels.items()}
+        number = self._fate.num_meetings.get(self.rank, 0)
+        self._fate.halt(Halt(self.rank, words, number, entered))
+
+    def go_on(self) -> None:
+        """As World has it."""
+        self._fate.go_on(self.rank)
 
     def close(self) -> None:
         """Who still waits for this rank, or will, gets ClusterError."""

@@ -127,6 +127,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         if options.hot_rows and world.size > 1:
             self._hot = HotRows(world, local, floats, options.hot_rows)
         self._pipeline: object | None = None  # that is open
+        self._num_steps = 0
+        self._is_closed = False
 
     # What it has of its own server.
 
@@ -285,6 +287,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         with self._together("the closing round of a pipeline"):
             self._keys.close()
         self._pipeline = None
+        self._meet("has left its pipeline")
 
     def pin(self, table: str, keys: Any) -> PinnedRows:
         """Makes the rows that the ranks asked this one for ready, and holds them.
@@ -369,6 +372,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                 )
                 if self._hot is not None:
                     self._hot.step_done({of.share.table: of.keys for of in owned})
+            self._num_steps += 1
         finally:
             for rows in held:
                 rows.release()
@@ -399,8 +403,11 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
     def close(self) -> None:
         """Closes this rank's store without saving, and leaves the other ranks.
 
-        Every rank calls it.
+        Every rank calls it. One that still waits for this rank then raises ClusterError.
         """
+        self._is_closed = True
+        if not self._is_alone:
+            self.world.halt(f"has closed its server after {self._num_steps} step(s)", is_last=True)
         self._close_parts()
         if self._is_owner:
             self.world.close()
@@ -418,8 +425,10 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             if error is not None:
                 if not _is_shared(error):
                     self._abort("the training", error)
-            elif self._opened is not None and self.world.control.any(self.is_changed):
-                self.checkpoint(tag=LAST)
+            elif not self._is_closed:
+                self._meet("has left the training")
+                if self._opened is not None and self.world.control.any(self.is_changed):
+                    self.checkpoint(tag=LAST)
         finally:
             self._close_parts()
         if error is None and self._is_owner:
@@ -434,6 +443,15 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
     @property
     def _is_alone(self) -> bool:
         return self.world.size == 1
+
+    def _meet(self, what: str) -> None:
+        """Waits until all ranks have come here. Who has left its loop later is told at once."""
+        if self._is_alone:
+            return
+        with self._together("the end of a loop"):
+            self.world.halt(f"{what} after {self._num_steps} step(s)")
+            self._keys.meet()
+            self.world.go_on()
 
     def _rows_change(self) -> None:
         """By something else than a step: what other ranks hold of them is no longer what they are.

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
 from hps.arrays import HOST
+from hps.cluster.halts import Halt
 from hps.cluster.world import ExchangingChannel
 from hps.config import RankEnvironment
 from hps.errors import ClusterError, ConfigError
@@ -27,6 +28,7 @@ _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
 _PATIENCE_SECONDS = 1.0  # with the store, where its answer matters
 _GONE = "hps/gone"
+_HALT = "hps/halt-"  # and the number of times that all ranks have gone on
 
 
 class _Watch:
@@ -44,6 +46,9 @@ class _Watch:
         self._store = store
         self._own: str | None = None
         self._heard: str | None = None
+        self._own_halt: Halt | None = None
+        self._heard_halt: Halt | None = None  # of the first rank that has come to one
+        self.num_meetings = 0  # how often this rank has gone on after a halt
         self._looks_next = 0.0
         self._questions: SimpleQueue[threading.Event] = SimpleQueue()
         self._last = threading.Event()  # set once the last question has its answer
@@ -65,15 +70,26 @@ class _Watch:
             self._own = f"rank {self._rank} has left the training: {reason}"
             self._ask(_PATIENCE_SECONDS)
 
-    def look(self, name: str, patience_seconds: float = 0.0) -> None:
+    def halt(self, halt: Halt) -> None:
+        """Leaves word that this rank enters no further collective; waits for nobody."""
+        self._own_halt = halt
+        self._ask(0.0)
+
+    def go_on(self) -> None:
+        """All ranks have halted, and what they have said is over."""
+        self.num_meetings += 1
+        self._own_halt = None
+
+    def look(self, name: str, patience_seconds: float = 0.0, number: int = 0) -> None:
         """To be called again and again by who waits in a channel of that name.
 
         Args:
             name: of the channel.
             patience_seconds: looks now, even if that was done a moment ago, and waits so long.
+            number: of the collective, counted by this rank.
 
         Raises:
-            ClusterError: a rank has given up, or the store is gone.
+            ClusterError: a rank has given up, or does not come, or the store is gone.
         """
         is_due = monotonic() >= self._looks_next and self._last.is_set()
         if (self._own or self._heard) is None and (patience_seconds or is_due):
@@ -85,6 +101,9 @@ class _Watch:
                 f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
                 "look at the other ranks' errors"
             )
+        halt = self._heard_halt
+        if halt is not None and halt.number == self.num_meetings and self._own_halt is None:
+            halt.refuse(self._rank, name, number)
 
     def _ask(self, patience_seconds: float) -> None:
         self._last = threading.Event()
@@ -107,6 +126,12 @@ class _Watch:
                 self._heard = first
         elif self._heard is None and self._store.check([_GONE]):
             self._heard = self._store.get(_GONE).decode()
+        # What all have gone on from is under another name than what is said now.
+        own, name = self._own_halt, f"{_HALT}{self.num_meetings}"
+        if own is not None:
+            self._store.compare_set(f"{_HALT}{own.number}", "", own.to_text())
+        elif self._store.check([name]):
+            self._heard_halt = Halt.from_text(self._store.get(name).decode())
 
 
 class TorchChannel(ExchangingChannel):
@@ -145,7 +170,8 @@ class TorchChannel(ExchangingChannel):
             else:
                 work.wait()  # of the stream; the host goes on
         except RuntimeError as error:
-            self._watch.look(self._name, _PATIENCE_SECONDS)  # who is gone may have said why
+            # Who is gone may have said why.
+            self._watch.look(self._name, _PATIENCE_SECONDS, self.num_entered)
             raise ClusterError(
                 f"rank {self.rank}: another rank is gone, or did not come in time, while the "
                 f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
@@ -159,7 +185,7 @@ class TorchChannel(ExchangingChannel):
             with suppress(RuntimeError):  # not yet; what went wrong is raised below
                 work.wait(_MOMENT)
             if not work.is_completed():
-                self._watch.look(self._name)
+                self._watch.look(self._name, number=self.num_entered)
                 if monotonic() > deadline:
                     raise ClusterError(
                         f"rank {self.rank}: waited {self._timeout:g} s for the other ranks in the "
@@ -209,6 +235,18 @@ class TorchWorld:
     def left_before(self) -> str | None:
         """What another rank had to say that gave up before this one; None if none did."""
         return self._watch.heard
+
+    def halt(self, words: str, *, is_last: bool = False) -> None:
+        """As World has it. Who waits for rows on a GPU notices at its next step."""
+        channels = {"rows": self.rows, "control": self.control}
+        if is_last:
+            channels["keys"] = self.keys
+        entered = {name: channel.num_entered for name, channel in channels.items()}
+        self._watch.halt(Halt(self.rank, words, self._watch.num_meetings, entered))
+
+    def go_on(self) -> None:
+        """As World has it."""
+        self._watch.go_on()
 
     def abort(self, reason: str = "") -> None:
         """As World has it. Who waits now notices within a second, or when this process ends."""

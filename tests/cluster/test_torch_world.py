@@ -22,7 +22,7 @@ from tests.cluster.torch_worker import free_port
 pytestmark = pytest.mark.timeout(280)
 
 
-RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2}
+RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2, "leave": 2}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,15 @@ def test_when_one_process_ends_the_others_say_so_at_once(said: Said, how: str) -
         assert max(ranks[rank]["heard"] for rank in others) < ranks[1]["slept"]
     else:
         assert ranks[1]["status"] == -9
+
+
+def test_a_process_whose_loop_ends_earlier_is_named_at_once(said: Said) -> None:
+    left, other = said["leave"]
+    assert (left["status"], other["status"]) == (0, 0), said["leave"]
+    assert other["heard"] - left["ends"] < 4
+    for one in (left, other):
+        assert one["error"] == "ClusterError"
+        assert "rank 0 has left its pipeline after 3 step(s)" in one["text"]
 
 
 def test_a_process_that_stands_still_is_given_up_after_the_timeout(said: Said) -> None:
