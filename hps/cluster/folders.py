@@ -127,8 +127,8 @@ class ClusterParts:
         """
         named = {cut.name for cut in self.catalog.cuts}
         readers: list[str] = []
-        # The cut is durable whatever stays: what cannot go now goes the next time. And this rank must
-        # not raise alone, with the others in their next collective.
+        # The cut is durable whatever stays: what cannot go now goes the next time. And this rank
+        # must not raise alone, with the others in their next collective.
         with suppress(OSError, HpsError):
             for one in self.local.checkpoints():
                 name = name_of_part(one["tag"])

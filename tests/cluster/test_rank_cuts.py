@@ -233,7 +233,7 @@ def test_a_full_disk_under_cluster_leaves_the_cut_before(
 def test_whatever_keeps_cluster_from_being_written_leaves_no_part(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what no disk says, such as a want of memory: the ranks know it, and the old one stands."""
+    """Also what no disk says, a want of memory: the ranks know it, and the old one stands."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))
     save, fails = Catalog.save, [True]
