@@ -108,7 +108,8 @@ def _run_rank(
         # What strikes several ranks is told by the first of them.
         if world.left_before is not None or is_told_elsewhere(error, place.rank):
             return 1
-        error.add_note(f"rank {place.rank} of {place.size}")
+        if not str(error).startswith(f"rank {place.rank}"):
+            error.add_note(f"rank {place.rank} of {place.size}")
         raise
     if is_first:
         if options.resume and figures["resumed_from"] is None:

@@ -46,6 +46,7 @@ class _Watch:
         self._store = store
         self._own: str | None = None
         self._heard: str | None = None
+        self._cause: BaseException | None = None  # of what it has heard, if it is the store's end
         self._own_halt: Halt | None = None
         self._heard_halt: Halt | None = None  # of the first rank that has come to one
         self.num_meetings = 0  # how often this rank has gone on after a halt
@@ -100,7 +101,7 @@ class _Watch:
             raise ClusterError(
                 f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
                 "look at the other ranks' errors"
-            )
+            ) from self._cause
         halt = self._heard_halt
         if halt is not None and halt.number == self.num_meetings and self._own_halt is None:
             halt.refuse(self._rank, name, number)
@@ -116,7 +117,8 @@ class _Watch:
             try:
                 self._speak_with_store()
             except RuntimeError as error:
-                self._heard = f"the store in which the ranks meet is gone ({error})"
+                self._heard = "the store in which the ranks meet is gone"
+                self._cause = error
             asked.set()
 
     def _speak_with_store(self) -> None:
@@ -173,8 +175,9 @@ class TorchChannel(ExchangingChannel):
             # Who is gone may have said why.
             self._watch.look(self._name, _PATIENCE_SECONDS, self.num_entered)
             raise ClusterError(
-                f"rank {self.rank}: another rank is gone, or did not come in time, while the "
-                f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
+                f"rank {self.rank}: another rank has died, or cannot be reached any more (noticed "
+                f"in the {self._name} channel); look at the other ranks' errors, and at which of "
+                "them torchrun says has failed"
             ) from error
         return received
 
@@ -279,6 +282,8 @@ def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SEC
         device = f"cuda:{place.local_rank}"
         torch.cuda.set_device(device)
     is_owner = not dist.is_initialized()
+    if is_owner and place.half_set:
+        raise ConfigError(place.half_set)
     try:
         if is_owner:
             _join(place, chosen, timeout)
@@ -287,7 +292,8 @@ def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SEC
     except RuntimeError as error:
         raise ClusterError(
             f"rank {place.rank} of {place.size}: the other ranks could not be joined within "
-            f"{timeout_seconds:g} s; look at their errors ({error})"
+            f"{timeout_seconds:g} s; look at their errors, and whether MASTER_ADDR and MASTER_PORT "
+            "name a place that all of them reach"
         ) from error
 
 

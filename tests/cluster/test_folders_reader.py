@@ -159,7 +159,12 @@ def test_stats_export_and_checkpoints_work_on_it(
         for name in one.tables:
             assert figures["tables"][name]["digest"] == one.digest(name)
             assert figures["tables"][name]["rows"] == one.num_rows(name)
+        every = sum(one.num_rows(name) for name in one.tables)
+        assert figures["ranks"]["size"] == 3 and sum(figures["ranks"]["rows"]) == every
         count = one.num_rows("ads")
+    capsys.readouterr()
+    assert main(["stats", str(cluster), "--checkpoint", "day-1"]) == 0
+    assert re.search(r"^ranks: 3, with [1-9]\d*, \d+, \d+ rows;", capsys.readouterr().out, re.M)
     file = tmp_path / "rows.parquet"
     assert main(["export", str(cluster), str(file), "--table", "ads"]) == 0
     assert pyarrow.parquet.read_table(file).num_rows == count

@@ -128,6 +128,31 @@ def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) 
         torch_world()
 
 
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"RANK": "0"},
+        {"WORLD_SIZE": "2", "MASTER_ADDR": "host"},
+        {"LOCAL_RANK": "0", "MASTER_PORT": "1"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "host"},
+    ],
+)
+def test_a_place_that_is_half_set_names_what_is_there_and_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, there: dict[str, str]
+) -> None:
+    place, address = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("MASTER_ADDR", "MASTER_PORT")
+    for name in (*place, *address):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    missing = [name for name in (*place[:2], *address) if name not in there]
+    told = f"variables {', '.join(there)} are set, and {', '.join(missing)} are not"
+    with pytest.raises(hps.ConfigError, match=told):
+        torch_world()
+    assert RankEnvironment.of({"MASTER_ADDR": "host"}) is None  # of another program, perhaps
+
+
 def test_ranks_that_do_not_come_are_told_of_after_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
