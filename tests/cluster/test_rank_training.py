@@ -243,6 +243,24 @@ def test_a_death_before_the_first_checkpoint_in_new_data_skips_and_repeats_nothi
             assert figures[name] == whole[name], name
 
 
+@pytest.mark.parametrize("size", [0, 2])
+def test_ctrl_c_ends_a_training_in_its_middle(
+    tmp_path: Path, ranks: Nursery, log: Path, size: int
+) -> None:
+    flags = ["--epochs", "1000", "--checkpoint-every", "1", "--depth", "2", "--no-digest"]
+    telling = [*flags, "--progress-seconds", "0.1"]
+    ended = ranks.run(Job(words(log, tmp_path / "store", *telling), size, is_interrupted=True))
+    assert set(ended.statuses) == {130}, ended
+    for rank, text in enumerate(ended.err):
+        assert text.endswith("hps: interrupted; --resume goes on from the newest checkpoint\n")
+        assert "Traceback" not in text and ("examples" in text) == (rank == 0)
+    with hps.open(tmp_path / "store") as server:
+        seen = server.checkpoint_state()[0]["totals"]["examples"]
+    goes_on = [*flags, "--resume", "--limit", str(seen + 100)]
+    figures = ranks.figures(Job(words(log, tmp_path / "store", *goes_on), size))
+    assert figures["resumed_from"] is not None and figures["examples"] == 100
+
+
 @pytest.mark.parametrize(
     ("planted", "reason"),
     [
