@@ -27,6 +27,7 @@ _PIN_PREFIX = "reader-"
 _MOST_PIN_ATTEMPTS = 100
 _PIECE_BYTES = 2**23
 _SORTED = ".sst"  # files of rows; RocksDB never changes one
+_BINDING = "rocksdict-config.json"
 
 
 def digest_file(path: Path) -> FileDigest:
@@ -184,6 +185,15 @@ def link_database(source: Path, target: Path) -> None:
             os.link(file, target / file.name)
         else:
             shutil.copyfile(file, target / file.name)
+
+
+def refer_to_database(source: Path, target: Path) -> None:
+    """What a reader opens instead of `source`: links to all but the file that rocksdict writes."""
+    for file in source.iterdir():
+        if file.name == _BINDING:
+            shutil.copyfile(file, target / file.name)
+        else:
+            (target / file.name).symlink_to(file.absolute())
 
 
 def unique_bytes(folders: list[Path]) -> dict[int, int]:

@@ -1,12 +1,14 @@
 """Live: the database that a store's verbs work on, made of a cut's files.
 
 Above it: rocksdb_store.py. Below it: rocksdb_database.py, rocksdb_cuts.py. A writer's stands in a
-folder of its own, of hard links to the files of a cut, and is thrown away with it; a reader's is
-the cut's own folder, into which nobody writes.
+folder of its own, of hard links to the files of a cut, and is thrown away with it. So is a
+reader's, among the system's temporary files and of symbolic links: rocksdict writes a file of its
+own into every folder that it opens, also read-only, where another reader may just be checking it.
 """
 
 import secrets
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +19,7 @@ from hps.ssd_store.rocksdb_manifest import Cut
 
 
 class Live(NamedTuple):
-    """A database, its folder if it is a writer's, and the exact number of its rows by table.
+    """A database, its folder, None without one, and the exact number of its rows by table.
 
     A restore puts another one in its place; who reads the old one meanwhile may finish, and it goes
     with the last of them.
@@ -28,7 +30,7 @@ class Live(NamedTuple):
     counts: dict[str, int]
 
     def discard(self) -> None:
-        """Closes it and removes a writer's folder."""
+        """Closes it and removes its folder."""
         self.database.close()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -74,9 +76,16 @@ class LiveDatabases:
         folder = None
         if cut is not None:
             cuts.check_cut(self.path, cut)
-            folder = self.path / cut.folder / cuts.DATABASE
-        database = RocksDbDatabase(folder, len(self.tables), self.file_bytes, True)
-        return Live(database, None, self._counts(cut))
+            folder = Path(tempfile.mkdtemp(prefix="hps-reader-"))
+        try:
+            if cut is not None and folder is not None:
+                cuts.refer_to_database(self.path / cut.folder / cuts.DATABASE, folder)
+            database = RocksDbDatabase(folder, len(self.tables), self.file_bytes, True)
+            return Live(database, folder, self._counts(cut))
+        except BaseException:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def _counts(self, cut: Cut | None) -> dict[str, int]:
         return {name: cut.rows.get(name, 0) if cut else 0 for name in self.tables}

@@ -446,7 +446,8 @@ class RocksDbStore:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
         kept = [self.path / cut.folder for cut in self._manifest.cuts]
-        ours = cuts.unique_bytes([live.folder] if live.folder is not None else kept)
+        opened = kept if live.folder is None or self._is_read_only else [live.folder]
+        ours = cuts.unique_bytes(opened)
         theirs = cuts.unique_bytes(kept)
         only = sum(size for inode, size in theirs.items() if inode not in ours)
         tables = {

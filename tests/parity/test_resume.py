@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parents[2]
-# Imports all once, then forks a run for each line that it reads, and kills it after so many batches
-# or seconds; writes the signal that ended it.
+# Imports all once, then forks a run for each line that it reads, and kills it so many seconds after
+# so many batches; writes the signal that ended it.
 SCRIPT = """
 import json, os, signal, sys, time
 import torch
@@ -25,21 +26,27 @@ from hps.train import train
 from hps.train.progress import Progress
 from tests.parity.test_resume import options
 
-class KillAt(Progress):
+class Tell(Progress):
     def update(self, totals, logits, batch, stats):
-        if totals.batches == batches:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if totals.batches >= batches:
+            os.write(told, b"!")
+            if seconds == 0:
+                time.sleep(60)
 
 torch.set_num_threads(1)
 for line in sys.stdin:
     log, store, depth, batches, seconds = json.loads(line)
+    hears, told = os.pipe()
     child = os.fork()
     if child == 0:
-        train(options(log, store, resume=True, depth=depth), KillAt(1))
+        train(options(log, store, resume=True, depth=depth), Tell(1))
         os._exit(0)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
+    os.close(told)
+    if batches > 0:
+        os.read(hears, 1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.close(hears)
     status = os.waitpid(child, 0)[1]
     print(os.WTERMSIG(status), flush=True)
 """
@@ -72,15 +79,9 @@ class Nursery:
         self._process = process
 
     def train(
-        self,
-        log: Path,
-        store: Path,
-        depth: int,
-        *,
-        batches: int | None = None,
-        seconds: float | None = None,
+        self, log: Path, store: Path, depth: int, *, batches: int = 0, seconds: float = 0.0
     ) -> int:
-        """The signal that has ended the run, after so many batches or seconds; 0 if it was done."""
+        """The signal that has ended the run, `seconds` after so many batches; 0 if it was done."""
         assert self._process.stdin is not None and self._process.stdout is not None
         order = json.dumps([str(log), str(store), depth, batches, seconds])
         print(order, file=self._process.stdin, flush=True)
@@ -163,8 +164,10 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     chance = random.Random(seed)
     log, expected = whole
     store = tmp_path / "store"
-    moments = [chance.uniform(0, expected["seconds"] / 3) for _ in range(3)]
-    signals = [nursery.train(log, store, depth, seconds=moment) for moment in moments]
-    assert signal.SIGKILL in signals
+    if nursery.train(log, store, depth, seconds=chance.uniform(0, expected["seconds"] / 2)) == 0:
+        shutil.rmtree(store)  # done before it was killed
+    batches, seconds = chance.randrange(9, 60), chance.uniform(0, 0.02)
+    assert nursery.train(log, store, depth, batches=batches, seconds=seconds) == signal.SIGKILL
     resumed = train(options(log, store, resume=True, depth=depth))
+    assert resumed["resumed_from"] is not None
     assert same_bits(resumed) == same_bits(expected)

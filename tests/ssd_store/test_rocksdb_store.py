@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -188,6 +189,39 @@ def use_everything(path: Path) -> None:
             fetch(store, "ads", KEYS)
             dump(store, "ads")
             store.extras(tag)
+
+
+def test_a_reader_writes_nothing_where_others_may_be_checking(kept: Path) -> None:
+    """rocksdict writes its configuration into each folder that it opens, read-only or not."""
+
+    def states() -> dict[str, tuple[int, int]]:
+        found = {str(file): file.stat() for file in data_files(kept)}
+        return {name: (state.st_mtime_ns, state.st_size) for name, state in found.items()}
+
+    before = states()
+    assert any(name.endswith("rocksdict-config.json") for name in before)
+    use_everything(kept)
+    assert states() == before
+
+
+def test_what_a_reader_puts_beside_the_store_goes_with_it(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with RocksDbStore.open(kept, [], read_only=True) as store:
+        (ours,) = temporary.iterdir()
+        assert store.stats()["files_bytes"] == sum(
+            {file.stat().st_ino: file.stat().st_size for file in kept.glob("cut-*/**/*")
+             if file.is_file()}.values()
+        )  # fmt: skip
+    assert not ours.exists()
+    (cut,) = (file for file in kept.glob("cut-*2/db/CURRENT"))
+    cut.write_bytes(b"nonsense")
+    with pytest.raises(CorruptionError):
+        RocksDbStore.open(kept, [], read_only=True)
+    assert not list(temporary.iterdir())
 
 
 def test_flipped_bits_are_found_by_verify_and_by_who_uses_the_file(kept: Path) -> None:
