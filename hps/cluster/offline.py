@@ -87,14 +87,7 @@ def reshard(
     (100, True)
     """
     path, target = Path(path), Path(target)
-    if ranks is not None:
-        require_whole("reshard: ranks (--ranks)", ranks, 1, NUM_VIRTUAL)
-    if target.resolve().is_relative_to(path.resolve()):
-        raise ConfigError(
-            f"{target} lies in {path}, which is only read; name a folder outside of it"
-        )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
+    _check_asked(path, target, ranks)
     found = _find(path, checkpoint)
     # A kill leaves it; the next run removes it.
     partial = target.with_name(f"{target.name}.partial")
@@ -123,6 +116,18 @@ def reshard(
         "ranks": ranks or 0,
         "parts": [part.rows for part in made],
     }
+
+
+def _check_asked(path: Path, target: Path, ranks: int | None) -> None:
+    """Raises ConfigError as `reshard` says."""
+    if ranks is not None:
+        require_whole("reshard: ranks (--ranks)", ranks, 1, NUM_VIRTUAL)
+    if target.resolve().is_relative_to(path.resolve()):
+        raise ConfigError(
+            f"{target} lies in {path}, which is only read; name a folder outside of it"
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
 
 
 def _find(path: Path, checkpoint: str | int | None) -> _Found:

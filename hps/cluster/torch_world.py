@@ -175,9 +175,9 @@ class TorchChannel(ExchangingChannel):
             # Who is gone may have said why.
             self._watch.look(self._name, _PATIENCE_SECONDS, self.num_entered)
             raise ClusterError(
-                f"rank {self.rank}: another rank has died, or cannot be reached any more (noticed "
-                f"in the {self._name} channel); look at the other ranks' errors, and at which of "
-                "them torchrun says has failed"
+                f"rank {self.rank}: another rank has died, or did not come in time (noticed in the "
+                f"{self._name} channel); look at the other ranks' errors, and at which of them "
+                "torchrun says has failed"
             ) from error
         return received
 

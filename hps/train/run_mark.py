@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hps.errors import StoreError
+
 if TYPE_CHECKING:
     from hps.cluster.world import World
     from hps.config import RankEnvironment
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunMark:
-    """The mark in one folder. Where it cannot be written, a restart has to be told to resume.
+    """The mark in one folder.
 
     Args:
         folder: of the cluster, as this host sees it.
@@ -29,9 +31,15 @@ class RunMark:
         self._run = run
 
     def set(self) -> None:
-        """The run trains from now on; a restart has nothing to do that --new-data asks for."""
-        with suppress(OSError):
+        """The run trains from now on; a restart has nothing to do that --new-data asks for.
+
+        Raises:
+            StoreError: it cannot be written; a restart would not know what its run has done.
+        """
+        try:
             self._path.write_text(self._run)
+        except OSError as error:
+            raise StoreError(error.errno, f"{self._path}: {error.strerror}") from error
 
     def remove(self) -> None:
         """The run is over, or not begun."""

@@ -156,6 +156,8 @@ def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
     mark.set()
     mark.remove()
     assert not is_restart(old, 1)
+    with pytest.raises(hps.StoreError, match="RUN"):  # no run begins that its restart cannot know
+        RunMark(tmp_path / "missing", "run").set()
 
 
 def test_options_become_those_of_a_rank(tmp_path: Path) -> None:
