@@ -284,8 +284,6 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         """
         if pipeline is not self._pipeline:
             return
-        with self._together("the closing round of a pipeline"):
-            self._keys.close()
         self._pipeline = None
         self._meet("has left its pipeline")
 
@@ -426,7 +424,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                 if not _is_shared(error):
                     self._abort("the training", error)
             elif not self._is_closed:
-                self._meet("has left the training")
+                if self._pipeline is None:  # else its network stage still uses the rounds
+                    self._meet("has left the training")
                 if self._opened is not None and self.world.control.any(self.is_changed):
                     self.checkpoint(tag=LAST)
         finally:
@@ -445,11 +444,13 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         return self.world.size == 1
 
     def _meet(self, what: str) -> None:
-        """Waits until all ranks have come here. Who has left its loop later is told at once."""
+        """Waits until all ranks have come here. Who goes on with its loop is told at once: also one
+        whose network stage has no room to come to the closing round."""
         if self._is_alone:
-            return
+            return self._keys.close()
         with self._together("the end of a loop"):
             self.world.halt(f"{what} after {self._num_steps} step(s)")
+            self._keys.close()
             self._keys.meet()
             self.world.go_on()
 
