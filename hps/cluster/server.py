@@ -129,6 +129,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self._pipeline: object | None = None  # that is open
         self._num_steps = 0
         self._is_closed = False
+        self._has_aborted = False
 
     # What it has of its own server.
 
@@ -402,11 +403,16 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         """Closes this rank's store without saving, and leaves the other ranks.
 
         Every rank calls it. One that still waits for this rank then raises ClusterError.
+
+        Raises:
+            ClusterError: the ranks were joined for this server, and another one goes on.
         """
-        self._is_closed = True
-        if not self._is_alone:
-            self.world.halt(f"has closed its server after {self._num_steps} step(s)", is_last=True)
-        self._close_parts()
+        is_closed, self._is_closed = self._is_closed, True
+        try:
+            if not (is_closed or self._is_alone or self._has_aborted):
+                self._leave("has closed its server")
+        finally:
+            self._close_parts()
         if self._is_owner:
             self.world.close()
 
@@ -429,6 +435,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                 if self._opened is not None and self.world.control.any(self.is_changed):
                     self.checkpoint(tag=LAST)
         finally:
+            self._is_closed = True
             self._close_parts()
         if error is None and self._is_owner:
             self.world.close()
@@ -453,6 +460,14 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             self._keys.close()
             self._keys.meet()
             self.world.go_on()
+
+    def _leave(self, what: str) -> None:
+        """By a world of its own it leaves together with the others: what ends then is also what
+        they are joined by. A world that was given goes on, and only this server is over."""
+        if self._is_owner:
+            self._meet(what)
+        else:
+            self.world.halt(f"{what} after {self._num_steps} step(s)", is_last=True)
 
     def _rows_change(self) -> None:
         """By something else than a step: what other ranks hold of them is no longer what they are.
@@ -510,6 +525,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             raise
 
     def _abort(self, what: str, error: BaseException | None) -> None:
+        self._has_aborted = True
         self.world.abort(f"{what}: {type(error).__name__}: {error}")
 
 
