@@ -66,7 +66,7 @@ class _Meeting:
     def __init__(self, name: str, size: int, fate: _Fate, timeout_seconds: float) -> None:
         self._name = name
         self._size = size
-        self._fate = fate
+        self.fate = fate
         self._changed = fate.condition()
         self._timeout = timeout_seconds
         self._met = [0] * size  # meetings so far, of each rank
@@ -79,8 +79,8 @@ class _Meeting:
             ClusterError: a rank has left, or has not come in time.
         """
         deadline = monotonic() + self._timeout
-        with self._fate.lock:
-            if rank in self._fate.gone:  # it takes part in nothing any more
+        with self.fate.lock:
+            if rank in self.fate.gone:  # it takes part in nothing any more
                 self._refuse_gone(rank)
             number = self._met[rank]
             self._met[rank] += 1
@@ -104,7 +104,7 @@ class _Meeting:
             return [current.brought[other] for other in range(self._size)]
 
     def _refuse_gone(self, rank: int) -> None:
-        for other, reason in self._fate.gone.items():
+        for other, reason in self.fate.gone.items():
             why = f" ({reason})" if reason else ""
             who = "this rank" if other == rank else f"rank {other}"
             raise ClusterError(
@@ -113,10 +113,10 @@ class _Meeting:
             )
 
     def _refuse_halted(self, rank: int, number: int) -> None:
-        if rank in self._fate.halts:
+        if rank in self.fate.halts:
             return
-        for halt in self._fate.halts.values():
-            if halt.number == self._fate.num_meetings.get(rank, 0):
+        for halt in self.fate.halts.values():
+            if halt.number == self.fate.num_meetings.get(rank, 0):
                 halt.refuse(rank, self._name, number)
 
 
@@ -133,7 +133,11 @@ class LocalChannel(ExchangingChannel):
             part if other == own else part.clone()
             for other, part in enumerate(torch.split(rows.detach(), counts))
         ]
-        brought = self._meeting.meet(own, parts)
+        try:
+            brought = self._meeting.meet(own, parts)
+        except ClusterError as error:
+            self._meeting.fate.leave(own, str(error))
+            raise
         received = [parts_of[own] for parts_of in brought]
         sizes = [len(part) for part in received]
         if sizes != incoming:
@@ -178,6 +182,11 @@ class LocalWorld:
     def close(self) -> None:
         """Who still waits for this rank, or will, gets ClusterError."""
         self._fate.leave(self.rank, "it has closed its world")
+
+    @property
+    def is_aborted(self) -> bool:
+        """As World has it."""
+        return self.rank in self._fate.gone
 
     def abort(self, reason: str = "") -> None:
         """As World has it."""

@@ -129,7 +129,6 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self._pipeline: object | None = None  # that is open
         self._num_steps = 0
         self._is_closed = False
-        self._has_aborted = False
 
     # What it has of its own server.
 
@@ -409,7 +408,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         """
         is_closed, self._is_closed = self._is_closed, True
         try:
-            if not (is_closed or self._is_alone or self._has_aborted):
+            if not (is_closed or self._is_alone or self.world.is_aborted):
                 self._leave("has closed its server")
         finally:
             self._close_parts()
@@ -525,7 +524,6 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             raise
 
     def _abort(self, what: str, error: BaseException | None) -> None:
-        self._has_aborted = True
         self.world.abort(f"{what}: {type(error).__name__}: {error}")
 
 

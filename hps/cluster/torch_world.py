@@ -157,6 +157,15 @@ class TorchChannel(ExchangingChannel):
         self._watch = watch
 
     def _exchange(self, rows: torch.Tensor, counts: list[int], incoming: list[int]) -> torch.Tensor:
+        try:
+            return self._exchange_rows(rows, counts, incoming)
+        except ClusterError as error:
+            self._watch.abort(str(error))  # out of step with the others for good
+            raise
+
+    def _exchange_rows(
+        self, rows: torch.Tensor, counts: list[int], incoming: list[int]
+    ) -> torch.Tensor:
         rows = rows.detach()
         if self.size == 1:
             return rows.clone()
@@ -233,6 +242,11 @@ class TorchWorld:
         self.control.barrier()
         if self._is_owner:
             dist.destroy_process_group()
+
+    @property
+    def is_aborted(self) -> bool:
+        """As World has it."""
+        return self._watch.is_aborted
 
     @property
     def left_before(self) -> str | None:

@@ -121,6 +121,11 @@ class World(Protocol):
     def close(self) -> None:
         """Lets go, when all is done; nothing to do the second time."""
 
+    @property
+    def is_aborted(self) -> bool:
+        """True after `abort`, and once a collective of this rank has failed: it is out of step with
+        the others for good, and they have been told."""
+
     def abort(self, reason: str = "") -> None:
         """After an error: the other ranks' collectives raise ClusterError, as do this one's.
 

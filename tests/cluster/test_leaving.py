@@ -242,6 +242,23 @@ def test_who_waits_where_a_halted_rank_has_been_goes_on() -> None:
             halt.refuse(0, channel, number)
 
 
+def test_a_rank_whose_collective_has_failed_keeps_no_other_waiting() -> None:
+    def body(world: LocalWorld) -> Any:
+        if world.rank == 0:
+            world.halt("has ended")
+        try:
+            (world.keys if world.rank == 0 else world.control).barrier()
+        finally:
+            assert world.is_aborted
+
+    started = time.monotonic()
+    for result in run_ranks(3, body):
+        assert isinstance(result.error, hps.ClusterError) and "rank 0 has ended" in str(
+            result.error
+        )
+    assert time.monotonic() - started < 5
+
+
 def test_where_all_loops_end_together_nobody_is_named(tmp_path: Path) -> None:
     """However far apart the ranks are in time when they end."""
     task = Task(num_batches=6)
