@@ -44,7 +44,7 @@ bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {
     --pulls_to_wait_;
     return false;
   }
-  return shares_.SeemDistinct(keys, count);
+  return SeemDistinct(keys, count);
 }
 
 void BatchPlan::MissPulledEach(int64_t count) {
@@ -77,7 +77,7 @@ bool BatchPlan::ChooseFindEach(const uint64_t* keys, int64_t count) {
     --pushes_to_wait_;
     return false;
   }
-  return shares_.SeemDistinct(keys, count);
+  return SeemDistinct(keys, count);
 }
 
 void BatchPlan::BeginFindEach(const uint64_t* keys, const float* gradients, int32_t dim) {

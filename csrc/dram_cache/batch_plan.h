@@ -63,6 +63,11 @@ class BatchPlan {
     CountUnique();
   }
 
+  // True unless keys[count] probably repeat: by the last batch that was deduplicated, and by a
+  // sample of this one.
+  bool SeemDistinct(const uint64_t* keys, int64_t count) {
+    return shares_.SeemDistinct(keys, count);
+  }
   // Whether keys[count] are to be pulled without deduplicating them: neither the last batch that
   // was deduplicated nor a sample of this one repeats keys, and such a pull has not lately missed a
   // key, or come before a push, which needs them deduplicated after all. Counts the pulls.
