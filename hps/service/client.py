@@ -30,6 +30,7 @@ from hps.service.client_transport import GrpcTransport
 from hps.service.client_window import LOGGED, METHODS, Draft
 from hps.service.framing import Incoming
 from hps.service.in_place import MessagePool, OpenMessage, writable
+from hps.service.memory import expect_messages
 from hps.service.wire import Bytes, Wire, check_range, decode, encode
 from hps.v1 import parameter_server_pb2 as pb
 
@@ -79,6 +80,7 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         client_id: str | None = None,
         **options: Unpack[ClientFields],
     ) -> None:
+        expect_messages()
         config = ClientConfig(addresses=addresses, client_id=client_id, **options)
         super().__init__(config, self._connect)
         self._plans = PlanPool(self.shard_map.owners().tolist())

@@ -88,7 +88,8 @@ class MessagePool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._messages: list[bytes] = [b""]
+        # Bytes of their own: CPython shares the shortest ones with everybody.
+        self._messages: list[bytes] = [_new_bytes(None, _MEMORY_ALIGNMENT)]
         self._idle_references = self._references(0)
 
     def _references(self, idx: int) -> int:
