@@ -17,7 +17,7 @@ import pytest
 import hps
 from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server import ParameterServer
-from hps.service.shard import Ack, Identity, Terms
+from hps.service.shard import Ack, Identity, Shard, Terms
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard_lab import Death, ShardLab, hps_config
 from tests.service.shard_session import CLIENT, KEYS, Session, ones, trained
@@ -369,6 +369,39 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
     assert _digests(shard) == expected[STREAM]
     assert openings > 3 and replayed > 10 and checkpoints > 0
     shard.close()
+
+
+@pytest.mark.parametrize("num_repeats", [0, 3])
+def test_pushes_of_many_keys_are_replayed_with_their_bits(tmp_path: Path, num_repeats: int) -> None:
+    table = hps.TableConfig(name="ads", dim=8, optimizer=hps.Adagrad(lr=0.05))
+    config, plain = (
+        hps.Config(path=tmp_path / name, tables=[table], dram=hps.DramCacheConfig(bytes="4MiB"))
+        for name in ("served", "plain")
+    )
+    chance = np.random.default_rng(num_repeats)
+    shard = Shard(config)
+    session = shard.open_session(CLIENT)
+    with ParameterServer(plain) as local:
+        for sequence in range(1, 7):  # at first the rows are made, then they are there
+            keys = chance.permutation(8000)[:6000].astype(np.uint64)
+            keys[:num_repeats] = keys[6000 - num_repeats :]
+            grads = random_floats(chance, 6000, 8)
+            grads[::7] = -0.0
+            identity = Identity(CLIENT, session.incarnation, sequence)
+            shard.push(identity, "ads", keys, grads)
+            local.push("ads", keys, grads)
+        expected = local.digest("ads")
+    assert _digest(shard) == expected
+    shard.close(checkpoint=False)
+    again = Shard(config)
+    assert again.stats()["service"]["records_replayed"] == 7
+    assert _digest(again) == expected
+    again.close()
+
+
+def _digest(shard: Shard) -> str:
+    low, high = shard.digest("ads")
+    return f"{high:016x}{low:016x}"
 
 
 def test_a_shard_under_a_gpu_cache_moves_rows_through_all_tiers(tmp_path: Path) -> None:
