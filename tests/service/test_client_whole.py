@@ -51,13 +51,14 @@ class WatchedClient(RemoteParameterServer):
 
     @property
     def sent(self) -> list[tuple[str, int]]:
-        return [one for session in self._sessions for one in session.transport.sent]  # type: ignore[attr-defined]
+        return [one for session in self._sessions for one in vars(session.transport)["sent"]]
 
 
 @contextmanager
 def both(folder: Path, count: int = 1, **options: Any) -> Iterator[tuple[Any, WatchedClient]]:
     """A store in this process, and a service."""
-    local = hps.ParameterServer(hps.Config(path=folder / "local", tables=[ADS]))
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    local = hps.ParameterServer(hps.Config(path=folder / "local", tables=[ADS], dram=dram))
     with (
         local,
         service(folder, count) as servers,
