@@ -117,8 +117,13 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         """
         dim = self._table(table, "pull").dim
         array = as_keys(keys)
-        if out is None and not create and self._go_whole(array, self._pull_bytes(dim)):
-            return like(self._pull_whole(table, array), keys)
+        target = None if out is None else as_output(out, len(array), dim)
+        if not create and self._go_whole(array, self._pull_bytes(dim)):
+            found = self._pull_whole(table, array)
+            if target is None:
+                return like(found, keys)
+            target[:] = found
+            return out
         rows = self._buffers.take(len(array), dim) if out is None else out
         target = as_output(rows, len(array), dim)
         if len(array):

@@ -103,6 +103,7 @@ def test_rows_of_a_pull_are_the_callers_own(tmp_path: Path) -> None:
         given = np.empty_like(rows)
         assert remote.pull("ads", keys, given) is given
         assert np.array_equal(given, expected)
+        assert remote.sent == [("Push", NUM_KEYS)] + [("Pull", NUM_KEYS)] * 3
 
 
 @pytest.mark.parametrize("wire", ["float16", "int8"])

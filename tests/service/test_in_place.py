@@ -4,6 +4,10 @@ again only once nobody holds it.
 Above it: pytest. Below it: hps/service/in_place.py.
 """
 
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -54,3 +58,30 @@ def test_a_message_that_someone_holds_is_left_alone() -> None:
         data = bytearray(written(LONG, 1000, pool))
         assert data != before[0]
     assert held == before and part == seen
+
+
+ROUNDS = """
+import resource
+from hps.service.memory import expect_messages
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if {is_told}:
+    expect_messages()
+for _ in range(4):
+    before = faults()
+    blocks = [bytearray(7 * 2**20) for _ in range(4)]
+    del blocks
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+def test_memory_of_several_messages_stays_with_a_client_that_expects_them() -> None:
+    counts = [
+        int(subprocess.check_output([sys.executable, "-c", ROUNDS.format(is_told=is_told)]))
+        for is_told in (False, True)
+    ]
+    assert counts[0] > 4 * 1000  # pages of 4 KiB: most of them were given back and came anew
+    assert counts[1] < 100
