@@ -162,7 +162,7 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         """A push that is on its way when this returns; the future says what became of it.
 
         Pushes are applied in the order of these calls. Raises at once what is wrong with the
-        arguments.
+        arguments; of gradients that are finite and overflow as a sum, the future may tell.
         """
         sent = self._begin_push(table, keys, grads, ack)
         return self._wait_aside(lambda: None if sent is None else sent.wait())
