@@ -133,6 +133,12 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
             f"data, after {figures['total_examples']:,} examples",
             file=out,
         )
+    elif figures["examples"] == 0:
+        bad = figures["skipped_lines"]
+        why = f"all of its {bad:,} lines were skipped as bad" if bad else "it holds no line"
+        print(
+            f"nothing was trained, and no checkpoint written: DATA has no example, {why}", file=out
+        )
     elif figures["resumed_from"] is not None:
         print(f"resumed from checkpoint {figures['resumed_from']}", file=out)
     for change in figures["resumed_with"]:
