@@ -78,11 +78,69 @@ def test_checkpoints_lists_and_deletes(store: Path, capsys: pytest.CaptureFixtur
         assert abs(datetime.fromisoformat(told).timestamp() - info["created"]) <= 1
         assert told.endswith("+00:00")
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().out.startswith("deleted day-1\n")
     assert main(["checkpoints", str(store)]) == 0
     assert "day-1" not in capsys.readouterr().out
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 1
     assert "day-1" in capsys.readouterr().err
+
+
+def files_bytes(path: Path) -> int:
+    files = {file.stat().st_ino: _size(file) for file in path.rglob("*") if file.is_file()}
+    return sum(files.values())  # each once, however many names it has
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_deleting_a_checkpoint_says_what_came_free_and_what_compaction_will_give_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    path, out = tmp_path / "store", tmp_path / "out.json"
+    ssd = hps.SsdStoreConfig(engine=engine, compaction_threshold=0.99)
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    with hps.ParameterServer(hps.Config(path=path, tables=[TABLE], dram=dram, ssd=ssd)) as server:
+        for day in range(3):  # the first day's rows are overwritten whole, those of the second half
+            keys = np.arange(5000 if day < 2 else 2500, dtype=np.uint64)
+            server.push("ads", keys, np.full((len(keys), 3), day + 1, np.float32))
+            server.checkpoint(f"day-{day}")
+
+    def delete(tag: str) -> tuple[int, int, str]:
+        before = files_bytes(path)
+        assert main(["checkpoints", str(path), "--delete", tag, "--json", str(out)]) == 0
+        figures = json.loads(out.read_text())
+        assert figures["deleted"] == tag and figures["readers"] == []
+        assert abs(before - files_bytes(path) - figures["bytes_freed"]) < 20_000, "the index"
+        return figures["bytes_freed"], figures["bytes_dead"], capsys.readouterr().out
+
+    first, second = delete("day-0"), delete("day-1")
+    if engine == "segments":
+        freed, dead, text = first
+        assert freed > 5000 * 3 * 4 and f"{freed:,} bytes came free" in text
+        assert dead > 2500 * 3 * 4 and f"up to {dead:,} bytes of overwritten rows" in text
+        freed, dead, text = second
+        assert freed == 0 and "no bytes came free: the current rows" in text
+        assert main(["compact", str(path)]) == 0
+        assert main(["stats", str(path), "--json", str(out)]) == 0
+        numbers = json.loads(out.read_text())["ssd_store"]
+        assert numbers["segment_bytes"] - numbers["live_bytes"] < 0.01 * numbers["live_bytes"]
+    else:
+        assert first[1] == second[1] == 0, "it sees to dead rows itself"
+
+
+def test_compaction_gives_back_the_files_of_a_current_checkpoint_that_was_deleted(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(store)
+    for tag in ("day-1", "last"):
+        assert main(["checkpoints", str(store), "--delete", tag]) == 0
+    assert main(["checkpoints", str(store)]) == 0
+    assert "keeps no checkpoint" in capsys.readouterr().out
+    assert main(["compact", str(store)]) == 0
+    sizes = re.findall(r": ([\d,]+) bytes", capsys.readouterr().out)
+    first, last = (int(size.replace(",", "")) for size in sizes)
+    assert last < first
+    assert digest(store) == before
 
 
 def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> None:
@@ -127,9 +185,13 @@ def test_import_refuses_what_does_not_fit(
     refused = {
         "'adagrad'.*--no-state": ["import", str(file), str(other)],
         "weights.*float.*5": ["import", str(file), str(other), "--table", "wide"],
-        "--table nope": ["import", str(file), str(other), "--table", "nope"],
+        "--table: there is no table 'nope'": ["import", str(file), str(other), "--table", "nope"],
         "does not describe": ["import", str(plain), str(tmp_path / "new")],
-        "--table None.*ads.*wide": ["export", str(other), str(file)],
+        "--table: the store has several tables; name one of .*ads.*wide": [
+            "export",
+            str(other),
+            str(file),
+        ],
         "cannot be read as parquet": ["import", str(Path(__file__)), str(other)],
         "store": ["stats", str(tmp_path / "nowhere")],
         "nowhere/rows": ["export", str(store), str(tmp_path / "nowhere" / "rows")],

@@ -4,8 +4,12 @@ Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is change
 """
 
 import argparse
+import os
+from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
@@ -15,6 +19,8 @@ from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
+
+_OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -47,7 +53,12 @@ def _add_looking(subparsers: Any) -> None:
     checkpoints.add_argument(
         "--delete", type=checkpoint_name, metavar="TAG", help="let go of one: tag, or id in digits"
     )
-    checkpoints.add_argument("--json", type=Path, metavar="OUT", help="write the list to a file")
+    checkpoints.add_argument(
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help="write the list, or what --delete did, to a file; '-' for standard output",
+    )
     checkpoints.set_defaults(run=run_checkpoints)
 
     compact = subparsers.add_parser("compact", help="give back the space of overwritten rows")
@@ -125,14 +136,10 @@ def run_verify(options: argparse.Namespace) -> int:
 
 def run_checkpoints(options: argparse.Namespace) -> int:
     """Lists the kept checkpoints, or deletes one."""
-    if options.delete is not None:
-        readers = _delete_checkpoint(options.store, options.delete)
-        print(f"deleted {options.delete}")
-        for reader in readers:
-            print(f"its files stay until {reader} closes")
-        return 0
-    out = stream_for_people(options.json)
     check_json_path(options.json)
+    if options.delete is not None:
+        return _run_delete(options)
+    out = stream_for_people(options.json)
     with open_store(options.store) as server:
         listed = server.checkpoints()
     for info in listed:
@@ -141,16 +148,55 @@ def run_checkpoints(options: argparse.Namespace) -> int:
         words = ", ".join(f"{name} {_plain(value)}" for name, value in others.items())
         print(f"{info['tag'] or '(untagged)':<20} {words}", file=out)
     if not listed:
-        print(f"{options.store} has no checkpoint yet", file=out)
+        print(f"{options.store} keeps no checkpoint", file=out)
     write_json(options.json, listed)
     return 0
 
 
-def _delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
-    if Catalog.load(path) is not None:
-        return delete_cut(path, checkpoint)
-    with open_store(path, read_only=False) as server:
-        return server.delete_checkpoint(checkpoint)
+def _run_delete(options: argparse.Namespace) -> int:
+    """Deletes one and says what came of it."""
+    before, dead = _bytes_alone(options.store), 0
+    if Catalog.load(options.store) is not None:
+        readers = delete_cut(options.store, options.delete)
+    else:
+        with open_store(options.store, read_only=False) as server:
+            readers = server.delete_checkpoint(options.delete)
+            numbers = server.stats()["ssd_store"]
+        # RocksDB, which has no segments, sees to its dead rows itself.
+        dead = numbers.get("segment_bytes", 0) - numbers["live_bytes"]
+        dead = dead if dead > numbers["live_bytes"] * _OVERHEAD else 0
+    freed = max(0, before - _bytes_alone(options.store))
+    out = stream_for_people(options.json)
+    print(f"deleted {options.delete}", file=out)
+    if freed:
+        print(f"{freed:,} bytes came free", file=out)
+    elif not readers:
+        print("no bytes came free: the current rows or other checkpoints need its files", file=out)
+    for reader in readers:
+        print(f"its files stay until {reader} closes", file=out)
+    if dead:
+        print(
+            f"up to {dead:,} bytes of overwritten rows are left in files that are still needed; "
+            f"'hps compact {options.store}' gives them back",
+            file=out,
+        )
+    figures = {"bytes_freed": freed, "bytes_dead": dead, "readers": readers}
+    write_json(options.json, {"deleted": options.delete, **figures})
+    return 0
+
+
+def _bytes_alone(path: Path) -> int:
+    """Bytes of the files below a folder, without those that have names outside of it, as a clone's
+    have, and without the snapshot of the index, which comes and goes with each opening."""
+    names: Counter[int] = Counter()
+    found: dict[int, os.stat_result] = {}
+    for file in path.rglob("*"):
+        with suppress(FileNotFoundError):  # a reader's pin that has just gone
+            status = file.lstat()
+            if S_ISREG(status.st_mode) and not file.name.startswith("index-"):
+                names[status.st_ino] += 1
+                found[status.st_ino] = status
+    return sum(one.st_size for inode, one in found.items() if names[inode] >= one.st_nlink)
 
 
 def run_compact(options: argparse.Namespace) -> int:
@@ -161,6 +207,9 @@ def run_compact(options: argparse.Namespace) -> int:
     else:
         with open_store(options.store, read_only=False) as server:
             figures = server.compact(options.table)
+            if not any(info["current"] for info in server.checkpoints()):
+                server.checkpoint()  # the current one was deleted: its files go only now
+                figures["bytes_after"] = server.stats()["ssd_store"]["files_bytes"]
             kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")
@@ -220,7 +269,8 @@ def _choose_table(asked: str | None, tables: list[str]) -> str:
     if asked is None and len(tables) == 1:
         return tables[0]
     if asked not in tables:
-        raise ConfigError(f"--table {asked}: the store has {sorted(tables)}; name one of them")
+        given = "the store has several tables" if asked is None else f"there is no table {asked!r}"
+        raise ConfigError(f"--table: {given}; name one of {sorted(tables)}")
     return asked
 
 
