@@ -3,6 +3,7 @@
 Above it: the client's transport, session and rounds. Below it: hps.errors, the generated messages.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -63,12 +64,25 @@ _HINTS = (
         "the certificate is of another name than the address: give that with --tls-name "
         "(TlsConfig(server_name=))",
     ),
+    (
+        "Failed to create security handshaker",
+        "the files of --tls-ca, --tls-cert and --tls-key (TlsConfig) are no PEM of a certificate "
+        "and its key",
+    ),
     ("errors resolving", "there is no host of that name"),
     ("DNS resolution failed", "there is no host of that name"),
     ("Failed parsing HTTP/2", "something else than hps serve listens there: is the port right?"),
     ("Method not found", "no hps serve listens there, or an older one: is the port right?"),
     ("Deadline Exceeded", "it takes connections and does not answer: is the port right?"),
 )
+# Of those, what no further attempt will change.
+_HOPELESS = (
+    "WRONG_VERSION_NUMBER",
+    "CERTIFICATE_VERIFY_FAILED",
+    "Hostname Verification",
+    "Failed to create security handshaker",
+)
+_CONNECTING = "failed to connect"
 _CLOSED = "Socket closed"
 _CLOSED_HINTS = {
     False: "the server may want TLS (--tls, --tls-ca, TlsConfig), or is just being stopped",
@@ -96,6 +110,7 @@ class Failure(Exception):
         detail: the server's own words; None where it had none.
         text: gRPC's words.
         hint: what is probably wrong, for people; may be empty.
+        is_hopeless: the two sides differ in TLS: no attempt will do better before that is changed.
     """
 
     def __init__(
@@ -104,8 +119,10 @@ class Failure(Exception):
         detail: ErrorDetail | None,
         text: str = "",
         hint: str = "",
+        is_hopeless: bool = False,
     ) -> None:
         self.code = code
+        self.is_hopeless = is_hopeless
         self.detail = detail
         self.hint = hint
         said = detail.message if detail is not None else text
@@ -113,15 +130,29 @@ class Failure(Exception):
         self.verdict = _verdict(code, detail)
 
     @classmethod
-    def of(cls, error: grpc.RpcError, has_tls: bool) -> "Failure":
-        """From what grpc raises, on a channel with TLS or without."""
+    def of(
+        cls, error: grpc.RpcError, has_tls: bool, look: Callable[[], str] = lambda: ""
+    ) -> "Failure":
+        """From what grpc raises.
+
+        Args:
+            error: raised.
+            has_tls: of the channel.
+            look: finds out, where grpc could not connect and does not say why, in what the two
+                sides differ; empty if it does not show.
+        """
         detail = None
         metadata: Any = error.trailing_metadata() or ()
         for name, value in metadata:
             if name == ERROR_METADATA and isinstance(value, bytes):
                 detail = ErrorDetail.FromString(value)
         text = error.details() or ""
-        return cls(error.code(), detail, text, "" if detail else hint_of(text, has_tls))
+        if detail is not None:
+            return cls(error.code(), detail, text)
+        if _CONNECTING in text and _CLOSED in text and (difference := look()):
+            return cls(error.code(), None, text, difference, is_hopeless=True)
+        is_hopeless = any(words in text for words in _HOPELESS)
+        return cls(error.code(), None, text, hint_of(text, has_tls), is_hopeless)
 
     def in_words(self) -> str:
         """What is known of it, the hint included."""
