@@ -75,15 +75,16 @@ _HINTS = (
     ("Method not found", "no hps serve listens there, or an older one: is the port right?"),
     ("Deadline Exceeded", "it takes connections and does not answer: is the port right?"),
 )
-# Of those, what no further attempt will change.
-_HOPELESS = (
+_CLOSED = "Socket closed"
+_CONNECTING = "failed to connect"
+# Of a connection that was not made: the sides may differ in TLS, which no retry changes.
+_OF_TLS = (
     "WRONG_VERSION_NUMBER",
     "CERTIFICATE_VERIFY_FAILED",
     "Hostname Verification",
     "Failed to create security handshaker",
+    _CLOSED,
 )
-_CONNECTING = "failed to connect"
-_CLOSED = "Socket closed"
 _CLOSED_HINTS = {
     False: "the server may want TLS (--tls, --tls-ca, TlsConfig), or is just being stopped",
     True: "the server may want a certificate of the client (--tls-cert, --tls-key)",
@@ -138,8 +139,8 @@ class Failure(Exception):
         Args:
             error: raised.
             has_tls: of the channel.
-            look: finds out, where grpc could not connect and does not say why, in what the two
-                sides differ; empty if it does not show.
+            look: finds out, where grpc could not connect for what may be TLS, in what the sides
+                differ at this moment; empty if it does not show.
         """
         detail = None
         metadata: Any = error.trailing_metadata() or ()
@@ -149,10 +150,10 @@ class Failure(Exception):
         text = error.details() or ""
         if detail is not None:
             return cls(error.code(), detail, text)
-        if _CONNECTING in text and _CLOSED in text and (difference := look()):
-            return cls(error.code(), None, text, difference, is_hopeless=True)
-        is_hopeless = any(words in text for words in _HOPELESS)
-        return cls(error.code(), None, text, hint_of(text, has_tls), is_hopeless)
+        may_be_tls = _CONNECTING in text and any(words in text for words in _OF_TLS)
+        difference = look() if may_be_tls else ""
+        hint = difference or hint_of(text, has_tls)
+        return cls(error.code(), None, text, hint, is_hopeless=bool(difference))
 
     def in_words(self) -> str:
         """What is known of it, the hint included."""
