@@ -9,8 +9,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from hps.cli.output import HelpFormatter
 from hps.config import keep_grpc_silent
 from hps.errors import HpsError
 
@@ -27,8 +28,8 @@ COMMANDS = {
     "clone": ("clone", "copy one checkpoint into a store of its own"),
     "reshard": ("reshard", "one checkpoint for another number of ranks"),
     "compact": ("store_commands", "give back the space of overwritten rows"),
-    "export": ("store_commands", "write a table's rows to parquet"),
-    "import": ("store_commands", "read a table's rows from parquet"),
+    "export": ("move_commands", "write a table's rows to parquet"),
+    "import": ("move_commands", "read a table's rows from parquet"),
     "client": ("client", "ask servers: rows, counters, checkpoints"),
     "bench": ("bench", "run a benchmark"),
 }
@@ -36,6 +37,10 @@ COMMANDS = {
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with the flags, instead of listing all that there are."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")

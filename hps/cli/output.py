@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from hps.errors import ConfigError
 
+JSON_HELP = "the figures as JSON to a file; '-': to standard output"
+
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Help that names a flag's default where there is one to name."""
@@ -56,6 +58,8 @@ def checkpoint_name(text: str) -> str | int:
     >>> checkpoint_name("3"), checkpoint_name("day-3")
     (3, 'day-3')
     """
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty; give a tag, or an id in digits")
     return int(text) if text.isdecimal() else text
 
 

@@ -1,6 +1,6 @@
-"""`hps stats`, `verify`, `checkpoints`, `compact`, `export`, `import`: what is done with a store.
+"""`hps stats`, `verify`, `checkpoints`, `compact`: what is done with a store.
 
-Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is changed; hps.parquet.
+Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is changed.
 """
 
 import argparse
@@ -12,12 +12,17 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli import flags
+from hps.cli.output import (
+    JSON_HELP,
+    check_json_path,
+    checkpoint_name,
+    stream_for_people,
+    write_json,
+)
 from hps.cluster.catalog import Catalog
 from hps.cluster.housekeeping import compact_parts, delete_cut
-from hps.config import Config, DramCacheConfig
-from hps.errors import ConfigError, CorruptionError
-from hps.parameter_server import ParameterServer
+from hps.errors import CorruptionError
 from hps.parameter_server import open as open_store
 
 _OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
@@ -25,68 +30,58 @@ _OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
 
 def add_parsers(subparsers: Any) -> None:
     """Adds the commands of this module."""
-    _add_looking(subparsers)
-    _add_moving(subparsers)
-
-
-def _add_looking(subparsers: Any) -> None:
     stats = subparsers.add_parser(
         "stats",
         help="rows, sizes and checkpoints of a store",
-        description="Rows, sizes and checkpoints of a store. docs/training.md says what the "
-        "figures of ssd_store are.",
+        description="Rows, sizes and checkpoints of a store, opened read-only, beside a training "
+        "too. docs/training.md says what the figures of ssd_store are.",
     )
-    stats.add_argument("store", type=Path, metavar="DIR")
-    _add_checkpoint(stats, "the cut to look at: tag, or id in digits; default: newest")
+    flags.add_store(stats)
+    flags.add_checkpoint(stats)
     stats.add_argument("--digest", action="store_true", help="also hash every row (reads them all)")
-    stats.add_argument("--json", type=Path, metavar="OUT", help="write the figures to a file")
+    stats.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     stats.set_defaults(run=run_stats)
 
     verify = subparsers.add_parser(
-        "verify", help="check every checksum of a store, and of its update log"
+        "verify",
+        help="check every checksum of a store, and of its update log",
+        description="Reads every file of a store and of its update log and checks all checksums; "
+        "names each damaged file and ends with status 1 if there is one.",
     )
-    verify.add_argument("store", type=Path, metavar="DIR")
+    flags.add_store(verify)
     verify.set_defaults(run=run_verify)
 
-    checkpoints = subparsers.add_parser("checkpoints", help="list or delete checkpoints")
-    checkpoints.add_argument("store", type=Path, metavar="DIR")
+    checkpoints = subparsers.add_parser(
+        "checkpoints",
+        help="list or delete checkpoints",
+        description="Lists the checkpoints that a store keeps, the oldest first, or deletes one. "
+        "Listing opens the store read-only, beside a training too; deleting needs it alone.",
+    )
+    flags.add_store(checkpoints)
     checkpoints.add_argument(
-        "--delete", type=checkpoint_name, metavar="TAG", help="let go of one: tag, or id in digits"
+        "--delete",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="let go of one: tag, or id in digits",
     )
     checkpoints.add_argument(
         "--json",
-        type=Path,
+        type=flags.path,
         metavar="OUT",
-        help="write the list, or what --delete did, to a file; '-' for standard output",
+        help="the list, or what --delete did, as JSON to a file; '-': to standard output",
     )
     checkpoints.set_defaults(run=run_checkpoints)
 
-    compact = subparsers.add_parser("compact", help="give back the space of overwritten rows")
-    compact.add_argument("store", type=Path, metavar="DIR")
-    compact.add_argument("--table", help="only this one; default: all")
+    compact = subparsers.add_parser(
+        "compact",
+        help="give back the space of overwritten rows",
+        description="Rewrites every file that holds overwritten or erased rows, and says how many "
+        "bytes the store has before and after. Needs the store alone. What older checkpoints hold "
+        "stays: 'hps checkpoints DIR --delete TAG' lets go of it.",
+    )
+    flags.add_store(compact)
+    compact.add_argument("--table", type=flags.word, metavar="NAME", help="all tables if not given")
     compact.set_defaults(run=run_compact)
-
-
-def _add_checkpoint(parser: Any, text: str) -> None:
-    parser.add_argument("--checkpoint", type=checkpoint_name, metavar="TAG", help=text)
-
-
-def _add_moving(subparsers: Any) -> None:
-    leave = subparsers.add_parser("export", help="write a table's rows to parquet")
-    leave.add_argument("store", type=Path, metavar="DIR")
-    leave.add_argument("file", type=Path, metavar="OUT")
-    leave.add_argument("--table", help="which table; may be left out if there is one")
-    _add_checkpoint(leave, "the cut to read: tag, or id in digits; default: newest")
-    leave.add_argument("--no-state", action="store_true", help="leave the optimizer state out")
-    leave.set_defaults(run=run_export)
-
-    enter = subparsers.add_parser("import", help="read a table's rows from parquet")
-    enter.add_argument("file", type=Path, metavar="FILE")
-    enter.add_argument("store", type=Path, metavar="DIR", help="made if it is not there")
-    enter.add_argument("--table", help="which table; default: the one the file names")
-    enter.add_argument("--dram", default="256MiB", help="budget of the dram_cache (%(default)s)")
-    enter.add_argument("--no-state", action="store_true", help="start the optimizer state anew")
-    enter.set_defaults(run=run_import)
 
 
 def run_stats(options: argparse.Namespace) -> int:
@@ -216,62 +211,6 @@ def run_compact(options: argparse.Namespace) -> int:
     if kept:
         print(f"{kept:,} of them are held by older checkpoints alone: see 'hps checkpoints'")
     return 0
-
-
-def run_export(options: argparse.Namespace) -> int:
-    """Writes one table of a checkpoint to a parquet file."""
-    from hps.parquet import export_table
-
-    with open_store(options.store, checkpoint=options.checkpoint) as server:
-        table = _choose_table(options.table, list(server.tables))
-        count = export_table(server, table, options.file, not options.no_state)
-    print(f"{options.file}: {count:,} rows of table {table!r}")
-    return 0
-
-
-def run_import(options: argparse.Namespace) -> int:
-    """Assigns the rows of a parquet file, into a store that is made if it is not there."""
-    from hps.parquet import describe, import_table
-
-    described, seed = describe(options.file)
-    table = options.table or (described.name if described else None)
-    with _open_or_make(options, described, seed) as server:
-        table = _choose_table(table, list(server.tables))
-        count = import_table(server, table, options.file, not options.no_state)
-    print(f"{options.store}: {count:,} rows into table {table!r}")
-    return 0
-
-
-def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> ParameterServer:
-    is_there = options.store.is_dir() and any(options.store.iterdir())
-    if is_there:
-        return open_store(options.store, read_only=False, dram=options.dram)
-    if described is None:
-        raise ConfigError(
-            f"{options.store} holds no store and {options.file} does not describe a table; make "
-            f"the store first, or import a file that hps export has written"
-        )
-    if options.table not in (None, described.name):
-        raise ConfigError(
-            f"--table {options.table}: {options.store} holds no store yet, and {options.file} "
-            f"describes table {described.name!r}"
-        )
-    config = Config(
-        path=options.store,
-        tables=[described],
-        dram=DramCacheConfig(bytes=options.dram),
-        seed=seed,
-    )
-    return ParameterServer(config)
-
-
-def _choose_table(asked: str | None, tables: list[str]) -> str:
-    if asked is None and len(tables) == 1:
-        return tables[0]
-    if asked not in tables:
-        given = "the store has several tables" if asked is None else f"there is no table {asked!r}"
-        raise ConfigError(f"--table: {given}; name one of {sorted(tables)}")
-    return asked
 
 
 def _plain(value: object) -> str:
