@@ -1,6 +1,7 @@
 """The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -156,6 +157,34 @@ def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> N
     assert digest(copy) == digest(store, checkpoint="day-1")
 
 
+def test_an_export_replaces_a_file_and_nothing_else(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root it could replace /dev/null, which the whole machine needs."""
+    pipe, folder, file = (tmp_path / name for name in ("pipe", "folder", "rows.parquet"))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for target, what in ((pipe, "a device or a pipe"), (folder, "a folder")):
+        assert main(["export", str(store), str(target)]) == 1
+        assert f"{target} is {what}" in capsys.readouterr().err
+    assert pipe.is_fifo() and folder.is_dir()
+    file.write_text("an older one")
+    assert main(["export", str(store), str(file)]) == 0
+    assert pyarrow.parquet.read_table(file).num_rows == 502
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_export_that_fails_leaves_nothing_behind(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(*_: object) -> None:
+        raise hps.StoreError("the disk is gone")
+
+    monkeypatch.setattr(hps.ParameterServer, "items", break_off)
+    assert main(["export", str(store), str(tmp_path / "rows.parquet")]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "rows.parquet", tmp_path / "copy"
     assert main(["export", str(store), str(file), "--no-state"]) == 0
@@ -194,7 +223,7 @@ def test_import_refuses_what_does_not_fit(
         ],
         "cannot be read as parquet": ["import", str(Path(__file__)), str(other)],
         "store": ["stats", str(tmp_path / "nowhere")],
-        "nowhere/rows": ["export", str(store), str(tmp_path / "nowhere" / "rows")],
+        "nowhere": ["export", str(store), str(tmp_path / "nowhere" / "rows")],
         "day-7": ["stats", str(store), "--checkpoint", "day-7"],
     }
     for message, words in refused.items():

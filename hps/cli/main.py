@@ -8,6 +8,7 @@ needed.
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -76,13 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = words[0] if words and words[0] in COMMANDS else None
     keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
     try:
-        parser = make_parser(command)
-        options, unknown = parser.parse_known_args(words)
-        if unknown:
-            verb = getattr(options, "verb", None)
-            parser.prog = " ".join(word for word in ("hps", command, verb) if word)
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return int(options.run(options) or 0)
+        status = _run(words, command)
+        sys.stdout.flush()  # while a full disk can still be told
+        return status
     except HpsError as error:
         print(f"hps: error: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -99,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
         return 1
     except OSError as error:  # a path of the user's: it cannot be read or written
-        print(f"hps: error: {error}", file=sys.stderr)
+        print(f"hps: error: {_one_line(error)}", file=sys.stderr)
+        _let_go_of_stdout()
         return 1
     except KeyboardInterrupt:
         kept = "; --resume goes on from the newest checkpoint" if command == "train" else ""
@@ -107,9 +105,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _one_line(error: HpsError) -> str:
-    notes = getattr(error, "__notes__", ())
-    return " ".join("; ".join((str(error), *notes)).split())
+def _run(words: list[str], command: str | None) -> int:
+    parser = make_parser(command)
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            parser.error(f"argument {word!r}: it is no UTF-8, which names and values must be")
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        verb = getattr(options, "verb", None)
+        parser.prog = " ".join(word for word in ("hps", command, verb) if word)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return int(options.run(options) or 0)
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:  # without its number
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
+
+
+def _let_go_of_stdout() -> None:
+    """Drops what standard output could not take; Python would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from hps.errors import ConfigError
+from hps.errors import ConfigError, StoreError
 
 JSON_HELP = "the figures as JSON to a file; '-': to standard output"
 
@@ -42,14 +42,21 @@ def stream_for_people(path: Path | None) -> TextIO:
 
 
 def write_json(path: Path | None, figures: Any) -> None:
-    """Writes figures to a file, or to standard output for "-"; nothing for None."""
+    """Writes figures to a file, or to standard output for "-"; nothing for None.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     if path is None:
         return
     text = json.dumps(_without_nan(figures), indent=2, sort_keys=True, default=str) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
-    else:
+        return
+    try:
         path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(error.errno, f"--json {path}: {error.strerror}") from error
 
 
 def checkpoint_name(text: str) -> str | int:
