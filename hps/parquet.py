@@ -136,9 +136,9 @@ def import_table(server: ParameterServer, table: str, path: Path, with_state: bo
     widths = {"weights": config.dim, **({"state": layout.state_floats} if with_state else {})}
     _check_columns(path, file.schema_arrow, widths)
     num_rows = 0
-    for piece in file.iter_batches(_BATCH_ROWS, columns=["key", *widths]):
-        keys = piece.column("key").to_numpy()
+    for piece in _pieces(path, file, ["key", *widths]):
         floats = list(_floats(path, piece, widths))
+        keys = piece.column("key").to_numpy()
         server.assign(table, keys, floats[0], floats[1] if with_state else None)
         num_rows += len(keys)
     return num_rows
@@ -150,6 +150,14 @@ def _open(path: Path) -> Any:
         return arrow.parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as error:
         raise ConfigError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _pieces(path: Path, file: Any, columns: list[str]) -> Iterator[Any]:
+    arrow = _pyarrow()
+    try:
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns)
+    except (OSError, arrow.ArrowException) as error:
+        raise ConfigError(f"{path}: its rows cannot be read: {error}") from error
 
 
 def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:

@@ -197,6 +197,59 @@ def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> Non
             assert not state.any()
 
 
+@pytest.mark.parametrize("fault", ["null key", "null weight", "damaged page", "cut short"])
+def test_an_import_that_fails_is_one_line_and_changes_no_row(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    """The fault is behind the first piece, whose rows were assigned before it was met."""
+    file = tmp_path / "rows.parquet"
+    count, place = 150_000, 149_000
+    keys = [None if fault == "null key" and i == place else i for i in range(count)]
+    values = np.arange(3 * count, dtype=np.float32).tolist()
+    if fault == "null weight":
+        values[3 * place] = None
+    weights = pyarrow.array(values, pyarrow.float32())
+    columns = {
+        "key": pyarrow.array(keys, pyarrow.uint64()),
+        "weights": pyarrow.FixedSizeListArray.from_arrays(weights, 3),
+    }
+    pyarrow.parquet.write_table(
+        pyarrow.table(columns), file, row_group_size=50_000, use_dictionary=False
+    )
+    data = bytearray(file.read_bytes())
+    if fault == "damaged page":  # of the last group, the header of a page
+        found = pyarrow.parquet.read_metadata(file).row_group(2).column(0)
+        data[found.data_page_offset : found.data_page_offset + 16] = b"\xff" * 16
+        file.write_bytes(data)
+    if fault == "cut short":
+        file.write_bytes(data[: len(data) // 2])
+    before = digest(store)
+    assert main(["import", str(file), str(store), "--dram", "8MiB"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"hps: error: {file}") and said.count("\n") == 1, said
+    assert digest(store) == before
+
+
+def test_of_a_key_that_is_twice_in_a_file_the_last_row_counts_and_others_stay(
+    store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.parquet"
+    rows = pyarrow.array([1, 2, 3, 4, 5, 6], pyarrow.float32())
+    columns = {
+        "key": pyarrow.array([2**63, 2**63], pyarrow.uint64()),
+        "weights": pyarrow.FixedSizeListArray.from_arrays(rows, 3),
+        "other": ["passed", "over"],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    with hps.open(store) as server:
+        before = server.pull("ads", KEYS)
+    assert main(["import", str(file), str(store)]) == 0
+    with hps.open(store) as server:
+        after = server.pull("ads", KEYS)
+    changed = np.flatnonzero((before != after).any(axis=1))
+    assert KEYS[changed].tolist() == [2**63] and after[changed[0]].tolist() == [4, 5, 6]
+
+
 def test_import_refuses_what_does_not_fit(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
