@@ -16,6 +16,8 @@ from hps.cli.output import checkpoint_name
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 
+DRAM_HELP = "memory for cached rows, such as 800MB or 1.5GiB"
+
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number, at least `least`, at most `most` if that is given.

@@ -33,7 +33,7 @@ def add_server_flags(parser: Any, required: bool = False) -> None:
         "ends the first's session; if not given a name that no other has",
     )
     add("--token", type=flags.path, metavar="FILE", help="file that holds a bearer token")
-    add("--tls", action="store_true", help="talk TLS; trust the authorities that gRPC brings")
+    add("--tls", action="store_true", help="talk TLS; trust the authorities that the system knows")
     add("--tls-ca", type=flags.path, metavar="FILE", help="talk TLS; trust this authority (PEM)")
     add(
         "--tls-cert",
