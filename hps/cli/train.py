@@ -119,6 +119,17 @@ def is_told_elsewhere(error: HpsError, rank: int) -> bool:
     return found is not None and int(found[1]) != rank
 
 
+def _where_it_stands(limit: int, num_examples: int) -> str:
+    """Why a run that goes on has nothing to do.
+
+    >>> _where_it_stands(100, 1024)
+    'after 1,024 examples, and --limit is 100'
+    """
+    if 0 < limit <= num_examples:
+        return f"after {num_examples:,} examples, and --limit is {limit:,}"
+    return f"at the end of the data, after {num_examples:,} examples"
+
+
 def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     from hps.train.rank_report import format_ranks
     from hps.train.report import format_stages, format_table
@@ -126,8 +137,8 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     out = stream_for_people(arguments.json)
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
-            f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
-            f"data, after {figures['total_examples']:,} examples",
+            f"nothing left to train: checkpoint {figures['resumed_from']} stands "
+            f"{_where_it_stands(arguments.limit, figures['total_examples'])}",
             file=out,
         )
     elif figures["examples"] == 0:
