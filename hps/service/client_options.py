@@ -110,11 +110,10 @@ class ClientConfig:
         object.__setattr__(self, "addresses", tuple(self.addresses))
         for address in self.addresses:
             host, colon, port = str(address).rpartition(":")
-            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
-            if not (host and colon and is_port):
-                raise ConfigError(
-                    f"address {address!r} must be 'host:port', the port from 1 to 65535"
-                )
+            if not (host and colon and port.isascii() and port.isdecimal()):
+                raise ConfigError(f"address {address!r} must be 'host:port'")
+            if not 0 < int(port) < 2**16:
+                raise ConfigError(f"address {address!r}: the port must be from 1 to 65535")
         if len(set(self.addresses)) != len(self.addresses):
             raise ConfigError(f"addresses={list(self.addresses)} names a shard twice")
         if self.client_id is None:
