@@ -38,7 +38,7 @@ def encode_model(model: Mapping[str, Any]) -> bytes:
     if not isinstance(model, Mapping):
         raise ConfigError(
             f"model is a {type(model).__name__}; pass a mapping such as {{'model': "
-            "model.state_dict()}}"
+            "model.state_dict()}"
         )
     import torch
 
@@ -123,6 +123,11 @@ def encode_dense(
     if model is not None:
         extras[MODEL] = encode_model(model)
     if reader is not None:
+        if not isinstance(reader, Mapping):
+            raise ConfigError(
+                f"reader is a {type(reader).__name__}; pass a mapping such as state_dict() of a "
+                "reader returns"
+            )
         extras[READER] = encode_json(dict(reader), "reader")
     return extras
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hps.errors import ConfigError
-from hps.field_checks import require_flag, require_number, require_whole
+from hps.field_checks import require_flag, require_number, require_path, require_whole
 from hps.initializers import Initializer, Normal
 from hps.optimizers import Adagrad, Optimizer
 
@@ -273,9 +273,7 @@ class Config:
             )
 
     def _check_types(self) -> None:
-        path: object = self.path
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise ConfigError(f"Config.path={path!r} must be the path of a directory")
+        require_path("Config.path", self.path)
         tables: object = self.tables
         if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
             raise ConfigError(f"Config.tables={tables!r} must be a list of hps.TableConfig")

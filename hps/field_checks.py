@@ -7,6 +7,7 @@ nothing.
 """
 
 import math
+import os
 
 from hps.errors import ConfigError
 
@@ -38,6 +39,23 @@ def require_number(where: str, value: object, *, above: float | None = None) -> 
     if not math.isfinite(number) or not is_inside:
         limit = ">= 0" if above is None else f"> {above:g}"
         raise ConfigError(f"{where}={value!r} must be a finite int or float {limit}")
+
+
+def require_path(where: str, value: object) -> None:
+    """The path of a folder, there or not, whose name is UTF-8: the native core takes no other.
+
+    Raises:
+        ConfigError: anything else.
+
+    >>> require_path("Config.path", "model")
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else b""
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(f"{where}={value!r} must be the path of a directory")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{where}={value!r} is no UTF-8; give the folder another name") from error
 
 
 def require_flag(where: str, value: object) -> None:

@@ -34,6 +34,7 @@ from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, 
 from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier
 from hps.errors import ConfigError
+from hps.field_checks import require_path
 from hps.logged_verbs import LoggedVerbs
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
@@ -392,6 +393,7 @@ def open(
         StoreError: there is no store, or as ParameterServer. CorruptionError: as ParameterServer.
     """
     tiers = _tiers or _Tiers()
+    require_path("open: path", path)
     path = Path(path)
     if checkpoint is not None and not read_only:
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")

@@ -39,13 +39,14 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     """Writes every stored row of a table; returns how many.
 
     Raises:
-        ConfigError: unknown table, or pyarrow is missing.
+        ConfigError: unknown table, a path that no file can have, or pyarrow is missing.
         StoreError, CorruptionError: a row could not be read.
     """
     arrow = _pyarrow()
     config = server.tables.get(table)
     if config is None:
         raise ConfigError(f"there is no table {table!r}; the store has {sorted(server.tables)}")
+    _check_target(path)
     layout = RowLayout(config.optimizer.kind, config.dim)
     with_state = with_state and layout.state_floats > 0
     fields = [
@@ -65,16 +66,29 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     num_rows = 0
     # Under its name stands a whole file or none.
     partial = path.with_name(path.name + ".partial")
-    with arrow.parquet.ParquetWriter(partial, schema) as writer:
-        for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
-            columns = [arrow.array(keys)]
-            for values in floats:
-                flat = arrow.array(values.reshape(-1))
-                columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
-            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
-            num_rows += len(keys)
-    partial.replace(path)
+    try:
+        with arrow.parquet.ParquetWriter(partial, schema) as writer:
+            for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
+                columns = [arrow.array(keys)]
+                for values in floats:
+                    flat = arrow.array(values.reshape(-1))
+                    columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
+                writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+                num_rows += len(keys)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return num_rows
+
+
+def _check_target(path: Path) -> None:
+    """A device or a pipe would be replaced by the file: that is not what its owner wants."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}; name one that exists")
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "a device or a pipe"
+        raise ConfigError(f"{path} is {what}; name a file that is there or is to be made")
 
 
 def describe(path: Path) -> tuple[TableConfig | None, int]:
@@ -122,9 +136,9 @@ def import_table(server: ParameterServer, table: str, path: Path, with_state: bo
     widths = {"weights": config.dim, **({"state": layout.state_floats} if with_state else {})}
     _check_columns(path, file.schema_arrow, widths)
     num_rows = 0
-    for piece in file.iter_batches(_BATCH_ROWS, columns=["key", *widths]):
-        keys = piece.column("key").to_numpy()
+    for piece in _pieces(path, file, ["key", *widths]):
         floats = list(_floats(path, piece, widths))
+        keys = piece.column("key").to_numpy()
         server.assign(table, keys, floats[0], floats[1] if with_state else None)
         num_rows += len(keys)
     return num_rows
@@ -134,8 +148,16 @@ def _open(path: Path) -> Any:
     arrow = _pyarrow()
     try:
         return arrow.parquet.ParquetFile(path)
-    except (OSError, arrow.ArrowInvalid) as error:
+    except (OSError, arrow.ArrowException) as error:
         raise ConfigError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _pieces(path: Path, file: Any, columns: list[str]) -> Iterator[Any]:
+    arrow = _pyarrow()
+    try:
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns)
+    except (OSError, arrow.ArrowException) as error:
+        raise ConfigError(f"{path}: its rows cannot be read: {error}") from error
 
 
 def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:

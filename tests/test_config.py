@@ -84,3 +84,11 @@ def test_unknown_arguments_are_refused() -> None:
 
 def test_open_is_no_name_to_import_with_all_others() -> None:
     assert "open" not in hps.__all__ and callable(hps.open)
+
+
+@pytest.mark.parametrize("path", ["", None, 3, b"bytes", "a\0b", "no UTF-8 \udcff"])
+def test_a_path_that_no_folder_of_a_store_can_have_is_refused(path: Any) -> None:
+    with pytest.raises(hps.ConfigError, match=r"open: path="):
+        hps.open(path)
+    with pytest.raises(hps.ConfigError, match=r"Config\.path="):
+        hps.Config(path=path, tables=[AD])

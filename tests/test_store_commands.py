@@ -1,6 +1,7 @@
 """The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -78,11 +79,69 @@ def test_checkpoints_lists_and_deletes(store: Path, capsys: pytest.CaptureFixtur
         assert abs(datetime.fromisoformat(told).timestamp() - info["created"]) <= 1
         assert told.endswith("+00:00")
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().out.startswith("deleted day-1\n")
     assert main(["checkpoints", str(store)]) == 0
     assert "day-1" not in capsys.readouterr().out
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 1
     assert "day-1" in capsys.readouterr().err
+
+
+def files_bytes(path: Path) -> int:
+    files = {file.stat().st_ino: _size(file) for file in path.rglob("*") if file.is_file()}
+    return sum(files.values())  # each once, however many names it has
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_deleting_a_checkpoint_says_what_came_free_and_what_compaction_will_give_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    path, out = tmp_path / "store", tmp_path / "out.json"
+    ssd = hps.SsdStoreConfig(engine=engine, compaction_threshold=0.99)
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    with hps.ParameterServer(hps.Config(path=path, tables=[TABLE], dram=dram, ssd=ssd)) as server:
+        for day in range(3):  # the first day's rows are overwritten whole, those of the second half
+            keys = np.arange(5000 if day < 2 else 2500, dtype=np.uint64)
+            server.push("ads", keys, np.full((len(keys), 3), day + 1, np.float32))
+            server.checkpoint(f"day-{day}")
+
+    def delete(tag: str) -> tuple[int, int, str]:
+        before = files_bytes(path)
+        assert main(["checkpoints", str(path), "--delete", tag, "--json", str(out)]) == 0
+        figures = json.loads(out.read_text())
+        assert figures["deleted"] == tag and figures["readers"] == []
+        assert abs(before - files_bytes(path) - figures["bytes_freed"]) < 20_000, "the index"
+        return figures["bytes_freed"], figures["bytes_dead"], capsys.readouterr().out
+
+    first, second = delete("day-0"), delete("day-1")
+    if engine == "segments":
+        freed, dead, text = first
+        assert freed > 5000 * 3 * 4 and f"{freed:,} bytes came free" in text
+        assert dead > 2500 * 3 * 4 and f"up to {dead:,} bytes of overwritten rows" in text
+        freed, dead, text = second
+        assert freed == 0 and "no bytes came free: the current rows" in text
+        assert main(["compact", str(path)]) == 0
+        assert main(["stats", str(path), "--json", str(out)]) == 0
+        numbers = json.loads(out.read_text())["ssd_store"]
+        assert numbers["segment_bytes"] - numbers["live_bytes"] < 0.01 * numbers["live_bytes"]
+    else:
+        assert first[1] == second[1] == 0, "it sees to dead rows itself"
+
+
+def test_compaction_gives_back_the_files_of_a_current_checkpoint_that_was_deleted(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(store)
+    for tag in ("day-1", "last"):
+        assert main(["checkpoints", str(store), "--delete", tag]) == 0
+    assert main(["checkpoints", str(store)]) == 0
+    assert "keeps no checkpoint" in capsys.readouterr().out
+    assert main(["compact", str(store)]) == 0
+    sizes = re.findall(r": ([\d,]+) bytes", capsys.readouterr().out)
+    first, last = (int(size.replace(",", "")) for size in sizes)
+    assert last < first
+    assert digest(store) == before
 
 
 def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> None:
@@ -98,6 +157,34 @@ def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> N
     assert digest(copy) == digest(store, checkpoint="day-1")
 
 
+def test_an_export_replaces_a_file_and_nothing_else(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root it could replace /dev/null, which the whole machine needs."""
+    pipe, folder, file = (tmp_path / name for name in ("pipe", "folder", "rows.parquet"))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for target, what in ((pipe, "a device or a pipe"), (folder, "a folder")):
+        assert main(["export", str(store), str(target)]) == 1
+        assert f"{target} is {what}" in capsys.readouterr().err
+    assert pipe.is_fifo() and folder.is_dir()
+    file.write_text("an older one")
+    assert main(["export", str(store), str(file)]) == 0
+    assert pyarrow.parquet.read_table(file).num_rows == 502
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_export_that_fails_leaves_nothing_behind(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(*_: object) -> None:
+        raise hps.StoreError("the disk is gone")
+
+    monkeypatch.setattr(hps.ParameterServer, "items", break_off)
+    assert main(["export", str(store), str(tmp_path / "rows.parquet")]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "rows.parquet", tmp_path / "copy"
     assert main(["export", str(store), str(file), "--no-state"]) == 0
@@ -108,6 +195,59 @@ def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> Non
         np.testing.assert_array_equal(ours.pull("ads", keys), theirs.pull("ads", keys))
         for _, _, state in ours.items("ads", state=True):
             assert not state.any()
+
+
+@pytest.mark.parametrize("fault", ["null key", "null weight", "damaged page", "cut short"])
+def test_an_import_that_fails_is_one_line_and_changes_no_row(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    """The fault is behind the first piece, whose rows were assigned before it was met."""
+    file = tmp_path / "rows.parquet"
+    count, place = 150_000, 149_000
+    keys = [None if fault == "null key" and i == place else i for i in range(count)]
+    values = np.arange(3 * count, dtype=np.float32).tolist()
+    if fault == "null weight":
+        values[3 * place] = None
+    weights = pyarrow.array(values, pyarrow.float32())
+    columns = {
+        "key": pyarrow.array(keys, pyarrow.uint64()),
+        "weights": pyarrow.FixedSizeListArray.from_arrays(weights, 3),
+    }
+    pyarrow.parquet.write_table(
+        pyarrow.table(columns), file, row_group_size=50_000, use_dictionary=False
+    )
+    data = bytearray(file.read_bytes())
+    if fault == "damaged page":  # of the last group, the header of a page
+        found = pyarrow.parquet.read_metadata(file).row_group(2).column(0)
+        data[found.data_page_offset : found.data_page_offset + 16] = b"\xff" * 16
+        file.write_bytes(data)
+    if fault == "cut short":
+        file.write_bytes(data[: len(data) // 2])
+    before = digest(store)
+    assert main(["import", str(file), str(store), "--dram", "8MiB"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"hps: error: {file}") and said.count("\n") == 1, said
+    assert digest(store) == before
+
+
+def test_of_a_key_that_is_twice_in_a_file_the_last_row_counts_and_others_stay(
+    store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.parquet"
+    rows = pyarrow.array([1, 2, 3, 4, 5, 6], pyarrow.float32())
+    columns = {
+        "key": pyarrow.array([2**63, 2**63], pyarrow.uint64()),
+        "weights": pyarrow.FixedSizeListArray.from_arrays(rows, 3),
+        "other": ["passed", "over"],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    with hps.open(store) as server:
+        before = server.pull("ads", KEYS)
+    assert main(["import", str(file), str(store)]) == 0
+    with hps.open(store) as server:
+        after = server.pull("ads", KEYS)
+    changed = np.flatnonzero((before != after).any(axis=1))
+    assert KEYS[changed].tolist() == [2**63] and after[changed[0]].tolist() == [4, 5, 6]
 
 
 def test_import_refuses_what_does_not_fit(
@@ -127,12 +267,16 @@ def test_import_refuses_what_does_not_fit(
     refused = {
         "'adagrad'.*--no-state": ["import", str(file), str(other)],
         "weights.*float.*5": ["import", str(file), str(other), "--table", "wide"],
-        "--table nope": ["import", str(file), str(other), "--table", "nope"],
+        "--table: there is no table 'nope'": ["import", str(file), str(other), "--table", "nope"],
         "does not describe": ["import", str(plain), str(tmp_path / "new")],
-        "--table None.*ads.*wide": ["export", str(other), str(file)],
+        "--table: the store has several tables; name one of .*ads.*wide": [
+            "export",
+            str(other),
+            str(file),
+        ],
         "cannot be read as parquet": ["import", str(Path(__file__)), str(other)],
         "store": ["stats", str(tmp_path / "nowhere")],
-        "nowhere/rows": ["export", str(store), str(tmp_path / "nowhere" / "rows")],
+        "nowhere": ["export", str(store), str(tmp_path / "nowhere" / "rows")],
         "day-7": ["stats", str(store), "--checkpoint", "day-7"],
     }
     for message, words in refused.items():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,61 @@ def test_figures_hold_what_the_interface_promises(tmp_path: Path) -> None:
     assert {"stage", "busy_share", "cores_share", "text"} == figures["bound"].keys()
 
 
+def test_skipped_lines_are_counted_in_figures_and_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [write_criteo(tmp_path / name, 200, seed=seed) for seed, name in enumerate("ab")]
+    for number, log in enumerate(logs):
+        lines = log.read_text().splitlines()
+        for place in range(3 + number):
+            lines[7 * place] = "two\tcolumns"
+        log.write_text("\n".join(lines) + "\n")
+    small = ["--dim", "2", "--hidden", "4", "--batch-size", "50", "--dram", "8MiB"]
+    store = ["--store", str(tmp_path / "store"), "--on-error", "skip"]
+    out = tmp_path / "out.json"
+    words = ["train", str(logs[0]), "--test", str(logs[1]), *small, *store, "--json", str(out)]
+    arguments = parse(*words)
+    assert arguments.run(arguments) == 0
+    figures, text = json.loads(out.read_text()), capsys.readouterr().out
+    assert (figures["skipped_lines"], figures["test_skipped_lines"]) == (3, 4)
+    assert figures["examples"] == 197
+    assert re.search(r"^skipped lines +3$", text, re.MULTILINE)
+    assert re.search(r"^test skipped lines +4$", text, re.MULTILINE)
+    arguments = parse("evaluate", str(logs[1]), *store, "--json", str(out))
+    assert arguments.run(arguments) == 0
+    assert json.loads(out.read_text())["skipped_lines"] == 4
+    assert re.search(r"^skipped lines +4$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "it holds no line"),
+        (("no label" + "\t1" * 39 + "\n") * 5, "all of its 5 lines were skipped as bad"),
+    ],
+    ids=["empty", "all bad"],
+)
+def test_a_run_on_nothing_says_so_and_gives_no_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, said: str
+) -> None:
+    log = tmp_path / "log.tsv"
+    log.write_text(lines)
+    words = ["train", str(log), "--store", str(tmp_path / "store"), "--on-error", "skip"]
+    arguments = parse(*words, "--dim", "2", "--dram", "8MiB")
+    assert arguments.run(arguments) == 0
+    text = capsys.readouterr().out
+    assert "nothing was trained" in text and said in text
+    assert "no batch was trained on, so nothing bounds this run" in text
+    assert "--depth" not in text and "--dram" not in text
+
+
+def test_a_run_of_few_batches_names_no_stage_that_bounds_it(tmp_path: Path) -> None:
+    few = train(options(tmp_path, store=tmp_path / "few", batch_size=1000))
+    assert few["bound"]["text"] == "2 batch(es) are too few to tell what bounds this run"
+    many = train(options(tmp_path, store=tmp_path / "many"))
+    assert "too few" not in many["bound"]["text"]
+
+
 def test_equal_runs_are_equal_and_unequal_ones_are_not(tmp_path: Path) -> None:
     first = train(options(tmp_path, store=tmp_path / "first"))
     second = train(options(tmp_path, store=tmp_path / "second"))
@@ -120,7 +176,10 @@ def test_finished_run_resumed_trains_nothing_more(
     out = tmp_path / "out.json"
     arguments = parse(*words, "--json", str(out))
     assert arguments.run(arguments) == 0
-    assert "nothing left to train" in capsys.readouterr().out
+    assert "'final' stands at the end of the data, after 2,000" in capsys.readouterr().out
+    limited = parse(*words, "--limit", "1500")
+    assert limited.run(limited) == 0
+    assert "stands after 2,000 examples, and --limit is 1,500" in capsys.readouterr().out
     figures = json.loads(out.read_text())
     assert figures["examples"] == 0 and figures["total_examples"] == 2000
     assert figures["digests"] == first["digests"] and figures["loss_digest"] == first["loss_digest"]

@@ -161,7 +161,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         options |= {"rows": 3000, "batch": 500, "seconds": 0.02, "repetitions": 2}
     workload = Workload(rows=int(options["rows"]), batch=options["batch"])
     there, absent = find_peers()
-    files = ["hps_service", "bare_grpc", "embedded", *there]
+    files = ["hps_service", "bare_grpc", "kept_grpc", "embedded", *there]
     with (
         tempfile.TemporaryDirectory(dir=options["folder"]) as folder,
         teams_of(Setting(workload, folder), files) as teams,

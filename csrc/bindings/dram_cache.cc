@@ -45,6 +45,10 @@ struct DramKind {
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
   static uint64_t* MissingKeys(Plan& plan) { return plan.missing_keys.data(); }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(plan, out); }
+  static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
+                         Plan* plan, int64_t* worst) {
+    return cache->SumHere(keys, count, gradients, plan, worst);
+  }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
     cache->WriteRows(plan, rows);

@@ -2,7 +2,7 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Gather, ReadRows, WriteRows, Contains
+//     Victims, NumVictims, MissingKeys (of a plan), Gather, SumHere, ReadRows, WriteRows, Contains
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -169,11 +169,10 @@ class RowCacheBinding {
             [](Cache& cache, Plan& plan, Keys keys, Matrix<const float> gradients) {
               CheckRows(cache, nb::ndarray<>(gradients), keys.size());
               nb::gil_scoped_release unlocked;
-              cache.MakePlan(keys.data(), static_cast<int64_t>(keys.size()), &plan);
-              cache.Find(&plan, 0, -1);
-              const int64_t num_missing = plan.num_missing();
-              const bool is_here = num_missing == 0;
-              const int64_t worst = is_here ? cache.SumGradients(&plan, gradients.data()) : -1;
+              int64_t worst = -1;
+              const auto count = static_cast<int64_t>(keys.size());
+              const int64_t num_missing =
+                  Kind::SumHere(&cache, keys.data(), count, gradients.data(), &plan, &worst);
               return std::make_pair(num_missing, worst);
             },
             "plan"_a, "keys"_a.noconvert(), "grads"_a.noconvert())

@@ -40,6 +40,15 @@ int64_t SumGradients(ShardPlan& plan, const Floats& gradients) {
   return plan.SumGradients(gradients.data(), static_cast<int32_t>(gradients.shape(1)));
 }
 
+int64_t CopyGradients(const ShardPlan& plan, const Floats& gradients, const Vector<uint8_t>& out) {
+  CheckRows(gradients, static_cast<int64_t>(gradients.shape(0)));
+  CheckShape(out.size() == gradients.size() * sizeof(float),
+             "as many bytes as the gradients have are needed");
+  nb::gil_scoped_release unlocked;
+  return plan.CopyGradients(gradients.data(), static_cast<int64_t>(gradients.shape(0)),
+                            static_cast<int32_t>(gradients.shape(1)), out.data());
+}
+
 void Scatter(ShardPlan& plan, const std::vector<Floats>& parts, const Matrix<float>& out) {
   CheckShape(static_cast<int>(parts.size()) == plan.num_shards(), "rows of each shard are needed");
   std::vector<const float*> rows;
@@ -86,6 +95,12 @@ void BindShardPlan(nb::module_& module) {
             return plan.Matches(keys.data(), static_cast<int64_t>(keys.size()));
           },
           "keys"_a.noconvert())
+      .def(
+          "seem_distinct",
+          [](ShardPlan& plan, Keys keys) {
+            return plan.SeemDistinct(keys.data(), static_cast<int64_t>(keys.size()));
+          },
+          "keys"_a.noconvert())
       .def_prop_ro("num_occurrences", &ShardPlan::num_occurrences)
       .def_prop_ro("num_unique", &ShardPlan::num_unique)
       .def_prop_ro("num_shards", &ShardPlan::num_shards)
@@ -97,6 +112,7 @@ void BindShardPlan(nb::module_& module) {
                                  handle);
                    })
       .def("sum_gradients", &SumGradients, "grads"_a.noconvert())
+      .def("copy_gradients", &CopyGradients, "grads"_a.noconvert(), "out"_a.noconvert())
       .def(
           "sums",
           [](nb::handle_t<ShardPlan> handle, size_t dim) {

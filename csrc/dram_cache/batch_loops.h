@@ -23,7 +23,10 @@ struct WorkerBatch : KeyShare {
   uint8_t* second_round;      // [num_missing] scratch of reserve
   Reservation* reservations;  // [num_missing]; entry i belongs to missing[i]
   uint32_t* order;            // [num_missing] entry order[k] was the k-th reservation made
+  const float* gradients;     // [batch, dim] of a batch that was found key by key, else null: then
+                              // a key's sum is its one gradient, and values have room for one
   int64_t num_missing;
+  int64_t num_repeats;  // keys that find_each met again
   int64_t num_reserved;
   int64_t window_begin;  // ids of the current window; positions for pull_each
   int64_t window_end;
@@ -60,6 +63,11 @@ struct BatchLoops {
                     int64_t count, float* out);
   // Looks up the window; fills slots and missing; stamps rows.
   void (*find)(const CacheView& cache, WorkerBatch* worker);
+  // Looks up every occurrence of keys[count] that is the worker's by itself, without deduplicating;
+  // fills slots, missing and num_repeats, and marks the rows found as taken. Stops early where a
+  // key is missing or repeats. Stamps rows.
+  void (*find_each)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                    int64_t count);
   // Copies the window's embeddings to values.
   void (*collect)(const CacheView& cache, const WorkerBatch& worker);
   // Copies every key's embedding from values to all its positions in out [count, dim].

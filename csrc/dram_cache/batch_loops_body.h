@@ -80,6 +80,24 @@ inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
   });
 }
 
+inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                     int64_t count) {
+  worker->window_begin = 0;
+  worker->num_repeats = 0;
+  Lookup<0, false, Taking::kFirst> lookup(cache, worker, nullptr);
+  uint64_t hashes[kChunk + 8];
+  int64_t kept = 0;
+  for (int64_t first = 0; first < count; first += kChunk) {
+    if (worker->num_missing + worker->num_repeats != 0) break;
+    const int length = static_cast<int>(count - first < kChunk ? count - first : kChunk);
+    kept += CompressOwned(keys + first, length, static_cast<uint32_t>(first), worker->owned_parts,
+                          worker->keys + kept, hashes, worker->scan_positions + kept);
+    lookup.UpTo(kept);
+  }
+  lookup.Finish(kept);
+  worker->num_unique = worker->num_occurrences = kept;
+}
+
 inline void Expand(const WorkerBatch& worker, int32_t dim, int64_t count, float* out) {
   WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
     Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(worker, dim, out);

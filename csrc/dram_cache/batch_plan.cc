@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kPullsAfterMiss = 16;
 constexpr int kPullsToWait = 256;
+constexpr int kPushesToWait = 16;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ void BatchPlan::Empty() {
 }
 
 void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
-  HPS_CHECK(state != State::kReserved && state != State::kPinned);
+  HPS_CHECK(state != State::kReserved && state != State::kPinned && state != State::kEach);
   // Empty until it is made: there may be no memory for it.
   state = State::kKeys;
   Empty();
@@ -32,6 +33,7 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   for (int i = 0; i < num_workers_; ++i) {
     WorkerBatch& batch = workers_[i].batch;
     batch.num_unique = batch.num_occurrences = batch.num_missing = batch.num_hot = 0;
+    batch.gradients = nullptr;
   }
   is_sorted_ = false;
   was_pulled_each_ = false;
@@ -42,7 +44,7 @@ bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {
     --pulls_to_wait_;
     return false;
   }
-  return shares_.SeemDistinct(keys, count);
+  return SeemDistinct(keys, count);
 }
 
 void BatchPlan::MissPulledEach(int64_t count) {
@@ -68,6 +70,49 @@ int64_t BatchPlan::EndPullEach() {
   was_pulled_each_ = true;
   if (missing > 0) pulls_to_wait_ = kPullsAfterMiss;
   return missing;
+}
+
+bool BatchPlan::ChooseFindEach(const uint64_t* keys, int64_t count) {
+  if (pushes_to_wait_ > 0) {
+    --pushes_to_wait_;
+    return false;
+  }
+  return SeemDistinct(keys, count);
+}
+
+void BatchPlan::BeginFindEach(const uint64_t* keys, const float* gradients, int32_t dim) {
+  shares_.ChooseOwners(keys);
+  const int64_t count = num_occurrences();
+  for (int i = 0; i < num_workers_; ++i) {
+    Prepare(i);
+    PrepareValues(i, 1, dim);
+    WorkerBatch& batch = workers_[i].batch;
+    batch.gradients = gradients;
+    batch.num_repeats = 0;
+    batch.window_begin = count * i / num_workers_;
+    batch.window_end = count * (i + 1) / num_workers_;
+  }
+}
+
+bool BatchPlan::EndFindEach() {
+  bool is_whole = true;
+  ForWorkersInTurn([&](WorkerBatch* worker) {
+    is_whole &= worker->num_missing + worker->num_repeats + worker->result == 0;
+    worker->window_begin = 0;
+    worker->window_end = worker->num_unique;
+  });
+  if (is_whole) {
+    CountUnique();
+    state = State::kEach;
+  } else {
+    pushes_to_wait_ = kPushesToWait;
+  }
+  return is_whole;
+}
+
+void BatchPlan::Forget() {
+  Empty();
+  state = State::kKeys;
 }
 
 void BatchPlan::CountUnique() {

@@ -25,6 +25,8 @@ class BatchPlan {
     kReserved,  // window pinned, missing keys hold slots without rows
     kPinned,    // window pinned, every row in place
     kResolved,  // every key of the batch has a row; valid while the cache's epoch stands
+    kEach,      // as kResolved of keys that were not numbered: each stands once, its row is marked
+                // as taken, and the gradients are the caller's, to be applied or abandoned next
   };
 
   BatchPlan() = default;
@@ -61,6 +63,11 @@ class BatchPlan {
     CountUnique();
   }
 
+  // True unless keys[count] probably repeat: by the last batch that was deduplicated, and by a
+  // sample of this one.
+  bool SeemDistinct(const uint64_t* keys, int64_t count) {
+    return shares_.SeemDistinct(keys, count);
+  }
   // Whether keys[count] are to be pulled without deduplicating them: neither the last batch that
   // was deduplicated nor a sample of this one repeats keys, and such a pull has not lately missed a
   // key, or come before a push, which needs them deduplicated after all. Counts the pulls.
@@ -79,6 +86,24 @@ class BatchPlan {
     ForWorkers(pool, pull);
     return EndPullEach();
   }
+
+  // Whether a push of keys[count] is to be looked up without numbering them: neither the last batch
+  // that was numbered nor a sample of this one repeats keys, and such a look-up has not lately met
+  // a key twice, or none. Counts the pushes.
+  bool ChooseFindEach(const uint64_t* keys, int64_t count);
+  // Has every worker go through its share by find(its batch), whose window is a piece of the
+  // gradients [count, dim] meanwhile and which sets `result` to 0 if that is finite. True, and the
+  // state is kEach, if all keys are here, each once. Else the rows found are still marked as taken.
+  template <class Find>
+  bool FindEach(const uint64_t* keys, int64_t count, int64_t num_parts, const float* gradients,
+                int32_t dim, ThreadPool* pool, Find find) {
+    Begin(count, num_parts, pool);
+    BeginFindEach(keys, gradients, dim);
+    ForWorkers(pool, find);
+    return EndFindEach();
+  }
+  // Forgets the batch; nothing of it may be held.
+  void Forget();
 
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
@@ -153,6 +178,8 @@ class BatchPlan {
   void Empty();
   void BeginPullEach(const uint64_t* keys, bool only_reads);
   int64_t EndPullEach();
+  void BeginFindEach(const uint64_t* keys, const float* gradients, int32_t dim);
+  bool EndFindEach();
   void CountUnique();
 
   KeyShares shares_;
@@ -164,7 +191,8 @@ class BatchPlan {
   bool is_sorted_ = false;
   bool was_pulled_each_ = false;
   int64_t num_pulled_each_ = 0;
-  int pulls_to_wait_ = 0;  // before a pull may go without deduplicating again
+  int pulls_to_wait_ = 0;   // before a pull may go without deduplicating again
+  int pushes_to_wait_ = 0;  // before a push may
 };
 
 }  // namespace hps

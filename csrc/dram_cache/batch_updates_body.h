@@ -12,12 +12,21 @@ inline namespace HPS_BUILD {
 
 inline constexpr int64_t kRowsAhead = 24;
 
+// What a key's gradients sum to. A single one counts from +0 as every sum does, so that -0 is +0.
+template <class Lanes>
+inline const float* SumOf(Lanes lanes, const WorkerBatch& worker, int64_t id) {
+  const int64_t dim = lanes.size();
+  if (worker.gradients == nullptr) return worker.values + id * dim;
+  const float* gradient = worker.gradients + int64_t{worker.scan_positions[id]} * dim;
+  AddToSum<Lanes::kWidth>(true, worker.values, gradient, lanes.size());
+  return worker.values;
+}
+
 template <class Lanes, class Update>
 inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes, float lr,
                          Update update) {
   const WorkerBatch& worker = *batch;
   const TableView& table = cache.table;
-  const int64_t dim = lanes.size();
   const int64_t row_bytes = table.shape.row_bytes;
   int64_t num_fresh = 0;
   int64_t num_clean = 0;
@@ -34,10 +43,10 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
     // brought it up: how long a row stays cached must not show in its bits.
     if (flags & kFresh) [[unlikely]]
       StartState(lanes, cache.kind, row, lr, cache.numbers);
-    update(lanes, row, worker.values + id * dim);
+    update(lanes, row, SumOf(lanes, worker, id));
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
-    flags = static_cast<uint8_t>((flags & ~kFresh) | kDirty);
+    flags = static_cast<uint8_t>((flags & ~(kFresh | kTaken)) | kDirty);
   }
   batch->num_dirtied = num_clean;
   return num_fresh;
@@ -76,8 +85,8 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                   \
-  namespace hps {                                                                 \
-  const BatchLoops variable = {label,   SortPositions, Pull,    PullEach, Find,   \
-                               Collect, Expand,        Reserve, Fill,     Apply}; \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                           \
+  namespace hps {                                                                         \
+  const BatchLoops variable = {label,   SortPositions, Pull,    PullEach, Find, FindEach, \
+                               Collect, Expand,        Reserve, Fill,     Apply};         \
   }

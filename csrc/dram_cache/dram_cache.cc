@@ -112,6 +112,7 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
+  HPS_CHECK(plan->state != BatchPlan::State::kEach);
   plan->SetWindow(first, count < 0 ? plan->num_unique() - first : count);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker); });
   return CountFound(plan);
@@ -292,6 +293,8 @@ void DramCache::Abandon(BatchPlan* plan) {
     Cancel(plan);
   } else if (plan->state == BatchPlan::State::kPinned) {
     Release(plan);
+  } else if (plan->state == BatchPlan::State::kEach) {
+    GiveTaken(plan);
   }
 }
 
@@ -350,6 +353,51 @@ void DramCache::Expand(BatchPlan* plan, float* out) {
   });
 }
 
+int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gradients,
+                           BatchPlan* plan, int64_t* worst) {
+  Abandon(plan);
+  *worst = -1;
+  if (plan->ChooseFindEach(keys, count)) {
+    if (FindEach(keys, count, gradients, plan)) return 0;
+    GiveTaken(plan);
+  }
+  plan->Build(keys, count, shape().num_parts, 0, pool_,
+              [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
+  const int64_t num_missing = Find(plan, 0, -1);
+  if (num_missing == 0) *worst = SumGradients(plan, gradients);
+  return num_missing;
+}
+
+// That no key stands twice is seen by their rows: the second one finds its row taken.
+bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradients,
+                         BatchPlan* plan) {
+  const int32_t dim = view_.dim;
+  const auto find = [&](WorkerBatch* worker) {
+    const int64_t first = worker->window_begin;
+    const int64_t bad =
+        key_loops_->find_not_finite(gradients + first * dim, worker->window_end - first, dim);
+    worker->result = bad >= 0;  // which key it is, the other way tells
+    loops_->find_each(view_, worker, keys, count);
+  };
+  if (!plan->FindEach(keys, count, shape().num_parts, gradients, dim, pool_, find)) return false;
+  counters_.hits += count;
+  AdvanceClock(count);
+  plan->epoch = epoch_;
+  return true;
+}
+
+// Takes back what FindEach has marked.
+void DramCache::GiveTaken(BatchPlan* plan) {
+  SlotMark* marks = view_.table.marks;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    for (int64_t id = 0; id < worker->num_unique; ++id) {
+      const int64_t slot = worker->slots[id];
+      if (slot != kNoSlot) marks[slot].flags &= static_cast<uint8_t>(~kTaken);
+    }
+  });
+  plan->Forget();
+}
+
 int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
@@ -377,10 +425,12 @@ int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
 }
 
 void DramCache::Apply(BatchPlan* plan, float lr) {
-  HPS_CHECK(IsCurrent(*plan));
+  const bool is_each = plan->state == BatchPlan::State::kEach;
+  HPS_CHECK(is_each ? plan->epoch == epoch_ : IsCurrent(*plan));
   plan->ForWorkers(pool_,
                    [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
   MarkUpdated(plan);
+  if (is_each) plan->Forget();  // apply has given back what was taken
 }
 
 // Counts what the workers found when they set dirty and cleared fresh.

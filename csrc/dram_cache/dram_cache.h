@@ -80,6 +80,12 @@ class DramCache {
 
   // Collects the window's embeddings; with the batch's last window, writes all of out [count, dim].
   void Gather(BatchPlan* plan, float* out);
+  // MakePlan, Find over the whole batch, and SumGradients if nothing is missing: *worst is what
+  // that returned, else -1. Returns the number of missing keys. Keys that hardly repeat are looked
+  // up without numbering them; if each turns out to be here, once, the plan is good for one Apply,
+  // and the gradients must stay as they are until then or until Abandon.
+  int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, BatchPlan* plan,
+                  int64_t* worst);
   // Sums gradients [count, dim] per unique key. The first unique key with a non-finite sum, or -1.
   int64_t SumGradients(BatchPlan* plan, const float* gradients);
   void Apply(BatchPlan* plan, float lr);
@@ -126,6 +132,8 @@ class DramCache {
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
   int64_t CountFound(BatchPlan* plan);
+  bool FindEach(const uint64_t* keys, int64_t count, const float* gradients, BatchPlan* plan);
+  void GiveTaken(BatchPlan* plan);
   void Expand(BatchPlan* plan, float* out);
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);

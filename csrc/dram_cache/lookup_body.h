@@ -18,6 +18,7 @@ inline constexpr int kGroup = 32;
 // What becomes of a row that was found.
 enum class Taking {
   kSlot,    // only its slot is wanted
+  kFirst,   // the same, and to know whether a key before it in the batch has that slot
   kValue,   // its embedding goes to the worker's values
   kOutput,  // its embedding goes to the key's one position in the output
 };
@@ -58,7 +59,8 @@ inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
 template <int kDim, Taking kTaking>
 inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
-  const int64_t useful_bytes = kRowHeaderBytes + (kTaking == Taking::kSlot ? 0 : 4 * dim);
+  constexpr bool kOnlySlots = kTaking == Taking::kSlot || kTaking == Taking::kFirst;
+  const int64_t useful_bytes = kRowHeaderBytes + (kOnlySlots ? 0 : 4 * dim);
   const TableView& table = cache.table;
   const HostGroup group;
   int64_t slots[2 * kGroup];
@@ -79,7 +81,7 @@ inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
     }
   }
   for (int i = 0; i < num_slots; ++i) PrefetchRow(RowAt(table, slots[i]), useful_bytes);
-  if (!cache.keeps_stamps) return;
+  if (!cache.keeps_stamps && kTaking != Taking::kFirst) return;
   for (int i = 0; i < num_slots; ++i) __builtin_prefetch(table.marks + slots[i], 1);
 }
 
@@ -121,6 +123,11 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
       continue;
     }
     if (cache.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], cache.now);
+    if constexpr (kTaking == Taking::kFirst) {
+      uint8_t& flags = table.marks[slot].flags;
+      worker->num_repeats += (flags & kTaken) != 0;
+      flags |= kTaken;
+    }
     const float* weights = WeightsAt(table, slot);
     if constexpr (kTaking == Taking::kValue) {
       CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);

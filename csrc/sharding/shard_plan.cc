@@ -13,7 +13,8 @@
 namespace hps {
 namespace {
 
-constexpr int64_t kOnePart = 1;  // so that one worker owns all keys
+constexpr int64_t kOnePart = 1;         // so that one worker owns all keys
+constexpr int64_t kFloatsAStep = 4096;  // looked at and then copied from the nearest cache
 
 }  // namespace
 
@@ -116,6 +117,21 @@ int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim) {
   if (bad < 0) return -1;
   const uint32_t* ids = ids_.data();
   return std::find(ids, ids + num_unique(), static_cast<uint32_t>(bad)) - ids;
+}
+
+int64_t ShardPlan::CopyGradients(const float* gradients, int64_t count, int32_t dim,
+                                 uint8_t* out) const {
+  const DefaultFloatMode mode;
+  const int64_t step = std::max<int64_t>(1, kFloatsAStep / dim);
+  for (int64_t first = 0; first < count; first += step) {
+    const int64_t num_rows = std::min(step, count - first);
+    const float* from = gradients + first * dim;
+    const int64_t bad = key_loops_->find_not_finite(from, num_rows, dim);
+    if (bad >= 0) return first + bad;
+    const auto num_bytes = static_cast<size_t>(num_rows * dim) * sizeof(float);
+    std::memcpy(out + first * dim * static_cast<int64_t>(sizeof(float)), from, num_bytes);
+  }
+  return -1;
 }
 
 void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, float* out) {

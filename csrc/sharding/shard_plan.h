@@ -35,6 +35,10 @@ class ShardPlan {
   // True if keys[count] are those of the last Build, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const;
 
+  // True unless keys[count] probably repeat: by the last Build and by a sample of them. Leaves the
+  // plan as it is.
+  bool SeemDistinct(const uint64_t* keys, int64_t count) { return plan_.SeemDistinct(keys, count); }
+
   int64_t num_occurrences() const { return plan_.num_occurrences(); }
   int64_t num_unique() const { return plan_.num_unique(); }
   int num_shards() const { return static_cast<int>(starts_.size()) - 1; }
@@ -47,6 +51,10 @@ class ShardPlan {
   int64_t SumGradients(const float* gradients, int32_t dim);
   // What SumGradients left: [num_unique, dim], valid until the next call that is not const.
   const float* sums() const { return sums_; }
+
+  // Copies gradients [count, dim] to out, which need not be aligned. The first row that is not
+  // finite, or -1; with one, out is written in part.
+  int64_t CopyGradients(const float* gradients, int64_t count, int32_t dim, uint8_t* out) const;
 
   // Writes each occurrence's row to out [num_occurrences, dim]: parts[s] holds those of server s.
   void Scatter(const std::vector<const float*>& parts, int32_t dim, float* out);

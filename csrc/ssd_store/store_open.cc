@@ -86,6 +86,27 @@ void TakeWritten(const Checkpoint& cut, StoreContext* context) {
   }
 }
 
+// What is told to whoever cannot be the writer.
+constexpr char kReadInstead[] =
+    "; a writer needs this file: get the right to write it, or only read the store "
+    "(hps.open(path, read_only=True))";
+constexpr char kReadBeside[] =
+    ", or read beside it: hps.open(path, read_only=True), hps stats, evaluate, export and clone do";
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+// Of the text of a LOCK: "<pid> <host>". The writer may not have written it yet.
+std::string HolderInWords(const std::string& text) {
+  const size_t space = text.find(' ');
+  const std::string pid = text.substr(0, space);
+  if (pid.empty()) return "another process";
+  const std::string host = space == std::string::npos ? "" : text.substr(space + 1);
+  return "process " + pid + (host.empty() ? "" : " of host " + host);
+}
+
 }  // namespace
 
 Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
@@ -107,20 +128,24 @@ Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
 Status SsdStore::LockFolder(FileSystem* files, const std::string& folder,
                             std::unique_ptr<File>* lock) {
   const std::string path = folder + "/" + kLockName;
-  HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kCreate, lock));
+  const Status opened = files->Open(path, OpenMode::kCreate, lock);
+  if (opened.os_error() == EACCES || opened.os_error() == EROFS) {
+    return Status(opened.code(), opened.message() + kReadInstead, opened.os_error());
+  }
+  HPS_RETURN_IF_ERROR(opened);
   bool taken = false;
   HPS_RETURN_IF_ERROR((*lock)->TryLock(true, &taken));
   if (!taken) {
-    std::string holder;
-    HPS_RETURN_IF_ERROR(ReadWholeFile(files, path, &holder));
+    std::string text;
+    HPS_RETURN_IF_ERROR(ReadWholeFile(files, path, &text));
     return Status(StatusCode::kStore,
-                  folder + ": the store is open for writing by process " + holder +
-                      "; close it there, or open read-only",
+                  folder + ": the store is open for writing by " + HolderInWords(text) +
+                      "; end it first" + kReadBeside,
                   EAGAIN);
   }
-  const std::string pid = std::to_string(getpid());
+  const std::string holder = std::to_string(getpid()) + " " + HostName();
   HPS_RETURN_IF_ERROR((*lock)->Truncate(0));
-  return (*lock)->Write(0, pid.data(), pid.size());
+  return (*lock)->Write(0, holder.data(), holder.size());
 }
 
 Status SsdStore::CreateManifest() {

@@ -20,6 +20,7 @@ inline constexpr int64_t kMinBucketsPerPart = 2;
 inline constexpr uint8_t kDirty = 1;     // differs from the tier below
 inline constexpr uint8_t kFresh = 2;     // initialised here, stored nowhere, never updated
 inline constexpr uint8_t kPending = 4;   // reserved, its row has not arrived
+inline constexpr uint8_t kTaken = 8;     // a key of the push that is being looked up has this row
 inline constexpr uint8_t kWanted = 128;  // a batch that was read and is not reserved yet uses it
 inline constexpr int kFrequencyShift = 4;
 inline constexpr int kMaxFrequency = 7;

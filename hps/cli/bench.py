@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hps.cli import flags
 from hps.errors import ConfigError
 
 
@@ -20,9 +21,9 @@ def add_parsers(subparsers: Any) -> None:
         description="Runs a benchmark of a checkout. Options that NAME takes beyond these are "
         "passed on; see benchmarks/README.md.",
     )
-    parser.add_argument("name", help="a folder under benchmarks/, or all")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, seconds")
-    parser.add_argument("--json", metavar="OUT", help="write the result to this file")
+    parser.add_argument("name", metavar="NAME", help="a folder under benchmarks/, or all")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: takes seconds")
+    parser.add_argument("--json", metavar="OUT", type=flags.word, help="the result to a file")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of NAME, after --")
     parser.set_defaults(run=run)
 

@@ -5,12 +5,19 @@ Above it: hps.cli.main. Below it: hps.RemoteParameterServer.
 
 import argparse
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli import flags
+from hps.cli.output import (
+    JSON_HELP,
+    check_json_path,
+    checkpoint_name,
+    stream_for_people,
+    write_json,
+)
 from hps.cli.server_flags import add_server_flags, client_config
 from hps.errors import ConfigError
+from hps.service.client_options import ACKS
 
 _MOST_KEYS_SHOWN = 1000
 
@@ -27,16 +34,21 @@ def add_parsers(subparsers: Any) -> None:
         ("erase", run_erase, "drop keys"),
     ):
         verb = _add(verbs, name, run, text)
-        verb.add_argument("table", metavar="TABLE")
+        verb.add_argument("table", type=flags.word, metavar="TABLE", help="its name")
         verb.add_argument("keys", nargs="*", type=_key, metavar="KEY", help="0 to 2^64 - 1")
-        verb.add_argument("--keys-file", type=Path, metavar="FILE", help=".npy, uint64 or int64")
+        keys_help = "keys as a .npy file, uint64 or int64 [L], instead of KEY"
+        verb.add_argument("--keys-file", type=flags.path, metavar="FILE", help=keys_help)
         if name == "pull":
-            verb.add_argument("--out", type=Path, metavar="FILE", help="rows to a .npy file")
+            out_help = "rows to a .npy file, float32 [L, dim], instead of a line a key"
+            verb.add_argument("--out", type=flags.path, metavar="FILE", help=out_help)
         if name == "push":
             verb.add_argument("--value", type=float, help="the gradient in every column")
-            verb.add_argument("--grads", type=Path, metavar="FILE", help=".npy, float32 [L, dim]")
+            grads_help = "gradients as a .npy file, float32 [L, dim], instead of --value"
+            verb.add_argument("--grads", type=flags.path, metavar="FILE", help=grads_help)
         if name != "pull":
-            verb.add_argument("--ack", default="logged", help="memory, logged or durable")
+            verb.add_argument(
+                "--ack", choices=ACKS, default="logged", help="what the answer survives"
+            )
     _add(verbs, "checkpoints", run_checkpoints, "the cuts that all shards hold")
     for name, run, text in (
         ("checkpoint", run_checkpoint, "take a cut over all shards"),
@@ -45,7 +57,8 @@ def add_parsers(subparsers: Any) -> None:
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
-        verb.add_argument("tag", metavar="TAG", nargs=how, type=checkpoint_name)
+        tag_help = "tag of the cut" if how else "tag of the cut, or its id in digits"
+        verb.add_argument("tag", metavar="TAG", nargs=how, type=checkpoint_name, help=tag_help)
     verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")
     verb.add_argument("--durable", action="store_true", help="on the disks")
 
@@ -174,9 +187,9 @@ def run_flush(options: argparse.Namespace, server: Any) -> Any:
 
 
 def _add(verbs: Any, name: str, run: Any, text: str) -> Any:
-    verb = verbs.add_parser(name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     add_server_flags(verb, required=True)
-    verb.add_argument("--json", type=Path, metavar="OUT", help="figures to a file, '-' for stdout")
+    verb.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     if name == "tables":
         verb.add_argument("--digest", action="store_true", help="also hash every row")
     verb.set_defaults(run=_run, ask=run)
@@ -201,7 +214,7 @@ def _key(text: str) -> int:
     except ValueError:
         key = -1
     if not 0 <= key < 2**64:
-        raise argparse.ArgumentTypeError(f"{text} is no key: 0 to 2^64 - 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is no key: 0 to 2^64 - 1")
     return key
 
 

@@ -4,10 +4,16 @@ Above it: hps.cli.main. Below it: hps.ssd_store.clone.
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli import flags
+from hps.cli.output import (
+    JSON_HELP,
+    check_json_path,
+    checkpoint_name,
+    stream_for_people,
+    write_json,
+)
 from hps.cluster.catalog import Catalog
 from hps.errors import ConfigError
 
@@ -20,12 +26,16 @@ def add_parsers(subparsers: Any) -> None:
         description="Copies one checkpoint, with its tag and extras, into a new store; it may run "
         "beside a trainer. Files are linked if the file system can, else copied; all are checked.",
     )
-    parser.add_argument("store", type=Path, metavar="DIR")
-    parser.add_argument("target", type=Path, metavar="OUT", help="a folder that is new or empty")
+    parser.add_argument("store", type=flags.path, metavar="DIR", help="folder of the store")
+    text = "a folder that is new or empty"
+    parser.add_argument("target", type=flags.path, metavar="OUT", help=text)
     parser.add_argument(
-        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id in digits; newest"
+        "--checkpoint",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="its tag, or its id in digits; the newest if not given",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    parser.add_argument("--json", type=flags.path, metavar="FILE", help=JSON_HELP)
     parser.set_defaults(run=run)
 
 

@@ -4,10 +4,10 @@ Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 """
 
 import argparse
-from pathlib import Path
 
+from hps.cli import flags
 from hps.cli.output import (
-    HelpFormatter,
+    JSON_HELP,
     check_json_path,
     checkpoint_name,
     stream_for_people,
@@ -16,6 +16,7 @@ from hps.cli.output import (
 from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import GpuCacheConfig, RankEnvironment
 from hps.errors import ConfigError
+from hps.generate.config import FORMATS
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,24 +24,42 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a stored model; the store is opened read-only",
-        formatter_class=HelpFormatter,
+        description="AUC, logloss and calibration of a stored model on a log. The store is opened "
+        "read-only, beside a training too.",
     )
-    parser.add_argument("data", nargs="+", metavar="DATA", help="the log's files, in order")
-    parser.add_argument("--store", type=Path, default=None, metavar="DIR", help="the store")
-    parser.add_argument(
+    add = parser.add_argument
+    add(
+        "data",
+        nargs="+",
+        type=flags.word,
+        metavar="DATA",
+        help="the log's files in order, or patterns; .gz and .zst are unpacked",
+    )
+    add("--store", type=flags.path, metavar="DIR", help="folder of the store; this or --server")
+    add(
         "--checkpoint",
         type=checkpoint_name,
-        default=None,
         metavar="TAG",
-        help="tag, or id in digits; newest if not given",
+        help="tag, or id in digits; the newest with a model if not given",
     )
-    parser.add_argument("--dram", default="256MiB", help="budget of the host tier")
-    parser.add_argument("--gpu", default=None, help="budget of the GPU tier; none if not given")
-    parser.add_argument("--device", default=None, help="of the GPU tier, and of the model")
-    parser.add_argument("--format", default=None, help="the training run's if not given")
-    parser.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
-    parser.add_argument("--on-error", default=None, help="the training run's if not given")
-    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
+    add("--dram", type=flags.size, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--device", type=flags.device, help="of --gpu, and of the model: cuda:N, or cpu")
+    add("--format", choices=FORMATS, help="of DATA; that of the training if not given")
+    add(
+        "--batch-size",
+        type=flags.whole(1, 2**24),
+        default=4096,
+        metavar="N",
+        help="examples a batch, 1 to 16777216",
+    )
+    add(
+        "--on-error",
+        choices=("raise", "skip"),
+        help="at a bad line: stop and name it, or leave it out and count it (skipped lines); as in "
+        "the training if not given",
+    )
+    add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 

@@ -7,12 +7,11 @@ import argparse
 import os
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from hps.cli.output import HelpFormatter
+from hps.cli import flags
 from hps.errors import ConfigError
-from hps.generate.config import FORMATS, GeneratorConfig
+from hps.generate.config import FORMATS, MAX_DENSE, MAX_FEATURES, GeneratorConfig
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,33 +21,53 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="write a synthetic click log from a planted model",
         description="Writes a click log whose best possible AUC is known, and OUT.json with its "
         "figures. Keys of a feature follow a Zipf law; clicks follow a planted model.",
-        formatter_class=HelpFormatter,
     )
-    default = GeneratorConfig()
-    parser.add_argument("out", type=Path, metavar="OUT", help="the log's file")
-    parser.add_argument("--format", choices=FORMATS, default="criteo", help="layout of the log")
-    add = parser.add_argument
-    add("--examples", type=int, default=default.examples, help="lines of the log")
-    add("--features", type=int, default=default.features, help="categorical features")
-    add("--dense", type=int, default=default.dense, help="numeric columns")
-    add("--keys", type=int, default=default.keys, help="keys of all features together")
-    add("--alpha", type=float, default=default.alpha, help="exponent of the Zipf laws")
-    add("--drift", type=float, default=default.drift, help="part of the keys that trade places")
-    add("--click-rate", type=float, default=default.click_rate, help="mean label")
-    add("--spread", type=float, default=default.spread, help="deviation of the planted log-odds")
-    add("--seed", type=int, default=default.seed, help="equal seeds give equal logs")
-    add("--test", type=Path, default=None, metavar="OUT2", help="held-out part, same model")
-    add("--test-examples", type=int, default=default.test_examples, help="lines of OUT2")
-    add("--threads", type=int, default=0, help="0: one a core; changes no byte")
+    _add_flags(parser, GeneratorConfig())
     parser.set_defaults(run=run)
+
+
+def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> None:
+    add = parser.add_argument
+    add("out", type=flags.path, metavar="OUT", help="the log's file; OUT.json is its description")
+    add("--format", choices=FORMATS, default="criteo", help="of the log; see docs/formats.md")
+    for name, least, most, text in (
+        ("examples", 1, 2**40, "lines of the log, 1 to 2^40"),
+        ("features", 1, MAX_FEATURES, f"categorical features, 1 to {MAX_FEATURES}"),
+        ("dense", 0, MAX_DENSE, f"numeric columns, 0 to {MAX_DENSE}"),
+        ("keys", 1, None, "keys of all features together, from one to 2^32 for each feature"),
+        ("seed", 0, 2**64 - 1, "0 to 2^64 - 1; equal flags and seeds give equal logs"),
+    ):
+        kind = flags.whole(least, most)
+        add(f"--{name}", type=kind, default=getattr(default, name), metavar="N", help=text)
+    for name, lowest, text in (
+        ("alpha", 0.0, "exponent of the features' Zipf laws, 0 (uniform) to 8"),
+        ("drift", 0.0, "part of the keys that trade places, 0 to 1"),
+        ("click-rate", 0.001, "mean label, 0.001 to 0.999"),
+        ("spread", 0.0, "standard deviation of the planted log-odds, 0 to 10"),
+    ):
+        value = getattr(default, name.replace("-", "_"))
+        add(f"--{name}", type=flags.number(lowest), default=value, metavar="X", help=text)
+    add("--test", type=flags.path, metavar="OUT2", help="file of a held-out part, same model")
+    add(
+        "--test-examples",
+        type=flags.whole(0, 2**40),
+        default=default.test_examples,
+        metavar="N",
+        help="lines of OUT2, at least 1 with --test",
+    )
+    add(
+        "--threads",
+        type=flags.whole(0, 1024),
+        default=0,
+        metavar="N",
+        help="0 to 1024; 0: one a core; changes no byte",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the log as the flags say; returns the exit status."""
     if (arguments.test is None) != (arguments.test_examples == 0):
         raise ConfigError("generate: --test OUT2 and --test-examples N go together; give both")
-    if arguments.threads < 0:
-        raise ConfigError(f"generate: --threads {arguments.threads} must be at least 0")
     given = {field.name: getattr(arguments, field.name) for field in fields(GeneratorConfig)}
     config = GeneratorConfig(**given)
 

@@ -8,9 +8,11 @@ needed.
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from hps.cli.output import HelpFormatter
 from hps.config import keep_grpc_silent
 from hps.errors import HpsError
 
@@ -27,8 +29,8 @@ COMMANDS = {
     "clone": ("clone", "copy one checkpoint into a store of its own"),
     "reshard": ("reshard", "one checkpoint for another number of ranks"),
     "compact": ("store_commands", "give back the space of overwritten rows"),
-    "export": ("store_commands", "write a table's rows to parquet"),
-    "import": ("store_commands", "read a table's rows from parquet"),
+    "export": ("move_commands", "write a table's rows to parquet"),
+    "import": ("move_commands", "read a table's rows from parquet"),
     "client": ("client", "ask servers: rows, counters, checkpoints"),
     "bench": ("bench", "run a benchmark"),
 }
@@ -36,6 +38,10 @@ COMMANDS = {
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with the flags, instead of listing all that there are."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")
@@ -71,13 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = words[0] if words and words[0] in COMMANDS else None
     keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
     try:
-        parser = make_parser(command)
-        options, unknown = parser.parse_known_args(words)
-        if unknown:
-            verb = getattr(options, "verb", None)
-            parser.prog = " ".join(word for word in ("hps", command, verb) if word)
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return int(options.run(options) or 0)
+        status = _run(words, command)
+        sys.stdout.flush()  # while a full disk can still be told
+        return status
     except HpsError as error:
         print(f"hps: error: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -94,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of our output has gone; Python would complain at exit
         return 1
     except OSError as error:  # a path of the user's: it cannot be read or written
-        print(f"hps: error: {error}", file=sys.stderr)
+        print(f"hps: error: {_one_line(error)}", file=sys.stderr)
+        _let_go_of_stdout()
         return 1
     except KeyboardInterrupt:
         kept = "; --resume goes on from the newest checkpoint" if command == "train" else ""
@@ -102,9 +105,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _one_line(error: HpsError) -> str:
-    notes = getattr(error, "__notes__", ())
-    return " ".join("; ".join((str(error), *notes)).split())
+def _run(words: list[str], command: str | None) -> int:
+    parser = make_parser(command)
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            parser.error(f"argument {word!r}: it is no UTF-8, which names and values must be")
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        verb = getattr(options, "verb", None)
+        parser.prog = " ".join(word for word in ("hps", command, verb) if word)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return int(options.run(options) or 0)
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:  # without its number
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
+
+
+def _let_go_of_stdout() -> None:
+    """Drops what standard output could not take; Python would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
 
 
 if __name__ == "__main__":

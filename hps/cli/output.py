@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from hps.errors import ConfigError
+from hps.errors import ConfigError, StoreError
+
+JSON_HELP = "the figures as JSON to a file; '-': to standard output"
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -40,14 +42,21 @@ def stream_for_people(path: Path | None) -> TextIO:
 
 
 def write_json(path: Path | None, figures: Any) -> None:
-    """Writes figures to a file, or to standard output for "-"; nothing for None."""
+    """Writes figures to a file, or to standard output for "-"; nothing for None.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     if path is None:
         return
     text = json.dumps(_without_nan(figures), indent=2, sort_keys=True, default=str) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
-    else:
+        return
+    try:
         path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(error.errno, f"--json {path}: {error.strerror}") from error
 
 
 def checkpoint_name(text: str) -> str | int:
@@ -56,6 +65,8 @@ def checkpoint_name(text: str) -> str | int:
     >>> checkpoint_name("3"), checkpoint_name("day-3")
     (3, 'day-3')
     """
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty; give a tag, or an id in digits")
     return int(text) if text.isdecimal() else text
 
 

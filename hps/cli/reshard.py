@@ -20,7 +20,7 @@ def add_parsers(subparsers: Any) -> None:
         "position. It may run beside a training. (A training that starts with another number of "
         "ranks does the same by itself, in place.)",
     )
-    parser.add_argument("store", type=Path, metavar="DIR")
+    parser.add_argument("store", type=Path, metavar="DIR", help="a cluster's folder, or a store")
     parser.add_argument("target", type=Path, metavar="OUT", help="a folder that is new or empty")
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--ranks", type=int, metavar="N", help="of the trainings to come")

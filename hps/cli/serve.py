@@ -8,11 +8,17 @@ import argparse
 import queue
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
-from hps.cli.output import HelpFormatter
-from hps.config import DramCacheConfig, GpuCacheConfig, num_cores, parse_bytes
+from hps.cli import flags
+from hps.config import (
+    MAX_DIM,
+    MAX_TABLES,
+    DramCacheConfig,
+    GpuCacheConfig,
+    num_cores,
+    parse_bytes,
+)
 from hps.errors import ConfigError
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
@@ -24,7 +30,9 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "serve",
         help="serve a store over gRPC",
-        formatter_class=HelpFormatter,
+        description="Serves one store over gRPC until SIGTERM or SIGINT, with a checkpoint 'last' "
+        "at the end. Prints 'listening on HOST:PORT' when it is ready; logs as JSON lines to "
+        "standard error. docs/service.md says more.",
     )
     _add_store_flags(parser)
     _add_address_flags(parser)
@@ -190,70 +198,97 @@ def _server_options(arguments: argparse.Namespace) -> Any:
 
 
 def _add_store_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("store")
-    group.add_argument("--store", type=Path, required=True, metavar="DIR", help="the store")
-    group.add_argument(
-        "--shard", default=None, metavar="I/N", help="which of how many servers; once is enough"
+    add = parser.add_argument_group("store").add_argument
+    add(
+        "--store", type=flags.path, required=True, metavar="DIR", help="its folder; made if missing"
     )
-    group.add_argument("--dram", default="1GiB", help="budget of the host tier")
-    group.add_argument("--gpu", default=None, help="budget of the GPU tier")
-    group.add_argument("--device", default="cuda:0", help="of the GPU tier")
-    group.add_argument(
+    add(
+        "--shard",
+        metavar="I/N",
+        help="which of how many servers, such as 0/2; given once, it is stored; 0/1 if never given",
+    )
+    add("--dram", type=flags.size, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--device", type=flags.device, default="cuda:0", help="of --gpu: cuda:N, or cpu")
+    add(
         "--table",
         action="append",
         default=[],
         metavar="name=..,dim=..",
-        help="a table that is to be there; also optimizer=, its numbers (lr=, eps= ...), "
-        "init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=",
+        help="a table that is to be there, made if it is not; also optimizer=, its numbers (lr=, "
+        "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=; "
+        "may be given several times",
     )
-    group.add_argument("--seed", type=int, default=None, help="of a new store's initial values")
-    group.add_argument(
+    add(
+        "--seed",
+        type=flags.whole(0, 2**64 - 1),
+        metavar="N",
+        help="of a new store's initial values, 0 to 2^64 - 1; 0 if not given, or what is stored",
+    )
+    add(
         "--threads",
-        type=int,
+        type=flags.whole(0, 64),
         default=max(1, num_cores() // 4),
-        help="of the native core for one call (several calls run at once); 0: all cores",
+        metavar="N",
+        help="of the native core for one call (several calls run at once), 0 to 64; 0: all cores",
     )
-    group.add_argument(
-        "--log-bytes", default="1GiB", help="a checkpoint is taken when the log has grown to this"
+    add(
+        "--log-bytes",
+        type=flags.size,
+        default="1GiB",
+        metavar="BYTES",
+        help="a checkpoint is taken when the update log has grown to this",
     )
 
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("address and access")
-    group.add_argument("--listen", default="127.0.0.1:50051", help="HOST:PORT; port 0: a free one")
-    group.add_argument("--metrics", default=None, metavar="HOST:PORT", help="Prometheus over HTTP")
-    group.add_argument("--tls-cert", type=Path, default=None, metavar="FILE", help="PEM")
-    group.add_argument("--tls-key", type=Path, default=None, metavar="FILE", help="PEM")
-    group.add_argument(
-        "--tls-client-ca", type=Path, default=None, metavar="FILE", help="clients must show one"
+    add = parser.add_argument_group("address and access").add_argument
+    add("--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: a free one")
+    add("--metrics", metavar="HOST:PORT", help="figures for Prometheus; HTTPS where there is TLS")
+    add("--tls-cert", type=flags.path, metavar="FILE", help="the server's certificate (PEM)")
+    add("--tls-key", type=flags.path, metavar="FILE", help="key of --tls-cert (PEM)")
+    add(
+        "--tls-client-ca",
+        type=flags.path,
+        metavar="FILE",
+        help="authority (PEM): only clients with a certificate of it are let in",
     )
-    group.add_argument(
-        "--tokens", type=Path, default=None, metavar="FILE", help="who may do what, as JSON"
+    add("--tokens", type=flags.path, metavar="FILE", help="who may do what, JSON: docs/service.md")
+    add("--allow-insecure", action="store_true", help="listen beyond this machine without TLS")
+    add(
+        "--drain-seconds",
+        type=flags.number(0),
+        default=30.0,
+        metavar="SECONDS",
+        help="that calls in flight have at the end, before they are cancelled",
     )
-    group.add_argument(
-        "--allow-insecure", action="store_true", help="listen beyond this machine without TLS"
-    )
-    group.add_argument(
-        "--drain-seconds", type=float, default=30.0, help="for calls in flight at the end"
-    )
-    group.add_argument("--log-calls", action="store_true", help="a log line for every call")
+    add("--log-calls", action="store_true", help="a log line for every call, not refused ones only")
 
 
 def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("limits")
-    group.add_argument("--max-message", default="32MiB", help="bytes of a request, of a reply")
-    group.add_argument("--max-keys", type=int, default=2**20, help="of a request")
-    group.add_argument("--max-dim", type=int, default=4096, help="of a table that a client makes")
-    group.add_argument("--max-tables", type=int, default=1024, help="in the store")
-    group.add_argument("--max-sessions", type=int, default=10_000, help="of clients")
-    group.add_argument(
-        "--max-client-sessions", type=int, default=1000, help="of those, opened with one token"
-    )
-    group.add_argument("--max-requests", type=int, default=64, help="in flight")
-    group.add_argument("--max-client-requests", type=int, default=16, help="of one client")
-    group.add_argument("--max-flight", default="512MiB", help="bytes in flight")
-    group.add_argument("--max-client-flight", default="256MiB", help="bytes of one client")
-    group.add_argument("--max-streams", type=int, default=16, help="push streams that are open")
-    group.add_argument(
-        "--deadline", type=float, default=60.0, help="seconds of a call that brings none"
+    add = parser.add_argument_group("limits").add_argument
+    for name, default, text in (
+        ("message", "32MiB", "of a request, and of a reply; 64 KiB to 1 GiB"),
+        ("flight", "512MiB", "of all requests and replies in flight; at least 2 messages"),
+        ("client-flight", "256MiB", "of those, one client's; at least 2 messages"),
+    ):
+        add(f"--max-{name}", type=flags.size, default=default, metavar="BYTES", help=text)
+    for name, count, least, most, text in (
+        ("keys", 2**20, 1, 2**27, "of a request; 1 to 2^27"),
+        ("dim", MAX_DIM, 1, MAX_DIM, f"of a table that a client makes; 1 to {MAX_DIM}"),
+        ("tables", MAX_TABLES, 1, MAX_TABLES, f"in the store; 1 to {MAX_TABLES}"),
+        ("sessions", 10_000, 1, 2**31, "clients whose marks are kept; at least 1"),
+        ("client-sessions", 1000, 1, 2**31, "of those, opened with one token; at least 1"),
+        ("requests", 64, 1, 1024, "calls in flight; 1 to 1024"),
+        ("client-requests", 16, 1, 1024, "of those, one client's; 1 to 1024"),
+        ("streams", 16, 0, 1024, "push streams that are open; 0 to 1024"),
+    ):
+        kind = flags.whole(least, most)
+        add(f"--max-{name}", type=kind, default=count, metavar="N", help=text)
+    add(
+        "--deadline",
+        type=flags.number(above=0),
+        default=60.0,
+        metavar="SECONDS",
+        help="of a call that brings none; above 0",
     )

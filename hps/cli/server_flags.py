@@ -7,54 +7,61 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hps.cli import flags
 from hps.errors import ConfigError
 from hps.service.client_options import ClientConfig, TlsConfig, parse_addresses
+from hps.service.wire import Wire
+
+WIRES = tuple(wire.name.lower() for wire in Wire)
 
 
 def add_server_flags(parser: Any, required: bool = False) -> None:
     """Adds the flags to a parser or a group of one."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--server",
-        default=None,
         required=required,
+        type=flags.word,
         metavar="HOST:PORT,...",
         help="the servers that hold the rows, in the order of their shards",
     )
-    parser.add_argument(
+    add(
         "--client-id",
-        default=None,
-        help="names this client; a second one of that name ends the first's session",
+        type=flags.word,
+        metavar="NAME",
+        help="names this client, 1 to 64 letters, digits, '_', '.', '-'; a second one of that name "
+        "ends the first's session; if not given a name that no other has",
     )
-    parser.add_argument(
-        "--token", type=Path, default=None, metavar="FILE", help="file that holds a bearer token"
+    add("--token", type=flags.path, metavar="FILE", help="file that holds a bearer token")
+    add("--tls", action="store_true", help="talk TLS; trust the authorities that the system knows")
+    add("--tls-ca", type=flags.path, metavar="FILE", help="talk TLS; trust this authority (PEM)")
+    add(
+        "--tls-cert",
+        type=flags.path,
+        metavar="FILE",
+        help="talk TLS; this client's certificate (PEM), with --tls-key",
     )
-    parser.add_argument(
-        "--tls", action="store_true", help="talk TLS; certificates the system knows"
+    add("--tls-key", type=flags.path, metavar="FILE", help="key of --tls-cert (PEM)")
+    add(
+        "--tls-name",
+        type=flags.word,
+        metavar="NAME",
+        help="talk TLS; the name in the servers' certificates, if it is not HOST",
     )
-    parser.add_argument(
-        "--tls-ca", type=Path, default=None, metavar="FILE", help="TLS; who signed the certificates"
-    )
-    parser.add_argument(
-        "--tls-cert", type=Path, default=None, metavar="FILE", help="TLS; this client's certificate"
-    )
-    parser.add_argument(
-        "--tls-key", type=Path, default=None, metavar="FILE", help="TLS; this client's key"
-    )
-    parser.add_argument(
-        "--tls-name", default=None, help="TLS; the servers' name, if not the host's"
-    )
-    parser.add_argument(
+    add(
         "--allow-insecure",
         action="store_true",
         help="send the token without TLS beyond this machine, in a network that is trusted",
     )
-    parser.add_argument(
-        "--deadline", type=float, default=60.0, help="seconds for a call, retries included"
+    add(
+        "--deadline",
+        type=flags.number(above=0),
+        default=60.0,
+        metavar="SECONDS",
+        help="for a call, retries included; above 0",
     )
-    parser.add_argument(
-        "--wire", default="float32", help="of rows: float32, float16, bfloat16 or int8"
-    )
-    parser.add_argument("--push-wire", default=None, help="of gradients; as --wire if not given")
+    add("--wire", choices=WIRES, default="float32", help="how rows travel; see docs/clients.md")
+    add("--push-wire", choices=WIRES, help="how gradients travel; as --wire if not given")
 
 
 def client_config(options: argparse.Namespace) -> ClientConfig | None:

@@ -10,8 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
-from hps.cli.server_flags import add_server_flags, client_config
+from hps.cli.output import check_json_path, stream_for_people, write_json
+from hps.cli.server_flags import client_config
+from hps.cli.train_flags import add_train_flags
 from hps.cluster.catalog import NAME as CLUSTER
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
@@ -19,21 +20,17 @@ from hps.errors import ConfigError, HpsError
 if TYPE_CHECKING:
     from hps.train import TrainOptions
 
-CLUSTER_TIMEOUT_SECONDS = 600.0
-
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `train`."""
     parser = subparsers.add_parser(
         "train",
         help="train a click model from logs",
-        formatter_class=HelpFormatter,
+        description="Trains a click model from logs, with its rows in a store or on servers, and "
+        "ends with a checkpoint that holds all it takes to go on (--resume). docs/training.md says "
+        "more.",
     )
-    _add_data_flags(parser)
-    _add_model_flags(parser)
-    _add_run_flags(parser)
-    _add_rank_flags(parser)
-    add_server_flags(parser.add_argument_group("servers instead of a store"))
+    add_train_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -128,6 +125,17 @@ def is_told_elsewhere(error: HpsError, rank: int) -> bool:
     return found is not None and int(found[1]) != rank
 
 
+def _where_it_stands(limit: int, num_examples: int) -> str:
+    """Why a run that goes on has nothing to do.
+
+    >>> _where_it_stands(100, 1024)
+    'after 1,024 examples, and --limit is 100'
+    """
+    if 0 < limit <= num_examples:
+        return f"after {num_examples:,} examples, and --limit is {limit:,}"
+    return f"at the end of the data, after {num_examples:,} examples"
+
+
 def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     from hps.train.rank_report import format_ranks
     from hps.train.report import format_stages, format_table
@@ -135,9 +143,15 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     out = stream_for_people(arguments.json)
     if figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
-            f"nothing left to train: checkpoint {figures['resumed_from']} stands at the end of the "
-            f"data, after {figures['total_examples']:,} examples",
+            f"nothing left to train: checkpoint {figures['resumed_from']} stands "
+            f"{_where_it_stands(arguments.limit, figures['total_examples'])}",
             file=out,
+        )
+    elif figures["examples"] == 0:
+        bad = figures["skipped_lines"]
+        why = f"all of its {bad:,} lines were skipped as bad" if bad else "it holds no line"
+        print(
+            f"nothing was trained, and no checkpoint written: DATA has no example, {why}", file=out
         )
     elif figures["resumed_from"] is not None:
         print(f"resumed from checkpoint {figures['resumed_from']}", file=out)
@@ -151,118 +165,3 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
         of_rank = ".rank-0, one for each rank" if "ranks" in figures else ""
         print(f"trace: {arguments.trace}{of_rank} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
-
-
-def _depth(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    return tuple(int(width) for width in text.split(",") if width)
-
-
-def _add_data_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("data")
-    group.add_argument("data", nargs="+", metavar="DATA", help="the log's files or patterns")
-    group.add_argument("--test", nargs="+", default=[], metavar="DATA", help="log to measure on")
-    group.add_argument(
-        "--format", default="criteo", help="criteo, parquet, libsvm, libffm or slots"
-    )
-    group.add_argument("--batch-size", type=int, default=4096, help="examples a batch")
-    group.add_argument("--epochs", type=int, default=1, help="passes over the log")
-    group.add_argument(
-        "--shuffle-files", action="store_true", help="read the files in an order drawn from --seed"
-    )
-    group.add_argument("--limit", type=int, default=0, help="stop after so many examples; 0: none")
-    group.add_argument("--on-error", default="raise", help="a bad line: raise, or skip and count")
-    group.add_argument("--hash-keys", action="store_true", help="hash keys that are numbers, too")
-    group.add_argument(
-        "--shared-vocabulary",
-        action="store_true",
-        help="equal values of different features are one key",
-    )
-    group.add_argument("--dense", type=int, default=None, help="dense columns, if not the format's")
-    group.add_argument("--label", default="label", help="parquet: the column of labels")
-
-
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", default="deepfm", help="deepfm, dlrm, wide_deep or dcn_v2")
-    group.add_argument("--dim", type=int, default=16, help="width of an embedding")
-    group.add_argument("--hidden", type=_widths, default="256,128", help="widths of deep layers")
-    group.add_argument("--dropout", type=float, default=0.0, help="of the deep layers")
-    group.add_argument(
-        "--optimizer", default="adagrad", help="of rows: sgd, adagrad, rowwise_adagrad, adam, ftrl"
-    )
-    group.add_argument(
-        "--lr", type=float, default=None, help="of rows; 0.02, Adam 0.001, FTRL 0.05"
-    )
-    group.add_argument(
-        "--dense-lr", type=float, default=None, help="of the dense part's Adam; 0.001"
-    )
-    group.add_argument("--init-std", type=float, default=0.01, help="of new rows' weights")
-    group.add_argument("--scheduler", default="constant", help="constant, warmup or cosine")
-    group.add_argument("--scheduler-steps", type=int, default=0, help="steps it spans")
-    group.add_argument("--accumulate", type=int, default=1, help="batches a step")
-    group.add_argument("--precision", default="float32", help="float32, bfloat16 or float16")
-    group.add_argument("--seed", type=int, default=0, help="of rows, dense weights and dropout")
-
-
-def _add_run_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    group.add_argument("--store", type=Path, default=None, metavar="DIR", help="the store")
-    group.add_argument("--dram", default="1GiB", help="budget of the host tier")
-    group.add_argument("--gpu", default=None, help="budget of the GPU tier")
-    group.add_argument("--device", default=None, help="of the GPU tier")
-    group.add_argument(
-        "--engine", default="segments", help="of the SSD tier: segments, or rocksdb (rocksdict)"
-    )
-    group.add_argument(
-        "--depth", type=_depth, default="auto", help="batches prepared ahead, 0 to 8, or auto"
-    )
-    group.add_argument(
-        "--lookahead", type=int, default=0, help="batches read before fetching, for caches to keep"
-    )
-    group.add_argument(
-        "--trace", type=Path, default=None, metavar="FILE", help="what each stage did when, as JSON"
-    )
-    group.add_argument(
-        "--checkpoint-every", type=int, default=0, metavar="N", help="batches between checkpoints"
-    )
-    group.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint with a model"
-    )
-    group.add_argument(
-        "--new-data", action="store_true", help="with --resume: read DATA from its beginning"
-    )
-    group.add_argument("--threads", type=int, default=0, help="of the native core; 0: all cores")
-    group.add_argument("--torch-threads", type=int, default=0, help="of torch; 0: its choice")
-    group.add_argument("--instruction-set", default="auto", help="auto, avx512, avx2 or plain")
-    group.add_argument(
-        "--progress-seconds", type=float, default=2.0, help="between live lines; 0: none"
-    )
-    group.add_argument(
-        "--no-digest",
-        dest="digest",
-        action="store_false",
-        help="leave out the tables' digests, which read every row (digests: %(default)s)",
-    )
-    group.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
-
-
-def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("ranks (under torchrun)")
-    group.add_argument(
-        "--row-wire", default="float32", help="rows travel as float32, float16, bfloat16 or int8"
-    )
-    group.add_argument("--gradient-wire", default="float32", help="gradients, likewise")
-    group.add_argument(
-        "--hot-rows", type=int, default=0, metavar="N", help="rows asked for most, on every rank"
-    )
-    group.add_argument(
-        "--cluster-timeout",
-        type=float,
-        default=CLUSTER_TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help="a rank that does not answer for so long is given up",
-    )

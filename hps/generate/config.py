@@ -70,7 +70,10 @@ class GeneratorConfig:
     def _require(self, field: str, low: float, high: float) -> None:
         value = getattr(self, field)
         if not math.isfinite(value) or not low <= value <= high:
-            raise ConfigError(f"generate: {field}={value!r} must be from {low} to {high}")
+            flag = field.replace("_", "-")
+            raise ConfigError(
+                f"generate: {field}={value!r} (--{flag}) must be from {low} to {high}"
+            )
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
         """Keys of each feature, int64 [features]: at least 1 each, `keys` in all."""

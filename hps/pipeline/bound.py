@@ -6,6 +6,8 @@ Above it: `hps train`, users' loops. Below it: what `Pipeline.seconds` returns.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hps.pipeline.pipeline import MAX_DEPTH
+
 _SATURATED = 0.9  # of the time, from which on a stage or the cores count as never idle
 _HELP = {
     "network": "reading and parsing the log: plain text or parquet instead of compressed text, a "
@@ -40,7 +42,7 @@ def bound_of(
     cpu_seconds: float,
     num_cores: int,
     depth: int,
-    is_depth_measured: bool = False,
+    why_depth: str = "",
 ) -> Bound:
     """The stage that bounds a run.
 
@@ -51,7 +53,8 @@ def bound_of(
         cpu_seconds: processor time of the whole process in these seconds.
         num_cores: cores it may use.
         depth: of the pipeline, in the end.
-        is_depth_measured: that depth was the faster one of those tried.
+        why_depth: in words, if the program chose depth 0 and not the user; such as "which measured
+            faster than overlapping them".
 
     >>> busy = {"network": 1.0, "fetch": 9.5, "copy": 0.0, "compute": 4.0}
     >>> stages = {stage: {"busy_seconds": value} for stage, value in busy.items()}
@@ -73,14 +76,16 @@ def bound_of(
             f"{name}): more cores, or less work there"
         )
     elif depth:
+        if depth < MAX_DEPTH:
+            advice = "a larger --depth evens out stages whose batches differ"
         text = (
-            f"bound by no stage alone; the busiest is {name}, {100 * share:.0f} % of the time: a "
-            "larger --depth evens out stages whose batches differ"
+            f"bound by no stage alone; the busiest is {name}, {100 * share:.0f} % of the time: "
+            f"{advice}"
         )
-    elif is_depth_measured:
+    elif why_depth:
         text = (
-            f"stages one after the other, which measured faster than overlapping them; the longest "
-            f"is {name}, {100 * share:.0f} % of the time: {advice}"
+            f"stages one after the other, {why_depth}; the longest is {name}, "
+            f"{100 * share:.0f} % of the time: {advice}"
         )
     else:
         text = (

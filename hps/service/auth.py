@@ -123,7 +123,8 @@ def _read(path: Path) -> list[tuple[bytes, Caller]]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--tokens {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or f"it is no JSON: {error}"
+        raise ConfigError(f"--tokens {path}: {reason}") from error
     listed = value.get("tokens") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_TOKENS:
         raise ConfigError(f'--tokens {path}: needs {{"tokens": [...]}} with 1 to {_MAX_TOKENS}')

@@ -3,8 +3,8 @@
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it:
 client_tables.py (whole tables), client_cuts.py (checkpoints), client_rounds.py (calls to several
 shards), client_plans.py (which key goes where). Keys are deduplicated and a key's gradients summed
-here, by the core's own loops, before they travel: so training against servers has the bits of
-training in one process.
+here, by the core's own loops, before they travel, or by the shard where they travel as they are: so
+training against servers has the bits of training in one process.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,10 @@ from hps.service.client_session import Session
 from hps.service.client_tables import RemoteTables, number_of
 from hps.service.client_transport import GrpcTransport
 from hps.service.client_window import LOGGED, METHODS, Draft
-from hps.service.wire import Wire, check_range, decode, encode
+from hps.service.framing import Incoming
+from hps.service.in_place import MessagePool, OpenMessage, writable
+from hps.service.memory import expect_messages
+from hps.service.wire import Bytes, Wire, check_range, decode, encode
 from hps.v1 import parameter_server_pb2 as pb
 
 _MOST_WAITERS = 64  # threads of pull_async and push_async; a slow shard may hold many of them
@@ -77,10 +80,12 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         client_id: str | None = None,
         **options: Unpack[ClientFields],
     ) -> None:
+        expect_messages()
         config = ClientConfig(addresses=addresses, client_id=client_id, **options)
         super().__init__(config, self._connect)
         self._plans = PlanPool(self.shard_map.owners().tolist())
         self._buffers = OutputPool()
+        self._messages = MessagePool()
         self._waiters: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -106,10 +111,19 @@ class RemoteParameterServer(RemoteTables, SoleServer):
             ConfigError: unknown table, wrong dtype or shape.
             RemoteError: a shard did not answer within the deadline.
 
-        Cost: the distinct keys travel, and their rows as `wire` says; one copy of [L, dim].
+        Cost: the distinct keys travel, and their rows as `wire` says; one copy of [L, dim]. Keys
+        that seem distinct travel as they are, to one shard, and float32 rows are then those of the
+        reply, without a copy.
         """
         dim = self._table(table, "pull").dim
         array = as_keys(keys)
+        target = None if out is None else as_output(out, len(array), dim)
+        if not create and self._go_whole(array, self._pull_bytes(dim)):
+            found = self._pull_whole(table, array)
+            if target is None:
+                return like(found, keys)
+            target[:] = found
+            return out
         rows = self._buffers.take(len(array), dim) if out is None else out
         target = as_output(rows, len(array), dim)
         if len(array):
@@ -148,7 +162,7 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         """A push that is on its way when this returns; the future says what became of it.
 
         Pushes are applied in the order of these calls. Raises at once what is wrong with the
-        arguments.
+        arguments; of gradients that are finite and overflow as a sum, the future may tell.
         """
         sent = self._begin_push(table, keys, grads, ack)
         return self._wait_aside(lambda: None if sent is None else sent.wait())
@@ -216,19 +230,10 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         Raises:
             RemoteError: a shard did not answer within the deadline.
         """
-        wire, dim = self.config.pull_format, self.tables[table].dim
-        pieces = self._pieces(plan, 8 + wire.num_bytes(1, dim))
-        requests = []
-        for session, keys, _ in pieces:
-            head = pb.PullRequest(
-                table=table, wire=number_of(wire), dim=dim, lineage=session.lineage
-            )
-            message = METHODS["Pull"].request.join(head, [keys])
-            requests.append(Request(session, "Pull", message))
-        with self._waiting():
-            replies = ask(requests, self._until(), f"pull of table {table!r}")
-        incoming = [METHODS["Pull"].reply.split(data) for data in replies]
-        self._scatter(plan, pieces, incoming, out)
+        dim = self.tables[table].dim
+        pieces = self._pieces(plan, self._pull_bytes(dim))
+        replies = self._ask_rows(table, [(session, keys) for session, keys, _ in pieces])
+        self._scatter(plan, pieces, replies, out)
 
     def new_rows(self, table: str, num_rows: int) -> Floats:
         """A buffer float32 [num_rows, dim] of the pool."""
@@ -270,12 +275,52 @@ class RemoteParameterServer(RemoteTables, SoleServer):
             self._waiters = ThreadPoolExecutor(_MOST_WAITERS, "hps remote")
         return self._waiters.submit(wait)
 
+    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[Incoming[Any]]:
+        """The replies to a pull of so many keys of each shard."""
+        wire, requests = self.config.pull_format, []
+        for session, keys in shares:
+            head = pb.PullRequest(
+                table=table,
+                wire=number_of(wire),
+                dim=self.tables[table].dim,
+                lineage=session.lineage,
+            )
+            message = METHODS["Pull"].request.join(head, [keys])
+            requests.append(Request(session, "Pull", message))
+        with self._waiting():
+            replies = ask(requests, self._until(), f"pull of table {table!r}")
+        return [METHODS["Pull"].reply.split(data) for data in replies]
+
+    def _go_whole(self, keys: Keys, row_bytes: int) -> bool:
+        """True if keys are to travel as they are: to the only shard, in one message, where it costs
+        less to find the few that repeat than to look for them here, too."""
+        if len(self._sessions) > 1 or len(keys) > self._most_rows(row_bytes):
+            return False
+        with self._plans.lent() as plan:
+            return plan.seem_distinct(keys)
+
+    def _pull_whole(self, table: str, keys: Keys) -> Floats:
+        """Rows of keys that go whole: the reply's own memory, where they are float32."""
+        (reply,) = self._ask_rows(table, [(self._sessions[0], keys)])
+        raw = writable(reply.data)[reply.place(15)]
+        return decode(raw, len(keys), self.tables[table].dim, Wire(reply.head.wire))
+
+    def _pull_bytes(self, dim: int) -> int:
+        """Of a key in the request and in the reply of a pull."""
+        return 8 + self.config.pull_format.num_bytes(1, dim)
+
     def _begin_push(self, table: str, keys: Any, grads: Any, ack: str) -> Commit | None:
-        self._table(table, "push")
+        dim = self._table(table, "push").dim
         level = ack_number(ack)
         plans: list[_C.ShardPlan] = []
+        array = as_keys(keys)
+        floats = as_floats(grads, len(array), dim, "grads")
+        is_exact = self.config.push_format is Wire.FLOAT32  # else what travels must be the sum
         try:
-            drafts = self._drafts_of(table, [RowUpdate(table, keys, grads)], plans, level)
+            if is_exact and self._go_whole(array, 8 + 4 * dim):
+                drafts = [self._push_whole(table, array, floats, level)]
+            else:
+                drafts = self._drafts_of(table, [RowUpdate(table, array, floats)], plans, level)
             return commit(drafts, self._until(), f"push to table {table!r}") if drafts else None
         finally:  # the drafts were views of the plans
             for plan in plans:
@@ -326,18 +371,41 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         wire, dim = self.config.push_format, sums.shape[1]
         drafts = []
         for session, keys, first in self._pieces(plan, 8 + wire.num_bytes(1, dim)):
-            head = pb.PushRequest(
-                table=table,
-                ack=number_of(level),
-                lr=self.learning_rates[table],
-                wire=number_of(wire),
-                dim=dim,
-                lineage=session.lineage,
-            )
-            grads = encode(sums[first : first + len(keys)], wire)
-            what = f"push of {len(keys)} keys to table {table!r}"
-            drafts.append((session, Draft("Push", head, [keys, grads], level, what)))
+            draft, grads = self._open_push(session, table, keys, level)
+            encode(sums[first : first + len(keys)], wire, grads)
+            drafts.append((session, draft))
         return drafts
+
+    def _push_whole(
+        self, table: str, keys: Keys, grads: Floats, level: int
+    ) -> tuple[Session, Draft]:
+        """A push of keys that go whole; the shard sums where one repeats."""
+        session = self._sessions[0]
+        draft, out = self._open_push(session, table, keys, level)
+        with self._plans.lent() as plan:
+            bad = plan.copy_gradients(grads, out)
+        if bad >= 0:
+            raise _non_finite(table, int(keys[bad]), Wire.FLOAT32)
+        return session, draft
+
+    def _open_push(
+        self, session: Session, table: str, keys: Keys, level: int
+    ) -> tuple[Draft, Bytes]:
+        """A push whose gradients are still to be written: to where it says, as they travel."""
+        wire, dim = self.config.push_format, self.tables[table].dim
+        head = pb.PushRequest(
+            table=table,
+            ack=number_of(level),
+            lr=self.learning_rates[table],
+            wire=number_of(wire),
+            dim=dim,
+            lineage=session.lineage,
+        )
+        sizes = [(14, keys.nbytes), (15, wire.num_bytes(len(keys), dim))]
+        message = OpenMessage(head, sizes, self._messages)
+        message.arrays[0][:] = keys.view(np.uint8)
+        what = f"push of {len(keys)} keys to table {table!r}"
+        return Draft("Push", head, message, level, what), message.arrays[1]
 
     def _create(self, table: str, plan: _C.ShardPlan, out: Floats) -> None:
         wire, dim = self.config.pull_format, self.tables[table].dim

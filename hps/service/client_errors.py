@@ -3,6 +3,7 @@
 Above it: the client's transport, session and rounds. Below it: hps.errors, the generated messages.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -63,6 +64,11 @@ _HINTS = (
         "the certificate is of another name than the address: give that with --tls-name "
         "(TlsConfig(server_name=))",
     ),
+    (
+        "Failed to create security handshaker",
+        "the files of --tls-ca, --tls-cert and --tls-key (TlsConfig) are no PEM of a certificate "
+        "and its key",
+    ),
     ("errors resolving", "there is no host of that name"),
     ("DNS resolution failed", "there is no host of that name"),
     ("Failed parsing HTTP/2", "something else than hps serve listens there: is the port right?"),
@@ -70,6 +76,15 @@ _HINTS = (
     ("Deadline Exceeded", "it takes connections and does not answer: is the port right?"),
 )
 _CLOSED = "Socket closed"
+_CONNECTING = "failed to connect"
+# Of a connection that was not made: the sides may differ in TLS, which no retry changes.
+_OF_TLS = (
+    "WRONG_VERSION_NUMBER",
+    "CERTIFICATE_VERIFY_FAILED",
+    "Hostname Verification",
+    "Failed to create security handshaker",
+    _CLOSED,
+)
 _CLOSED_HINTS = {
     False: "the server may want TLS (--tls, --tls-ca, TlsConfig), or is just being stopped",
     True: "the server may want a certificate of the client (--tls-cert, --tls-key)",
@@ -96,6 +111,7 @@ class Failure(Exception):
         detail: the server's own words; None where it had none.
         text: gRPC's words.
         hint: what is probably wrong, for people; may be empty.
+        is_hopeless: the two sides differ in TLS: no attempt will do better before that is changed.
     """
 
     def __init__(
@@ -104,8 +120,10 @@ class Failure(Exception):
         detail: ErrorDetail | None,
         text: str = "",
         hint: str = "",
+        is_hopeless: bool = False,
     ) -> None:
         self.code = code
+        self.is_hopeless = is_hopeless
         self.detail = detail
         self.hint = hint
         said = detail.message if detail is not None else text
@@ -113,15 +131,29 @@ class Failure(Exception):
         self.verdict = _verdict(code, detail)
 
     @classmethod
-    def of(cls, error: grpc.RpcError, has_tls: bool) -> "Failure":
-        """From what grpc raises, on a channel with TLS or without."""
+    def of(
+        cls, error: grpc.RpcError, has_tls: bool, look: Callable[[], str] = lambda: ""
+    ) -> "Failure":
+        """From what grpc raises.
+
+        Args:
+            error: raised.
+            has_tls: of the channel.
+            look: finds out, where grpc could not connect for what may be TLS, in what the sides
+                differ at this moment; empty if it does not show.
+        """
         detail = None
         metadata: Any = error.trailing_metadata() or ()
         for name, value in metadata:
             if name == ERROR_METADATA and isinstance(value, bytes):
                 detail = ErrorDetail.FromString(value)
         text = error.details() or ""
-        return cls(error.code(), detail, text, "" if detail else hint_of(text, has_tls))
+        if detail is not None:
+            return cls(error.code(), detail, text)
+        may_be_tls = _CONNECTING in text and any(words in text for words in _OF_TLS)
+        difference = look() if may_be_tls else ""
+        hint = difference or hint_of(text, has_tls)
+        return cls(error.code(), None, text, hint, is_hopeless=bool(difference))
 
     def in_words(self) -> str:
         """What is known of it, the hint included."""

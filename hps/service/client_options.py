@@ -18,6 +18,7 @@ from hps.service.addresses import is_loopback
 from hps.service.wire import Wire
 
 ACKS = ("memory", "logged", "durable")  # by their number in proto/hps/v1
+_TOKEN = re.compile(r"[!-~]{1,4096}")  # what a header of HTTP takes
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -109,8 +110,10 @@ class ClientConfig:
         object.__setattr__(self, "addresses", tuple(self.addresses))
         for address in self.addresses:
             host, colon, port = str(address).rpartition(":")
-            if not (host and colon and port.isdigit()):
+            if not (host and colon and port.isascii() and port.isdecimal()):
                 raise ConfigError(f"address {address!r} must be 'host:port'")
+            if not 0 < int(port) < 2**16:
+                raise ConfigError(f"address {address!r}: the port must be from 1 to 65535")
         if len(set(self.addresses)) != len(self.addresses):
             raise ConfigError(f"addresses={list(self.addresses)} names a shard twice")
         if self.client_id is None:
@@ -125,6 +128,9 @@ class ClientConfig:
         _ = self.pull_format, self.push_format
         object.__setattr__(self, "window", parse_bytes(self.window, "window"))
         require_flag("allow_insecure", self.allow_insecure)
+        token: object = self.token
+        if token is not None and (not isinstance(token, str) or not _TOKEN.fullmatch(token)):
+            raise ConfigError("token: it must be 1 to 4096 visible ASCII characters, no spaces")
         if self.token is not None and self.tls is None and not self.allow_insecure:
             self._check_token_stays_here()
 
@@ -177,4 +183,5 @@ def _contents(path: str | os.PathLike[str] | None) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"TlsConfig: {os.fspath(path)!r} cannot be read: {error}") from error
+        reason = error.strerror or str(error)
+        raise ConfigError(f"TlsConfig: {os.fspath(path)!r} cannot be read: {reason}") from error

@@ -6,6 +6,8 @@ Above it: client.py; SparseEmbedding, RowOptimizer and Pipeline hold RemoteRows.
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +43,17 @@ class PlanPool:
         plan = plan or _C.ShardPlan(self._owners)
         plan.build(keys)
         return plan
+
+    @contextmanager
+    def lent(self) -> Iterator[_C.ShardPlan]:
+        """A plan of whatever keys it was last built of, which stay, for a `with` block."""
+        with self._lock:
+            plan = self._free.popleft() if self._free else None
+        plan = plan or _C.ShardPlan(self._owners)
+        try:
+            yield plan
+        finally:
+            self.give(plan)
 
     def give(self, plan: _C.ShardPlan) -> None:
         """Nobody uses it any more."""

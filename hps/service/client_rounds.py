@@ -37,8 +37,11 @@ class Pauses:
         self._warns_from = time.monotonic() + _PATIENCE
 
     def wait(self, sessions: Iterable[Session]) -> bool:
-        """Waits for the sake of these, whose last attempt failed; False at the deadline."""
+        """Waits for the sake of these, whose last attempt failed; False at the deadline, and where
+        no attempt will do better."""
         failing = [session for session in sessions if session.last_failure is not None]
+        if any(_is_hopeless(session) for session in failing):
+            return False
         asked = max((s.last_failure.retry_after for s in failing if s.last_failure), default=0.0)
         seconds = max(asked, self._next * random.uniform(0.5, 1.0))
         self._next = min(2 * self._next, _LONGEST_PAUSE)
@@ -252,14 +255,20 @@ def shards_open(
         for session in waiting
     )
     why = "refused" if is_refused else "deadline passed"
+    if any(_is_hopeless(session) for session in waiting):
+        why = "no connection, which a retry will not change"
     return RemoteError(f"{what}: {why}; shards done: {finished}; open: {'; '.join(causes)}; {then}")
+
+
+def _is_hopeless(session: Session) -> bool:
+    return session.last_failure is not None and session.last_failure.is_hopeless
 
 
 def ask(
     requests: Sequence[Request],
     until: float,
     what: str,
-    then: str = "the call changes nothing: try again",
+    then: str = "the call changes nothing",
     seen: Callable[[int, bytes], None] | None = None,
 ) -> list[bytes]:
     """Makes calls that may be made twice, all at once, until each has its reply.
@@ -285,8 +294,10 @@ def ask(
         failures = _attempt(requests, waiting, replies, until)
         for i in waiting:
             reply = replies[i]
-            if seen is not None and reply is not None:
-                seen(i, reply)
+            if reply is not None:
+                requests[i].session.last_failure = None
+                if seen is not None:
+                    seen(i, reply)
         for i, failure in failures.items():
             session = requests[i].session
             session.last_failure = failure

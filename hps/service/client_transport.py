@@ -4,13 +4,15 @@ Above it: the client's session and rounds; tests put one with faults here. Below
 pass as bytes, since generated code would copy their arrays once more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
 
 from hps.service.client_errors import Failure
 from hps.service.client_options import ClientConfig
+from hps.service.client_probe import tls_difference
 
 SERVICE = "hps.v1.ParameterServer"
 _CHANNEL_OPTIONS = (
@@ -59,15 +61,15 @@ class Transport(Protocol):
 
 
 class _PendingCall:
-    def __init__(self, future: Any, has_tls: bool) -> None:
+    def __init__(self, future: Any, failure_of: Callable[[grpc.RpcError], Failure]) -> None:
         self._future = future
-        self._has_tls = has_tls
+        self._failure_of = failure_of
 
     def reply(self) -> bytes:
         try:
             reply: bytes = self._future.result()
         except grpc.RpcError as error:
-            raise Failure.of(error, self._has_tls) from None
+            raise self._failure_of(error) from None
         except grpc.FutureCancelledError:
             raise Failure(grpc.StatusCode.CANCELLED, None, "the channel was closed") from None
         return reply
@@ -78,7 +80,7 @@ class GrpcTransport:
 
     def __init__(self, address: str, config: ClientConfig) -> None:
         self.address = address
-        self._has_tls = config.tls is not None
+        self._tls = config.tls
         options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
         # Of multi-callables, whose types the calls' own bytes do not fit.
         self._methods: dict[str, Any] = {}
@@ -99,14 +101,14 @@ class GrpcTransport:
         try:
             reply: bytes = self._method(method)(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise Failure.of(error, self._has_tls) from None
+            raise self._failure_of(error) from None
         return reply
 
     def start(self, method: str, request: bytes, timeout: float) -> _PendingCall:
         """One call; grpc sends it from a thread of its own."""
         method_of = self._method(method)
         future = method_of.future(request, timeout=timeout, metadata=self._metadata)
-        return _PendingCall(future, self._has_tls)
+        return _PendingCall(future, self._failure_of)
 
     def stream(self, method: str, request: bytes, timeout: float) -> Iterator[bytes]:
         """Replies as they come."""
@@ -115,13 +117,17 @@ class GrpcTransport:
         try:
             yield from replies
         except grpc.RpcError as error:
-            raise Failure.of(error, self._has_tls) from None
+            raise self._failure_of(error) from None
         finally:
             replies.cancel()
 
     def close(self) -> None:
         """Closes the channel."""
         self._channel.close()
+
+    def _failure_of(self, error: grpc.RpcError) -> Failure:
+        look = partial(tls_difference, self.address, self._tls)
+        return Failure.of(error, self._tls is not None, look)
 
     def _method(self, name: str) -> Any:
         if name not in self._methods:

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from hps.errors import HpsError
 from hps.service.framing import Array, Frame, Incoming
+from hps.service.in_place import OpenMessage
 from hps.v1 import parameter_server_pb2 as pb
 
 MEMORY, LOGGED, DURABLE = 0, 1, 2
@@ -51,19 +52,21 @@ class Draft:
     Args:
         method: of the service.
         head: its small fields, without the identity.
-        arrays: its arrays, in the order of their fields.
+        arrays: its arrays, in the order of their fields; or a message that they are written in.
         ack: MEMORY, LOGGED or DURABLE.
         what: the change in words.
     """
 
     method: str
     head: Message
-    arrays: Sequence[Array]
+    arrays: Sequence[Array] | OpenMessage
     ack: int
     what: str
 
     def num_bytes(self) -> int:
         """About as many as its message will have."""
+        if isinstance(self.arrays, OpenMessage):
+            return self.arrays.num_bytes
         return 256 + sum(
             array.nbytes if isinstance(array, np.ndarray) else len(array) for array in self.arrays
         )
@@ -197,11 +200,15 @@ class Window:
         self.base = self.last
         self.changes.clear()
 
-    def _message(self, method: str, head: Message, arrays: Sequence[Array], sequence: int) -> bytes:
+    def _message(
+        self, method: str, head: Message, arrays: Sequence[Array] | OpenMessage, sequence: int
+    ) -> bytes:
         identity: pb.Identity = head.id  # type: ignore[attr-defined]
         identity.client_id = self._client_id
         identity.incarnation = self.incarnation
         identity.sequence = sequence
+        if isinstance(arrays, OpenMessage):
+            return arrays.finish(head)
         return METHODS[method].request.join(head, arrays)
 
     def _trim(self) -> None:

@@ -1,12 +1,12 @@
 """Messages with arrays, framed by hand: arrays are views on the message, or written in place.
 
-Above it: the service's handlers and its client. Below it: protobuf, for all that is small.
+Above it: in_place.py, the service's handlers and its client. Below it: protobuf, for all that is
+small.
 A generated message would copy each array twice and hold it once more; at 100,000 keys that costs
 more than the look-up. The bytes are those of proto/hps/v1: any protobuf library reads and writes
 them. What comes in is from strangers: nothing is allocated by a length that a message claims.
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -20,8 +20,7 @@ from hps.errors import ConfigError
 MAX_FIELDS = 64  # top-level fields of one message, also those that this version does not know
 MAX_HEAD_BYTES = 2**16  # all but the arrays
 PADDING = 12  # the number of the field `padding`, in every message that has arrays
-_MESSAGE_ALIGNMENT = 8  # of arrays within a message; its own beginning lies at a multiple of 16
-_MEMORY_ALIGNMENT = 64  # of rows that are written in place: whole cache lines can be streamed
+ALIGNMENT = 8  # of arrays within a message; its own beginning lies at a multiple of 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 5, 5, 10
 
@@ -50,6 +49,11 @@ class Incoming(Generic[M]):
     def num_bytes(self, number: int) -> int:
         """Bytes of an array; 0 if it is not there."""
         return self.places.get(number, (0, 0))[1]
+
+    def place(self, number: int) -> slice:
+        """Where an array's bytes lie in `data`."""
+        first, num_bytes = self.places.get(number, (0, 0))
+        return slice(first, first + num_bytes)
 
     def array(self, number: int, dtype: Any, what: str) -> NDArray[Any]:
         """An array as [n], read-only: a view, or a copy where it does not begin at its alignment.
@@ -139,8 +143,8 @@ class Frame(Generic[M]):
         size = len(pieces[0])
         for number, array in zip(self._arrays, arrays, strict=True):
             view = _flat(array)
-            opening = _opening(number, len(view))
-            before = _padding(size + len(opening), _MESSAGE_ALIGNMENT) + opening
+            opening = opening_of(number, len(view))
+            before = padding_before(size + len(opening), ALIGNMENT) + opening
             pieces += [before, view]
             size += len(before) + len(view)
         return b"".join(pieces)
@@ -164,49 +168,6 @@ def read_small(kind: type[M], data: bytes, most: int = MAX_HEAD_BYTES) -> M:
     except DecodeError as error:
         raise FramingError(f"these bytes are no {kind.DESCRIPTOR.name}") from error
     return message
-
-
-class Outgoing:
-    """A message whose one array is written after the bytes have been allocated: no copy at all.
-
-    `message` must not be read before `rows` is filled, and `rows` not be touched once `message` has
-    been handed on.
-
-    Args:
-        head: the small fields; the array and the padding are empty in it.
-        number: of the array's field.
-        num_bytes: of the array, which will lie at a multiple of 64 bytes of memory.
-
-    >>> from hps.v1.parameter_server_pb2 import PullReply
-    >>> reply = Outgoing(PullReply(dim=1), 15, 4)
-    >>> reply.rows[:] = 7
-    >>> PullReply.FromString(reply.message).rows
-    b'\\x07\\x07\\x07\\x07'
-    """
-
-    def __init__(self, head: Message, number: int, num_bytes: int) -> None:
-        small, opening = head.SerializeToString(), _opening(number, num_bytes)
-        size = len(small) + len(opening) + num_bytes + _MEMORY_ALIGNMENT + 4
-        # CPython lets the maker of a bytes object fill it while nobody else holds it. Its length is
-        # fixed before its address is known: what the array moves on leaves the padding behind it.
-        self.message: bytes = _new_bytes(None, size)
-        address = _address_of(self.message)
-        before = -(address + len(small) + 2 + len(opening)) % _MEMORY_ALIGNMENT
-        start = small + _padding_of(before) + opening
-        end = _padding_of(_MEMORY_ALIGNMENT - before)
-        memory: Any = (ctypes.c_char * size).from_address(address)
-        whole = np.frombuffer(memory, np.uint8)
-        whole[: len(start)] = np.frombuffer(start, np.uint8)
-        whole[len(start) + num_bytes :] = np.frombuffer(end, np.uint8)
-        self.rows: NDArray[np.uint8] = whole[len(start) : len(start) + num_bytes]
-
-
-_new_bytes: Any = ctypes.pythonapi.PyBytes_FromStringAndSize
-_new_bytes.restype = ctypes.py_object
-_new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
-_address_of: Any = ctypes.pythonapi.PyBytes_AsString
-_address_of.restype = ctypes.c_void_p
-_address_of.argtypes = (ctypes.py_object,)
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
@@ -242,7 +203,7 @@ def _varint(data: bytes, at: int, most: int) -> tuple[int, int]:
     raise FramingError(f"byte {at}: a number that does not end within {most} bytes")
 
 
-def _opening(number: int, num_bytes: int) -> bytes:
+def opening_of(number: int, num_bytes: int) -> bytes:
     """Tag and length of a field of bytes."""
     opening = bytearray()
     for value in (number << 3 | _BYTES, num_bytes):
@@ -259,12 +220,12 @@ def _flat(array: Any) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _padding(num_bytes: int, alignment: int) -> bytes:
+def padding_before(num_bytes: int, alignment: int) -> bytes:
     """A field that brings `num_bytes` to a multiple of `alignment`; nothing if they are at one."""
     gap = -num_bytes % alignment
-    return _padding_of((gap - 2) % alignment) if gap else b""
+    return padding_of((gap - 2) % alignment) if gap else b""
 
 
-def _padding_of(num_bytes: int) -> bytes:
+def padding_of(num_bytes: int) -> bytes:
     """A field of padding with so many bytes, fewer than 128."""
     return bytes((PADDING << 3 | _BYTES, num_bytes)) + bytes(num_bytes)

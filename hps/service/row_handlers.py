@@ -1,7 +1,7 @@
 """Handlers of the calls that carry rows: from a message's bytes to the shard and back.
 
-Above it: server.py. Below it: `hps.service.shard`, framing.py. Keys and gradients are views on the
-message; a pull is written straight into its reply.
+Above it: server.py. Below it: `hps.service.shard`, framing.py, in_place.py. Keys and gradients are
+views on the message; a pull is written straight into its reply.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ from hps.errors import ConfigError, NonFiniteError
 from hps.row_layout import Floats, Keys, RowLayout
 from hps.service.auth import READ, WRITE
 from hps.service.calls import Call
-from hps.service.framing import Frame, Incoming, Outgoing, read_small
+from hps.service.framing import Frame, Incoming, read_small
+from hps.service.in_place import Outgoing
 from hps.service.limits import ServerLimits
 from hps.service.rights import require_client, require_right
 from hps.service.shard import Ack, Applied, Identity, Shard, Terms

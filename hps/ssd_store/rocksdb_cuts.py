@@ -211,27 +211,38 @@ def unique_bytes(folders: list[Path]) -> dict[int, int]:
 
 
 class WriterLock:
-    """The flock of the writing process on `LOCK`, which holds its pid as text.
+    """The flock of the writing process on `LOCK`, which holds its pid and host as text.
 
     Raises:
-        StoreError: another process, or another store of this one, has it; names the pid.
+        StoreError: another process, or another store of this one, has it; names the pid. Or the
+            file may not be written.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = (path / "LOCK").open("a+", encoding="ascii")
+        file = path / "LOCK"
+        try:
+            self._file = file.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(
+                error.errno,
+                f"cannot open {file}: {error.strerror}; a writer needs this file: get the right to "
+                "write it, or only read the store (hps.open(path, read_only=True))",
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            holder = self._file.read()
+            pid, _, host = self._file.read().partition(" ")
             self._file.close()
+            holder = f"process {pid}" if pid else "another process"
             raise StoreError(
                 errno.EAGAIN,
-                f"{path}: the store is open for writing by process {holder}; close it there, or "
-                f"open read-only",
+                f"{path}: the store is open for writing by {holder}"
+                f"{f' of host {host}' if host else ''}; end it first, or read beside it: "
+                "hps.open(path, read_only=True), hps stats, evaluate, export and clone do",
             ) from None
         self._file.truncate(0)
-        self._file.write(str(os.getpid()))
+        self._file.write(f"{os.getpid()} {os.uname().nodename}")
         self._file.flush()
 
     def release(self) -> None:

@@ -54,6 +54,15 @@ class DepthChooser:
         self._num_batches = 0
         self._next_trial = _FIRST_TRIAL
 
+    @property
+    def why(self) -> str:
+        """Why the run ends at depth 0, in words, if the user has not chosen it; maybe nothing."""
+        if not self._is_auto or self.depth:
+            return ""
+        if self._trial is not None:
+            return "in the middle of the trial that --depth auto makes"
+        return "which measured faster than overlapping them"
+
     def batch_done(self, excluded_seconds: float = 0.0) -> bool:
         """Counts a batch of the span; True if the span is to end.
 

@@ -92,7 +92,7 @@ def evaluate_store(
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
-        The metrics, and seconds, examples_per_second, tiers, rows, peak_rss_bytes.
+        The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes.
 
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
@@ -159,7 +159,8 @@ def _measure(
     model.load_state_dict(found.model["model"])
     tables = list(server.tables.values())
     start = time.perf_counter()
-    metrics = evaluate_model(model, recipe.open_reader(data, tables, **changes))
+    reader = recipe.open_reader(data, tables, **changes)
+    metrics = evaluate_model(model, reader)
     seconds = time.perf_counter() - start
     return {
         "model": recipe.kind,
@@ -167,6 +168,7 @@ def _measure(
         **metrics,
         "seconds": seconds,
         "examples_per_second": metrics["examples"] / seconds,
+        "skipped_lines": reader.counts.skipped,
         "rows": sum(server.num_rows(name) for name in server.tables),
         "tiers": tiers_of(server.stats()),
         "peak_rss_bytes": peak_rss_bytes(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from hps.cluster.config import ClusterConfig
 from hps.config import (
     ENGINES,
+    MAX_DIM,
     Config,
     DramCacheConfig,
     GpuCacheConfig,
@@ -139,7 +140,10 @@ class TrainOptions:
         if (self.store is None) == (self.remote is None):
             raise ConfigError("rows lie in a store or on servers; give store or remote (--server)")
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
-            raise ConfigError("gpu and engine are the servers' own; leave them out with remote")
+            raise ConfigError(
+                "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "
+                "(--server)"
+            )
         for field, choices in (
             ("model", tuple(MODELS)),
             ("optimizer", tuple(OPTIMIZERS)),
@@ -153,6 +157,13 @@ class TrainOptions:
             require_whole(field, getattr(self, field), 0, 2**62)
         for field in ("dim", "batch_size", "accumulate", "epochs"):
             require_whole(field, getattr(self, field), 1, 2**31)
+        most = MAX_DIM - MODELS[self.model].has_first_order
+        if self.dim > most:
+            raise ConfigError(
+                f"dim={self.dim} (--dim): a row has {MAX_DIM} columns at most, and model "
+                f"{self.model} takes {MAX_DIM - most} for its first-order weight; give {most} or "
+                "less"
+            )
         for field in ("dense_lr", "lr"):
             rate = getattr(self, field)
             if rate is not None:
@@ -170,11 +181,13 @@ class TrainOptions:
             raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
         if self.scheduler != "constant" and self.scheduler_steps < 1:
             raise ConfigError(
-                f"scheduler={self.scheduler!r} needs scheduler_steps >= 1, the steps it spans"
+                f"scheduler={self.scheduler!r} needs scheduler_steps (--scheduler-steps) >= 1, "
+                "the steps it spans"
             )
         if self.device is not None and self.gpu is None:
             raise ConfigError(
-                f"device={self.device!r} names the GPU tier's; give its gpu budget too"
+                f"device={self.device!r} (--device) names the GPU tier's; give its budget "
+                "(gpu, --gpu) too"
             )
 
     def row_rate(self) -> float:

@@ -91,6 +91,9 @@ def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         for name, pattern in formats.items()
         if figures.get(name) is not None
     ]
+    for name in ("skipped_lines", "test_skipped_lines"):
+        if figures.get(name):
+            lines.append((name.replace("_", " "), f"{figures[name]:,}"))
     lines.append(("rows", f"{figures['rows']:,}"))
     lines.append(("peak memory, MiB", f"{figures['peak_rss_bytes'] / 2**20:,.0f}"))
     return lines

@@ -23,7 +23,7 @@ from hps.reader.open import open_reader
 from hps.row_server import CutServer
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
-from hps.train.depth import DepthChooser
+from hps.train.depth import AUTO, DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hps.reader.reader import Reader
 
 FINAL_TAG = "final"
+_FEW_BATCHES = 8  # in which queues are only filled: nobody can tell what bounds such a run
 
 
 def train(
@@ -99,6 +100,7 @@ def _train(
             figures["test_auc"] = test["auc"]
             figures["test_logloss"] = test["logloss"]
             figures["test_calibration"] = test["calibration"]
+            figures["test_skipped_lines"] = test_reader.counts.skipped
         figures["rows"] = sum(server.num_rows(name) for name in server.tables)
         if options.digest:
             figures["digests"] = {name: server.digest(name) for name in server.tables}
@@ -228,14 +230,14 @@ class TrainingRun:
 
     def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
-        first = self.trainer.totals.examples
+        first, first_batch = self.trainer.totals.examples, self.trainer.totals.batches
         exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
         if self._ranks.world is not None:
             stages["compute"]["exchange_seconds"] = self._ranks.exchange_seconds() - exchanged
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-        depth, is_measured = self._depths.depth, bool(self._depths.trials)
+        depth = self._depths.depth
         totals = self.trainer.totals
         num_examples = totals.examples - first
         if num_examples:
@@ -244,7 +246,10 @@ class TrainingRun:
         stats = self._server.stats()
         if "client" in stats:
             stages["compute"]["server_seconds"] = stats["client"]["wait_seconds"]
-        bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, is_measured)
+        why = self._why_depth()
+        bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, why)
+        if totals.batches - first_batch < _FEW_BATCHES:
+            bound = dataclasses.replace(bound, text=_too_few(totals.batches - first_batch))
         return {
             "model": self._options.model,
             "examples": num_examples,
@@ -262,6 +267,7 @@ class TrainingRun:
             "checkpoints": self._num_checkpoints,
             "checkpoint_seconds": self._checkpoint_seconds,
             "skipped_lines": self._reader.counts.skipped,
+            "test_skipped_lines": None,
             "stages": stages,
             "bound": asdict(bound),
             "depth": depth,
@@ -292,6 +298,12 @@ class TrainingRun:
                 "bytes_sent": [of_rank["bytes_sent"] for of_rank in of_ranks],
             }
         return sums
+
+    def _why_depth(self) -> str:
+        """Why the run ends at depth 0, if the user has not asked for it."""
+        if self._ranks.world is not None and self._options.depth == AUTO and not self._depths.depth:
+            return "which --depth auto chooses for ranks without two cores each"
+        return self._depths.why
 
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
@@ -384,6 +396,13 @@ class TrainingRun:
         self._server.checkpoint(tag=tag, model=self.trainer.state(), reader=position)
         self._num_checkpoints += 1
         self._checkpoint_seconds += time.perf_counter() - start
+
+
+def _too_few(num_batches: int) -> str:
+    """Instead of what bounds the run."""
+    if not num_batches:
+        return "no batch was trained on, so nothing bounds this run"
+    return f"{num_batches} batch(es) are too few to tell what bounds this run"
 
 
 def _reader_fields(options: TrainOptions) -> dict[str, Any]:

@@ -183,10 +183,14 @@ def test_models_and_positions_that_could_not_be_read_back_are_refused(lab: Lab) 
     with lab.server(table()) as server:
         with pytest.raises(hps.ConfigError, match="weights_only"):
             server.checkpoint("a", model={"code": Lab})
-        with pytest.raises(hps.ConfigError, match="mapping"):
+        with pytest.raises(
+            hps.ConfigError, match=r"mapping such as \{'model': model.state_dict\(\)\}$"
+        ):
             server.checkpoint("a", model=[1])  # type: ignore[arg-type]
         with pytest.raises(hps.ConfigError, match="JSON"):
             server.checkpoint("a", reader={"position": {1, 2}})
+        with pytest.raises(hps.ConfigError, match="reader is a list; pass a mapping"):
+            server.checkpoint("a", reader=[1])  # type: ignore[arg-type]
         for tag in ("", "a/b", "x" * 65):
             with pytest.raises(hps.ConfigError, match="tag="):
                 server.checkpoint(tag)

@@ -1,5 +1,6 @@
-// The batch loops of dram_cache at every width, under the sanitizers: pulls that deduplicate and
-// pulls that do not, sums, updates, assignments, batches that grow and shrink on one plan.
+// The batch loops of dram_cache at every width, under the sanitizers: pulls and pushes that
+// deduplicate and that do not, sums, updates, assignments, batches that grow and shrink on one
+// plan.
 //
 // Above it: CTest. Below it: csrc/dram_cache. That the results are right in detail is the Python
 // tests' business; here each pull must read what was assigned, and each update what was summed.
@@ -91,6 +92,26 @@ class Lab {
     }
   }
 
+  // The same by SumHere, whose plan is empty behind a push that was not numbered. Says which it
+  // was.
+  bool PushHereAndUndo(const std::vector<int64_t>& numbers) {
+    const auto count = static_cast<int64_t>(numbers.size());
+    std::vector<uint64_t> keys(numbers.size());
+    std::transform(numbers.begin(), numbers.end(), keys.begin(), KeyOf);
+    bool is_numbered = true;
+    for (const float sign : {1.0f, -1.0f}) {
+      // As large as it is needed, so that a sanitizer sees what is read behind it.
+      const std::vector<float> grads(static_cast<size_t>(count * dim_), sign);
+      int64_t worst = 0;
+      HPS_CHECK(cache_->SumHere(keys.data(), count, grads.data(), &plan_, &worst) == 0);
+      HPS_CHECK(worst == -1);
+      cache_->Apply(&plan_, 1.0f);
+      is_numbered = plan_.num_unique() > 0;
+    }
+    Pull(numbers, 0);
+    return !is_numbered;
+  }
+
  private:
   const int64_t dim_;
   ThreadPool pool_;
@@ -131,6 +152,14 @@ void TestWidth(int64_t dim, int threads, const char* instruction_set) {
   std::vector<int64_t> numbers = Repeated(20000, kNumKeys, ++seed);
   lab.Pull(numbers, 0);
   lab.PushAndUndo(numbers);
+  lab.PushHereAndUndo(numbers);
+  HPS_CHECK(!lab.PushHereAndUndo(Distinct(4095, ++seed)));  // too few to be worth it
+  for (const int64_t count : {8999, 4096, 5001}) {
+    HPS_CHECK(lab.PushHereAndUndo(Distinct(count, ++seed)));
+  }
+  numbers = Distinct(6000, ++seed);
+  numbers.back() = numbers.front();
+  HPS_CHECK(!lab.PushHereAndUndo(numbers));
 }
 
 }  // namespace

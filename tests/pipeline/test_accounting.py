@@ -203,7 +203,8 @@ def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_p
         ({"copy": 9.6}, 5.0, 2, "bound by copy, .* --gpu"),
         ({"compute": 9.6}, 19.0, 2, "bound by compute"),
         ({"compute": 7.0, "fetch": 6.0}, 19.0, 0, r"bound by the 2 cores, busy 95 % .* compute"),
-        ({"compute": 7.0}, 5.0, 2, "no stage alone; the busiest is compute, 70 %"),
+        ({"compute": 7.0}, 5.0, 2, "no stage alone; the busiest is compute, 70 % .*: a larger --d"),
+        ({"compute": 7.0}, 5.0, 8, "no stage alone; the busiest is compute, 70 % .*: forward"),
         ({"compute": 5.0, "fetch": 4.0}, 5.0, 0, "one after the other.* 50 % .*: --depth 2"),
     ],
 )
@@ -220,8 +221,8 @@ def test_the_bound_is_named_with_what_would_help(
 
 def test_a_depth_that_was_measured_is_not_advised_against() -> None:
     stages = {name: {"busy_seconds": 4.0} for name in ("network", "compute")}
-    text = bound_of(stages, 10.0, 5.0, 2, depth=0, is_depth_measured=True).text
-    assert "measured faster than overlapping" in text and "--depth" not in text
+    text = bound_of(stages, 10.0, 5.0, 2, depth=0, why_depth="which is faster").text
+    assert "one after the other, which is faster; the longest" in text and "--depth" not in text
 
 
 @pytest.mark.parametrize(("waited", "said"), [(9.0, "the servers, whose"), (3.0, "compute, busy")])
@@ -268,6 +269,7 @@ def test_auto_keeps_the_depth_that_measures_faster(
     monkeypatch.setattr(depth_module, "time", clock)
     choose(clock, chooser, 100, {0: at_0, 2: at_2})
     assert chooser.depth == chosen and len(chooser.trials) == 1
+    assert chooser.why == ("" if chosen else "which measured faster than overlapping them")
     (trial,) = chooser.trials
     assert trial.at_batch >= 16
     assert trial.seconds[0] == pytest.approx([at_0, at_0])
@@ -287,7 +289,22 @@ def test_a_given_depth_is_never_left() -> None:
     chooser = DepthChooser(4)
     assert not any(chooser.batch_done() for _ in range(1000))
     chooser.next_span()
-    assert chooser.depth == 4 and chooser.trials == []
+    assert chooser.depth == 4 and chooser.trials == [] and chooser.why == ""
+
+
+def test_a_run_that_ends_in_the_middle_of_a_trial_does_not_advise_depth_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, chooser = _Clock(), DepthChooser("auto")
+    monkeypatch.setattr(depth_module, "time", clock)
+    batches = 0
+    while chooser.depth:
+        choose(clock, chooser, 1, {0: 1.0, 2: 1.0})
+        batches += 1
+    assert batches > 16 and chooser.trials == [], "the span at depth 0 of the first trial"
+    stages = {name: {"busy_seconds": 4.0} for name in ("network", "compute")}
+    text = bound_of(stages, 10.0, 5.0, 2, 0, chooser.why).text
+    assert "in the middle of the trial" in text and "--depth 2" not in text
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -22,6 +22,8 @@ from hps.service import client_rounds
 from hps.service.client import RemoteParameterServer
 from hps.service.client_errors import Failure
 from hps.service.client_options import ClientConfig
+from hps.service.location import StoreLocation
+from hps.service.shard import Shard, ShardOptions
 from tests.service.client_lab import ADS, service
 from tests.service.fake_shard import FakeShard
 from tests.service.serving import serving
@@ -56,16 +58,12 @@ def place(kind: str, certificates: Path) -> Iterator[str]:
     ("kind", "tls", "hint"),
     [
         ("nobody", None, "nothing listens there"),
-        ("tls", None, "may want TLS"),
-        ("clear", "ca.pem", "talks no TLS"),
-        ("tls", "other.pem", "not signed by the authority"),
-        ("mutual tls", "ca.pem", "may want a certificate of the client"),
+        ("nobody", "ca.pem", "nothing listens there"),
         ("other name", "ca.pem", "no host of that name"),
     ],
 )
 def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
     certificates: Path,
-    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -73,8 +71,6 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
     hint: str,
 ) -> None:
     monkeypatch.setattr(client_rounds, "_PATIENCE", 0.05)
-    make_certificates(tmp_path)
-    (certificates / "other.pem").write_bytes((tmp_path / "ca.pem").read_bytes())
     config = None if tls is None else hps.TlsConfig(ca=certificates / tls)
     with place(kind, certificates) as address, caplog.at_level(logging.WARNING):
         if kind == "other name":
@@ -83,6 +79,69 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
             RemoteParameterServer([address], tls=config, deadline=0.4)
     (line,) = caplog.messages  # one for all attempts
     assert address in line and hint in line and "it is tried again for " in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "tls", "hint"),
+    [
+        ("tls", None, "the server talks TLS: give --tls-ca"),
+        ("mutual tls", None, "the server talks TLS: give --tls-ca"),
+        ("clear", {"ca": "ca.pem"}, "talks no TLS"),
+        ("tls", {"ca": "other.pem"}, "not signed by the authority"),
+        ("tls", {"ca": "server.key"}, "no PEM of a certificate"),
+        ("tls", {"ca": "ca.pem", "server_name": "elsewhere"}, "of another name than the address"),
+        ("mutual tls", {"ca": "ca.pem"}, "takes only clients with a certificate"),
+        (
+            "mutual tls",
+            {"ca": "ca.pem", "cert": "other-client.pem", "key": "other-client.key"},
+            "takes only clients with a certificate",
+        ),
+    ],
+)
+def test_sides_that_differ_in_tls_are_told_at_once_and_not_after_the_deadline(
+    certificates: Path, tmp_path: Path, kind: str, tls: dict[str, str] | None, hint: str
+) -> None:
+    make_certificates(tmp_path)
+    for name, other in (("other.pem", "ca.pem"), ("other-client.pem", "client.pem")):
+        (certificates / name).write_bytes((tmp_path / other).read_bytes())
+    (certificates / "other-client.key").write_bytes((tmp_path / "client.key").read_bytes())
+    config = None
+    if tls is not None:
+        files = {name: certificates / file for name, file in tls.items() if name != "server_name"}
+        config = hps.TlsConfig(**files, server_name=tls.get("server_name"))
+    with place(kind, certificates) as address:
+        start = time.monotonic()
+        with pytest.raises(RemoteError, match=rf"a retry will not change.* - .*{hint}") as caught:
+            RemoteParameterServer([address], tls=config, deadline=40.0)
+        assert time.monotonic() - start < 20
+        assert address in str(caught.value) and "deadline" not in str(caught.value)
+
+
+def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
+    certificates: Path, tmp_path: Path
+) -> None:
+    """A server that is started again with a certificate that its clients do not trust."""
+    make_certificates(tmp_path)
+    config = hps.TlsConfig(ca=certificates / "ca.pem")
+    location = StoreLocation(
+        path=tmp_path / "store", dram=hps.DramCacheConfig(bytes="4MiB"), gpu=None, seed=0, threads=1
+    )
+    shard = Shard(location, ShardOptions(index=0, count=1))
+    shard.create_table(hps.TableConfig(name="ads", dim=ONES.shape[1]))
+    with serving(shard, tls=server_files(certificates)) as local:
+        address = local.server.address
+        client = RemoteParameterServer([address], tls=config, deadline=40.0)
+        client.push("ads", KEYS, ONES)
+    with serving(shard, listen=address, tls=server_files(tmp_path)):
+        start = time.monotonic()
+        with pytest.raises(RemoteError, match=r"a retry will not change.* is kept and goes first"):
+            client.push("ads", KEYS, ONES)
+        assert time.monotonic() - start < 20
+    with serving(shard, listen=address, tls=server_files(certificates)):
+        client.push("ads", KEYS, ONES)
+        assert client._sessions[0].window.last == 3, "the one that was kept, and this one"
+        client.close()
+    shard.close(checkpoint=False)
 
 
 def test_a_shard_that_comes_back_soon_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,8 +133,8 @@ def test_mutual_tls_and_tokens(tmp_path: Path) -> None:
             with pytest.raises(RemoteError, match="PERMISSION_DENIED"):
                 client.checkpoint("day-1")
         for options, words in (
-            ({"token": secret}, "deadline passed"),  # no TLS at all
-            ({"token": secret, "tls": hps.TlsConfig(ca=tmp_path / "ca.pem")}, "deadline passed"),
+            ({"token": secret}, "the server talks TLS"),
+            ({"token": secret, "tls": hps.TlsConfig(ca=tmp_path / "ca.pem")}, "with a certificate"),
             ({"token": "wrong-secret-0123456789", "tls": tls}, "UNAUTHENTICATED"),
             ({"tls": tls}, "UNAUTHENTICATED"),
         ):

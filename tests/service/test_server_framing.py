@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject, SearchStrategy
 
-from hps.service.framing import MAX_FIELDS, MAX_HEAD_BYTES, Frame, FramingError, Outgoing
+from hps.service.framing import MAX_FIELDS, MAX_HEAD_BYTES, Frame, FramingError
+from hps.service.in_place import Outgoing
 from hps.v1.parameter_server_pb2 import Identity, PullReply, PullRequest, PushRequest
 
 PUSH = Frame(PushRequest, (14, 15))

@@ -17,7 +17,7 @@ import pytest
 import hps
 from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server import ParameterServer
-from hps.service.shard import Ack, Identity, Terms
+from hps.service.shard import Ack, Identity, Shard, Terms
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard_lab import Death, ShardLab, hps_config
 from tests.service.shard_session import CLIENT, KEYS, Session, ones, trained
@@ -369,6 +369,60 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
     assert _digests(shard) == expected[STREAM]
     assert openings > 3 and replayed > 10 and checkpoints > 0
     shard.close()
+
+
+def test_pushes_of_many_keys_give_the_rows_of_a_plain_server_whenever_the_shard_dies(
+    tmp_path: Path,
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    table = hps.TableConfig(name="ads", dim=8, optimizer=hps.Adagrad(lr=0.05))
+    (tmp_path / "plain").mkdir()
+    lab = ShardLab(tmp_path, seed, log_bytes=2_000_000)
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    lab.config = hps_config(lab.config, tables=[table], dram=dram)
+    pushes = [_large_push(seed, number) for number in range(30)]
+    with ParameterServer(hps_config(lab.config, path=tmp_path / "plain" / "store")) as server:
+        expected = [server.digest("ads")]
+        for keys, grads in pushes:
+            server.push("ads", keys, grads)
+            expected.append(server.digest("ads"))
+    chance, mark, openings, replayed, singly = random.Random(seed), 0, 0, 0, 0
+    while mark < len(pushes):
+        try:
+            shard = lab.open(chance.randint(10, 40))
+            session = Session(shard)
+            mark, openings = session.sequence, openings + 1
+            replayed += shard.stats()["service"]["records_replayed"]
+            assert _digest(shard) == expected[mark]
+            shard.pull("ads", np.arange(8000, dtype=np.uint64))  # a missing row ends the short way
+            for keys, grads in pushes[mark:]:
+                shard.push(session.next(), "ads", keys, grads)
+                singly += shard._server._stacks["ads"].plan.num_unique == 0  # keys got no numbers
+                mark += 1
+        except Death:
+            pass
+        lab.kill()
+    shard = lab.open()
+    assert _digest(shard) == expected[-1]
+    assert openings > 2 and replayed > 5 and singly > 5
+    shard.close()
+
+
+def _large_push(seed: int, number: int) -> tuple[Any, Any]:
+    """Enough keys to be looked up one by one; in each tenth push one of them stands twice."""
+    generator = np.random.default_rng((seed, number))
+    keys = generator.permutation(8000)[:6000].astype(np.uint64)
+    if number % 10 == 9:
+        keys[17] = keys[5000]
+    grads = random_floats(generator, 6000, 8)
+    grads[::7] = -0.0
+    return keys, grads
+
+
+def _digest(shard: Shard) -> str:
+    low, high = shard.digest("ads")
+    return f"{high:016x}{low:016x}"
 
 
 def test_a_shard_under_a_gpu_cache_moves_rows_through_all_tiers(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_a_folder_without_write_permission_takes_no_writer(store: Path) -> None:
     store.chmod(0o555)
     kind, number, message = open_as_user(store, False)
     assert (kind, number) == ("StoreError", errno.EACCES) and "LOCK" in message
+    assert "only read the store (hps.open(path, read_only=True))" in message
     assert open_as_user(store, True) == {"ads": 60}, "a reader needs the folder of pins alone"
     (store / "pins").chmod(0o555)
     kind, number, message = open_as_user(store, True)

@@ -1,6 +1,7 @@
 """Two processes at one store: one writes, readers stand beside it at a checkpoint of their own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,9 +45,12 @@ def hold_open(store_class: Any, path: Path, read_only: bool) -> subprocess.Popen
     return process
 
 
-def test_a_second_writer_is_told_the_first_ones_pid(store_class: Any, tmp_path: Path) -> None:
+def test_a_second_writer_is_told_the_first_ones_pid_and_what_to_do(
+    store_class: Any, tmp_path: Path
+) -> None:
     process = hold_open(store_class, tmp_path, read_only=False)
-    with pytest.raises(StoreError, match=f"open for writing by process {process.pid}"):
+    who = f"open for writing by process {process.pid} of host {os.uname().nodename}; end it first"
+    with pytest.raises(StoreError, match=f"{re.escape(who)}, or read beside it: hps.open"):
         store_class.open(tmp_path, [schema()])
     process.send_signal(signal.SIGKILL)
     process.wait()

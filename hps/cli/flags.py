@@ -1,0 +1,130 @@
+"""Types of flags: each takes a word of the command line, or says what the word must be. And the
+flags that several commands have.
+
+Above it: the commands of hps.cli, which give the types to argparse; argparse puts the flag's name
+before what they say, and the command ends with status 2 before it has done anything. Below it:
+output.py, and hps.config, which knows sizes.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hps.cli.output import checkpoint_name
+from hps.config import GpuCacheConfig, parse_bytes
+from hps.errors import ConfigError
+
+DRAM_HELP = "memory for cached rows, such as 800MB or 1.5GiB"
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number, at least `least`, at most `most` if that is given.
+
+    >>> whole(1, 4096)("16")
+    16
+    """
+    limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {limit}")
+        return value
+
+    return parse
+
+
+def number(
+    least: float = -math.inf, *, above: float | None = None, below: float | None = None
+) -> Callable[[str], float]:
+    """A finite number, at least `least`; greater than `above`, less than `below` where given.
+
+    >>> number(0, below=1)("0.5")
+    0.5
+    """
+    limits = [f"at least {least:g}"] if math.isfinite(least) else []
+    limits += [] if above is None else [f"greater than {above:g}"]
+    limits += [] if below is None else [f"less than {below:g}"]
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        is_inside = (above is None or value > above) and (below is None or value < below)
+        if not math.isfinite(value) or value < least or not is_inside:
+            wanted = " and ".join(limits)
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number, {wanted}")
+        return value
+
+    return parse
+
+
+def size(text: str) -> str:
+    """A number of bytes, as it stands; hps.config turns it into one.
+
+    >>> size("1.5GiB")
+    '1.5GiB'
+    """
+    try:
+        parse_bytes(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a size above 0 in bytes, such as 1073741824, 1GiB, 800MB"
+        ) from error
+    return text
+
+
+def word(text: str) -> str:
+    """Any text but an empty one.
+
+    >>> word("label")
+    'label'
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty")
+    return text
+
+
+def path(text: str) -> Path:
+    """The path of a file or folder, there or not.
+
+    >>> path("model").name
+    'model'
+    """
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is the path of no file or folder")
+    return Path(text)
+
+
+def device(text: str) -> str:
+    """Where a GPU tier lies.
+
+    >>> device("cuda:1")
+    'cuda:1'
+    """
+    try:
+        GpuCacheConfig(bytes=1, device=text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be cuda, cuda:N or cpu") from error
+    return text
+
+
+def add_store(parser: Any, text: str = "folder of the store") -> None:
+    """Adds DIR."""
+    parser.add_argument("store", type=path, metavar="DIR", help=text)
+
+
+def add_checkpoint(parser: Any) -> None:
+    """Adds `--checkpoint`."""
+    parser.add_argument(
+        "--checkpoint",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="the cut to read: its tag, or its id in digits; the newest if not given",
+    )

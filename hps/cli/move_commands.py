@@ -1,0 +1,121 @@
+"""`hps export`, `hps import`: rows of a table to and from parquet.
+
+Above it: hps.cli.main. Below it: hps.parquet, hps.open.
+"""
+
+import argparse
+from typing import Any
+
+from hps.cli import flags
+from hps.config import Config, DramCacheConfig
+from hps.errors import ConfigError
+from hps.parameter_server import ParameterServer
+from hps.parameter_server import open as open_store
+
+_FILE = (
+    "A file has a row group for each 65536 rows, and the columns key (uint64), weights (float32, a "
+    "list of dim) and, where the optimizer has state, state (float32, a list: the row's scalars, "
+    "then its vectors). Table and seed stand in the file's metadata, as JSON under 'hps'."
+)
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the commands of this module."""
+    leave = subparsers.add_parser(
+        "export",
+        help="write a table's rows to parquet",
+        description="Writes every stored row of a table to a parquet file, in no order of keys. A "
+        "file that is there is replaced when the new one is whole. The store is opened read-only, "
+        f"beside a training too. {_FILE}",
+    )
+    flags.add_store(leave)
+    leave.add_argument("file", type=flags.path, metavar="OUT", help="the parquet file")
+    leave.add_argument(
+        "--table",
+        type=flags.word,
+        metavar="NAME",
+        help="which table; may be left out if the store has one",
+    )
+    flags.add_checkpoint(leave)
+    leave.add_argument("--no-state", action="store_true", help="leave the optimizer state out")
+    leave.set_defaults(run=run_export)
+
+    enter = subparsers.add_parser(
+        "import",
+        help="read a table's rows from parquet",
+        description="Assigns the rows of a parquet file to a table. A key that is stored already "
+        "takes the row of the file, all other stored rows stay as they are, and of a key that is "
+        f"twice in the file the last row counts. {_FILE} Columns beyond these are passed over. A "
+        "file without state, or --no-state, starts each row's optimizer state anew. A store that "
+        "is not there is made, with the table and seed of a file that hps export has written. The "
+        "import ends with a checkpoint 'last'; an error before that leaves the rows as they were.",
+    )
+    enter.add_argument("file", type=flags.path, metavar="FILE", help="the parquet file")
+    flags.add_store(enter, "folder of the store; made if it is not there")
+    enter.add_argument(
+        "--table",
+        type=flags.word,
+        metavar="NAME",
+        help="which table; the one that the file names if not given",
+    )
+    enter.add_argument(
+        "--dram", type=flags.size, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP
+    )
+    enter.add_argument("--no-state", action="store_true", help="start the optimizer state anew")
+    enter.set_defaults(run=run_import)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Writes one table of a checkpoint to a parquet file."""
+    from hps.parquet import export_table
+
+    with open_store(options.store, checkpoint=options.checkpoint) as server:
+        table = _choose_table(options.table, list(server.tables))
+        count = export_table(server, table, options.file, not options.no_state)
+    print(f"{options.file}: {count:,} rows of table {table!r}")
+    return 0
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Assigns the rows of a parquet file, into a store that is made if it is not there."""
+    from hps.parquet import describe, import_table
+
+    described, seed = describe(options.file)
+    table = options.table or (described.name if described else None)
+    with _open_or_make(options, described, seed) as server:
+        table = _choose_table(table, list(server.tables))
+        count = import_table(server, table, options.file, not options.no_state)
+    print(f"{options.store}: {count:,} rows into table {table!r}")
+    return 0
+
+
+def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> ParameterServer:
+    is_there = options.store.is_dir() and any(options.store.iterdir())
+    if is_there:
+        return open_store(options.store, read_only=False, dram=options.dram)
+    if described is None:
+        raise ConfigError(
+            f"{options.store} holds no store and {options.file} does not describe a table; make "
+            f"the store first, or import a file that hps export has written"
+        )
+    if options.table not in (None, described.name):
+        raise ConfigError(
+            f"--table {options.table}: {options.store} holds no store yet, and {options.file} "
+            f"describes table {described.name!r}"
+        )
+    config = Config(
+        path=options.store,
+        tables=[described],
+        dram=DramCacheConfig(bytes=options.dram),
+        seed=seed,
+    )
+    return ParameterServer(config)
+
+
+def _choose_table(asked: str | None, tables: list[str]) -> str:
+    if asked is None and len(tables) == 1:
+        return tables[0]
+    if asked not in tables:
+        given = "the store has several tables" if asked is None else f"there is no table {asked!r}"
+        raise ConfigError(f"--table: {given}; name one of {sorted(tables)}")
+    return asked

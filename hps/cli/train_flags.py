@@ -1,0 +1,268 @@
+"""The flags of `hps train`: what each is, its unit, default and limits.
+
+Above it: `hps.cli.train`. Below it: hps.cli.flags. Torch is imported by nothing here.
+"""
+
+import argparse
+
+from hps.cli import flags
+from hps.cli.output import JSON_HELP
+from hps.cli.server_flags import WIRES, add_server_flags
+from hps.config import ENGINES, INSTRUCTION_SETS
+from hps.generate.config import FORMATS
+from hps.optimizers import OPTIMIZERS
+
+CLUSTER_TIMEOUT_SECONDS = 600.0
+# As hps.models and hps.train.options have them, which import torch; a test compares them.
+MODELS = ("deepfm", "dlrm", "wide_deep", "dcn_v2")
+SCHEDULERS = ("constant", "warmup", "cosine")
+PRECISIONS = ("float32", "bfloat16", "float16")
+_DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
+
+
+def add_train_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds all of them, in groups."""
+    _add_data_flags(parser)
+    _add_model_flags(parser)
+    _add_optimizer_flags(parser)
+    _add_run_flags(parser)
+    _add_speed_flags(parser)
+    _add_rank_flags(parser)
+    add_server_flags(parser.add_argument_group("servers instead of a store"))
+
+
+def _depth(text: str) -> int | str:
+    return text if text == "auto" else flags.whole(0, 8)(text)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    """Whole numbers; an empty text is a model without deep layers."""
+    width = flags.whole(1, 2**20)
+    return tuple(width(part) for part in text.split(",")) if text else ()
+
+
+def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("data").add_argument
+    add("data", nargs="+", type=flags.word, metavar="DATA", help=_DATA_HELP)
+    add(
+        "--test",
+        nargs="+",
+        type=flags.word,
+        default=[],
+        metavar="DATA",
+        help="a log of the same format to measure AUC and logloss on, after training",
+    )
+    add("--format", choices=FORMATS, default="criteo", help="of DATA; see docs/formats.md")
+    add(
+        "--batch-size",
+        type=flags.whole(1, 2**24),
+        default=4096,
+        metavar="N",
+        help="examples a batch, of all ranks together; 1 to 16777216",
+    )
+    add("--epochs", type=flags.whole(1, 2**31), default=1, metavar="N", help="passes over the log")
+    add("--shuffle-files", action="store_true", help="read files in an order drawn from --seed")
+    add(
+        "--limit",
+        type=flags.whole(0, 2**62),
+        default=0,
+        metavar="N",
+        help="stop after the batch with the Nth example of the model's life; 0: no limit",
+    )
+    add(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="at a bad line: stop and name it, or leave it out and count it (skipped lines)",
+    )
+    add("--hash-keys", action="store_true", help="hash keys that are whole numbers, too")
+    add(
+        "--shared-vocabulary",
+        action="store_true",
+        help="equal values of different features are one key",
+    )
+    add(
+        "--dense",
+        type=flags.whole(0, 2**16),
+        metavar="N",
+        help="numeric columns, 0 to 65536; if not given 13 for criteo, else as the log has it",
+    )
+    add(
+        "--label",
+        type=flags.word,
+        default="label",
+        metavar="COLUMN",
+        help="the column of labels, 0 or 1; parquet only",
+    )
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
+    add("--model", choices=MODELS, default="deepfm", help="kind of the model")
+    add(
+        "--dim",
+        type=flags.whole(1, 4096),
+        default=16,
+        metavar="N",
+        help="floats of an embedding, 1 to 4096 with the first-order column of deepfm, wide_deep",
+    )
+    add(
+        "--hidden",
+        type=_widths,
+        default="256,128",
+        metavar="N,N,...",
+        help="widths of the deep layers, each 1 to 1048576; '': none",
+    )
+    add(
+        "--dropout",
+        type=flags.number(0, below=1),
+        default=0.0,
+        metavar="P",
+        help="of the deep layers, 0 up to below 1",
+    )
+
+
+def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("optimizers and randomness").add_argument
+    add("--optimizer", choices=tuple(OPTIMIZERS), default="adagrad", help="of rows")
+    rate = flags.number(above=0)
+    add(
+        "--lr",
+        type=rate,
+        metavar="RATE",
+        help="learning rate of rows, above 0; if not given 0.02, adam 0.001, ftrl 0.05, or with "
+        "--resume the stored one",
+    )
+    add(
+        "--dense-lr",
+        type=rate,
+        metavar="RATE",
+        help="learning rate of the dense part's Adam, above 0; if not given 0.001, or the stored "
+        "one",
+    )
+    add(
+        "--init-std",
+        type=flags.number(0),
+        default=0.01,
+        metavar="STD",
+        help="standard deviation of new rows' weights, at least 0",
+    )
+    add("--scheduler", choices=SCHEDULERS, default="constant", help="of both learning rates")
+    add(
+        "--scheduler-steps",
+        type=flags.whole(0, 2**62),
+        default=0,
+        metavar="N",
+        help="steps that warmup or cosine spans, at least 1",
+    )
+    add(
+        "--accumulate",
+        type=flags.whole(1, 2**31),
+        default=1,
+        metavar="N",
+        help="batches a step, at least 1",
+    )
+    add("--precision", choices=PRECISIONS, default="float32", help="of the dense part's forward")
+    add(
+        "--seed",
+        type=flags.whole(0, 2**64 - 1),
+        default=0,
+        metavar="N",
+        help="of rows, dense weights and dropout, 0 to 2^64 - 1; equal seeds, equal bits",
+    )
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("run").add_argument
+    add(
+        "--store",
+        type=flags.path,
+        metavar="DIR",
+        help="folder of the store; made if it is missing. This or --server",
+    )
+    add("--dram", type=flags.size, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add(
+        "--gpu",
+        type=flags.size,
+        metavar="BYTES",
+        help="GPU memory for working rows; no GPU if not given",
+    )
+    add("--device", type=flags.device, help="of --gpu: cuda:N, or cpu; cuda:0 if not given")
+    add("--engine", choices=ENGINES, default="segments", help="of a new store's SSD tier")
+    add(
+        "--checkpoint-every",
+        type=flags.whole(0, 2**62),
+        default=0,
+        metavar="N",
+        help="batches between checkpoints; 0: only the one at the end",
+    )
+    add("--resume", action="store_true", help="go on from the newest checkpoint with a model")
+    add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
+    add(
+        "--progress-seconds",
+        type=flags.number(0),
+        default=2.0,
+        metavar="SECONDS",
+        help="between live lines; 0: no line",
+    )
+    add(
+        "--no-digest",
+        dest="digest",
+        action="store_false",
+        help="leave out the tables' digests, which read every row (digests: %(default)s)",
+    )
+    add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+
+
+def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("speed").add_argument
+    add(
+        "--depth",
+        type=_depth,
+        default="auto",
+        metavar="N",
+        help="batches prepared ahead, 0 to 8; auto measures whether 2 is faster than 0",
+    )
+    add(
+        "--lookahead",
+        type=flags.whole(0, 64),
+        default=0,
+        metavar="N",
+        help="batches read before fetching, 0 to 64, whose rows the caches keep; none at depth 0",
+    )
+    add("--trace", type=flags.path, metavar="FILE", help="what each stage did when, for Perfetto")
+    add(
+        "--threads",
+        type=flags.whole(0, 64),
+        default=0,
+        metavar="N",
+        help="of reader and row tiers, 0 to 64; 0: one a core",
+    )
+    add(
+        "--torch-threads",
+        type=flags.whole(0, 1024),
+        default=0,
+        metavar="N",
+        help="of torch, 0 to 1024; 0: its own choice",
+    )
+    add("--instruction-set", choices=INSTRUCTION_SETS, default="auto", help="changes no bit")
+
+
+def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("ranks (under torchrun)").add_argument
+    add("--row-wire", choices=WIRES, default="float32", help="how rows travel between ranks")
+    add("--gradient-wire", choices=WIRES, default="float32", help="how gradients travel")
+    add(
+        "--hot-rows",
+        type=flags.whole(0, 2**20),
+        default=0,
+        metavar="N",
+        help="rows asked for most that every rank keeps, 0 to 1048576",
+    )
+    add(
+        "--cluster-timeout",
+        type=flags.number(above=0),
+        default=CLUSTER_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="a rank that does not answer for so long is given up",
+    )

@@ -1,0 +1,78 @@
+"""A second look at a server that gRPC cannot connect to: whether the two sides differ in TLS.
+
+Above it: client_transport.py. Below it: one connection of Python's own. gRPC tells its last failure
+again for a second, whatever has become of the server since; and it says "Socket closed" of a server
+that wants another form of TLS as of one that is just being stopped.
+"""
+
+import socket
+import ssl
+
+from hps.errors import ConfigError
+from hps.service.addresses import split_address
+from hps.service.client_errors import hint_of
+from hps.service.client_options import TlsConfig
+
+_SECONDS = 1.0  # for the connection, and for each answer
+_OTHER_NAME = (62, 64)  # what OpenSSL calls a certificate of another host, of another IP address
+_WANTS_TLS = "the server talks TLS: give --tls-ca FILE or --tls (TlsConfig)"
+_WANTS_CERTIFICATE = (
+    "the server takes only clients with a certificate that it trusts: give --tls-cert and "
+    "--tls-key (TlsConfig(cert=, key=)), signed by its --tls-client-ca"
+)
+
+
+def tls_difference(address: str, tls: TlsConfig | None) -> str:
+    """What has to be changed about TLS, in words; empty if nothing has, or if it does not show.
+
+    Args:
+        address: "host:port" of the server.
+        tls: of the client; None for one without TLS.
+
+    Cost: a connection; a second at most for each of its steps.
+    """
+    try:
+        context = _context(tls)
+    except OSError:
+        return hint_of("Failed to create security handshaker", has_tls=True)
+    try:
+        host, port = split_address("address", address)
+        name = host if tls is None or tls.server_name is None else tls.server_name
+        with (
+            socket.create_connection((host, port), _SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=name) as wrapped,
+        ):
+            return _WANTS_TLS if tls is None else _after_handshake(wrapped)
+    except ssl.SSLCertVerificationError as error:
+        is_other = error.verify_code in _OTHER_NAME
+        return hint_of("Hostname Verification" if is_other else str(error), has_tls=True)
+    except ssl.SSLError as error:
+        return "" if tls is None else hint_of(str(error), has_tls=True)
+    except (OSError, ConfigError):
+        return ""
+
+
+def _context(tls: TlsConfig | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    if tls is None:
+        context.check_hostname = False  # nothing is told to the server: it matters that it answers
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    if tls.ca is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(tls.ca)
+    if tls.cert is not None and tls.key is not None:
+        context.load_cert_chain(tls.cert, tls.key, password=lambda: b"")  # else it asks for one
+    return context
+
+
+def _after_handshake(wrapped: ssl.SSLSocket) -> str:
+    """A server that lets the client in speaks first; one that does not ends the connection."""
+    try:
+        return "" if wrapped.recv(1) else _WANTS_CERTIFICATE
+    except TimeoutError:
+        return ""
+    except ssl.SSLError:  # an alert
+        return _WANTS_CERTIFICATE
