@@ -323,7 +323,10 @@ class RankEnvironment:
         local_size: how many its host has.
         num_restarts: of all processes so far, after one of them died.
         max_restarts: how many there may be.
+        run_id: of torchrun's run, as --rdzv-id says; not another in each run.
         shares_store: all attempts of torchrun meet in one store.
+        half_set: where variables are missing without which processes cannot meet, what to do about
+            it; else empty.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -338,7 +341,9 @@ class RankEnvironment:
     local_size: int = 1
     num_restarts: int = 0
     max_restarts: int = 0
+    run_id: str = ""
     shares_store: bool = False
+    half_set: str = ""
 
     def __post_init__(self) -> None:
         require_whole("WORLD_SIZE", self.size, 1, 2**16)
@@ -354,10 +359,14 @@ class RankEnvironment:
             environment: the variables; None is those of this process.
 
         Raises:
-            ConfigError: one of them is not a number, or outside its limits.
+            ConfigError: one of them is not a number, or outside its limits; a process has a rank
+                and no number of processes, or the other way round.
         """
         found = os.environ if environment is None else environment
+        half_set = _half_set(found)
         if "RANK" not in found or "WORLD_SIZE" not in found:
+            if half_set:
+                raise ConfigError(half_set)
             return None
         names = {
             "RANK": "0",
@@ -379,8 +388,26 @@ class RankEnvironment:
             local_size=local_size,
             num_restarts=num_restarts,
             max_restarts=max_restarts,
+            run_id=found.get("TORCHELASTIC_RUN_ID", ""),
             shares_store=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            half_set=half_set,
         )
+
+
+def _half_set(found: Mapping[str, str]) -> str:
+    """What to say where some of torchrun's variables are there and others are not; else empty.
+
+    An address alone says nothing: it may be there for other programs.
+    """
+    place, address = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("MASTER_ADDR", "MASTER_PORT")
+    there = [name for name in (*place, *address) if name in found]
+    missing = [name for name in (*place[:2], *address) if name not in found]
+    if not missing or not set(place) & set(there):
+        return ""
+    return (
+        f"of torchrun's variables {', '.join(there)} are set, and {', '.join(missing)} are not; "
+        "start the program by torchrun, which sets all of them, or unset them to run alone"
+    )
 
 
 def let_idle_threads_sleep() -> None:

@@ -90,6 +90,9 @@ def run_stats(options: argparse.Namespace) -> int:
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         figures = server.stats()
         figures["checkpoints"] = server.checkpoints()
+        if (catalog := Catalog.load(options.store)) is not None:
+            parts = catalog.find(options.store, options.checkpoint).parts
+            figures["ranks"] = {"size": len(parts), "rows": [part.rows for part in parts]}
         if options.digest:
             for name, table in figures["tables"].items():
                 table["digest"] = server.digest(name)
@@ -98,6 +101,11 @@ def run_stats(options: argparse.Namespace) -> int:
     for name, table in figures["tables"].items():
         line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
+    if "ranks" in figures:
+        rows = ", ".join(f"{of_rank:,}" for of_rank in figures["ranks"]["rows"])
+        print(
+            f"ranks: {figures['ranks']['size']}, with {rows} rows; what follows is of all", file=out
+        )
     amplification = figures["ssd_store"].get("write_amplification")  # RocksDB's is its own affair
     for name, value in figures["ssd_store"].items():
         if isinstance(value, int) and value:

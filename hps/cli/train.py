@@ -76,7 +76,7 @@ def _run_rank(
     from hps.train import train
     from hps.train.progress import Progress
     from hps.train.ranks import options_of_rank, restart_warning
-    from hps.train.run_mark import RunMark
+    from hps.train.run_mark import RunMark, name_of_run
 
     is_first = place.rank == 0
     if is_first:
@@ -87,11 +87,16 @@ def _run_rank(
     # Without a GPU, gloo: the store then says what --gpu needs.
     world = torch_world(None if on_gpu else "gloo", arguments.cluster_timeout)
     try:
-        is_restart = options.store is not None and RunMark(options.store).is_restart(world, place)
+        mark = None
+        if options.store is not None:
+            mark = RunMark(options.store, name_of_run(options, place))
+        is_restart = mark is not None and mark.is_restart(world, place)
         options = options_of_rank(options, place, is_restart)
-        progress = Progress(arguments.progress_seconds if is_first else 0)
-        figures = train(options, progress, world)
+        progress = Progress(arguments.progress_seconds) if is_first else None
+        figures = train(options, progress, world, mark)
         world.close()
+        if mark is not None:
+            mark.remove()  # every rank is done
     except HpsError as error:
         if error.is_shared:
             world.close()
@@ -100,7 +105,8 @@ def _run_rank(
         # What strikes several ranks is told by the first of them.
         if world.left_before is not None or is_told_elsewhere(error, place.rank):
             return 1
-        error.add_note(f"rank {place.rank} of {place.size}")
+        if not str(error).startswith(f"rank {place.rank}"):
+            error.add_note(f"rank {place.rank} of {place.size}")
         raise
     if is_first:
         if options.resume and figures["resumed_from"] is None:

@@ -34,6 +34,6 @@ class ClusterConfig:
     hot_rows: int = 0
 
     def __post_init__(self) -> None:
-        Wire.named(self.row_wire)
-        Wire.named(self.gradient_wire)
+        Wire.named(self.row_wire, "row_wire (--row-wire)")
+        Wire.named(self.gradient_wire, "gradient_wire (--gradient-wire)")
         require_whole("ClusterConfig.hot_rows", self.hot_rows, 0, MAX_HOT_ROWS)

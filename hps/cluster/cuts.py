@@ -21,7 +21,7 @@ from hps.cluster.folders import ClusterParts
 from hps.cluster.reshard import Source, find_readers, move_rows, sources_of
 from hps.cluster.targets import OwnStore
 from hps.cluster.world import World
-from hps.errors import ConfigError, HpsError, StoreError
+from hps.errors import ConfigError, HpsError
 
 _APART = "the ranks may be at different cuts now: call restore() again"
 
@@ -228,12 +228,7 @@ class ClusterCuts:
 
     def _commit(self, catalog: Catalog, part_tag: str) -> None:
         self.parts.is_unsaved = True  # until the cut stands, whatever is raised
-        try:
-            self.parts.commit(catalog)
-        except StoreError:
-            if not self.parts.failure:  # the old catalog stands for certain
-                self._drop_part(part_tag)
-            raise
+        self.parts.commit(catalog, undo=lambda: self._drop_part(part_tag))
 
     def _go_back(self, cut: Cut) -> None:
         """To a cut that these ranks took."""

@@ -6,7 +6,7 @@ every opening. What the files mean, and what a crash leaves, stands in docs/clus
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from hps.cluster.targets import EMPTY, NewStore
 from hps.cluster.world import World
 from hps.config import Config
 from hps.durable_file import sync
-from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server import ParameterServer
 from hps.sharding import ShardMap
 from hps.ssd_store import engine_of
@@ -65,20 +65,28 @@ class ClusterParts:
         """Of this rank's store."""
         return part_folder(self.path, self.catalog.generation, self.world.rank)
 
-    def commit(self, catalog: Catalog) -> None:
+    def commit(self, catalog: Catalog, undo: Callable[[], None] = lambda: None) -> None:
         """Collective: rank 0 puts a catalog in the place of the one before; then it counts.
 
+        Args:
+            catalog: the new one.
+            undo: called on every rank where it was not written and the old one stands for certain.
+
         Raises:
-            StoreError: the old one stands (`failure` is empty), or nobody knows.
+            StoreError, ClusterError: the old one stands (`failure` is empty), or nobody knows.
         """
 
         def write() -> None:
             if self.world.rank == 0:
                 catalog.save(self.path)
 
+        self.failure = f"{self.path}: nobody knows whether CLUSTER is on the disk"
         outcome = attempt(self.world, "writing CLUSTER", write)
+        if outcome.failure is None or self._is_old_in_place(catalog):
+            self.failure = ""
         if outcome.failure is not None:
-            self._learn_what_stands(catalog)
+            if not self.failure:
+                undo()
             raise outcome.failure
         self.catalog = catalog
         if self.lock.is_holder:
@@ -94,8 +102,8 @@ class ClusterParts:
             if found is None or found.serial < self.catalog.serial:
                 self.catalog.save(self.path)
 
-    def _learn_what_stands(self, catalog: Catalog) -> None:
-        """After a failed write: is it the old one for certain?"""
+    def _is_old_in_place(self, catalog: Catalog) -> bool:
+        """After a failed write: is it the old one for certain? The same on every rank."""
 
         def look() -> bool:
             if self.world.rank:
@@ -104,8 +112,7 @@ class ClusterParts:
             return found is not None and found.serial >= catalog.serial
 
         outcome = attempt(self.world, "reading CLUSTER", look)
-        if outcome.failure is not None or any(outcome.values):
-            self.failure = f"{self.path}: nobody knows whether CLUSTER is on the disk"
+        return outcome.failure is None and not any(outcome.values)
 
     def check_usable(self) -> None:
         """Raises StoreError after an error that left open what is on the disk."""
@@ -120,8 +127,9 @@ class ClusterParts:
         """
         named = {cut.name for cut in self.catalog.cuts}
         readers: list[str] = []
-        # The cut is durable whatever stays: what the system refuses now goes the next time.
-        with suppress(OSError):
+        # The cut is durable whatever stays: what cannot go now goes the next time. And this rank
+        # must not raise alone, with the others in their next collective.
+        with suppress(OSError, HpsError):
             for one in self.local.checkpoints():
                 name = name_of_part(one["tag"])
                 if name is not None and name not in named:
@@ -195,10 +203,12 @@ def check_same(world: World, config: Config) -> None:
     told = world.control.gather({"seed": config.seed, "tables": tables})
     for rank, one in enumerate(told):
         for what, own, other in _differences(told[0], one):
-            raise ConfigError(
+            refusal = ConfigError(
                 f"the ranks differ in {what}: it is {own} on rank 0 and {other} on rank {rank}; "
                 "start all of them with the same"
             )
+            refusal.is_shared = True
+            raise refusal
 
 
 def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str, Any, Any]]:

@@ -19,11 +19,15 @@ class Glance:
 
     Args:
         dims: of its tables by name.
+        ranks: how many there are.
+        rows: of the cut, on all ranks.
         models: tags, or ids where there is none, of cuts that hold a model and a reader's position;
             the current one first, then from the newest on.
     """
 
     dims: dict[str, int]
+    ranks: int
+    rows: int
     models: list[str | int]
 
 
@@ -48,6 +52,8 @@ def glance(path: Path) -> Glance | None:
         whole = [cut for cut in cuts if {MODEL, READER} <= set(store.extra_bytes(cut.part_tag))]
         return Glance(
             {name: schema.dim for name, schema in store.schemas.items()},
+            catalog.ranks,
+            current.rows,
             [cut.id if cut.tag is None else cut.tag for cut in whole],
         )
     finally:

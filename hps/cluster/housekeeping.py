@@ -119,9 +119,11 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
 
     Raises:
         ConfigError: no such cut. StoreError: a training has the folder open, rank 0's store is on
-        another host, or the system refused.
+        another host, there are stores of a generation that CLUSTER does not name, or the system
+        refused.
     """
     with _locked(path) as catalog:
+        _refuse_unnamed(path, catalog)
         first = part_folder(path, catalog.generation, 0)
         if engine_of(first) is None:
             raise StoreError(
@@ -140,6 +142,24 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
             for rank in range(len(cut.parts)):
                 readers += _delete_part(part_folder(path, cut.generation, rank), cut.part_tag)
         return [*readers, *remove_generations(path, after)]
+
+
+def _refuse_unnamed(path: Path, catalog: Catalog) -> None:
+    """Refuses to change a CLUSTER that may be older than another host's.
+
+    What it does not name is either what a death in a move of rows has left, or a generation that
+    another host's newer CLUSTER names, whose copy has not come here. To write here then would make
+    this file the newest, and cost the rows of the newer one.
+    """
+    for folder in sorted(path.glob(GENERATIONS)):
+        if catalog.is_own(folder.name) and folder.name not in catalog.generations:
+            raise StoreError(
+                errno.EBUSY,
+                f"{folder}: CLUSTER (serial number {catalog.serial}) does not name this "
+                "generation; a newer CLUSTER may be on another host. Start the training once on "
+                "all hosts, which brings all of them to the newest, or delete the checkpoint on "
+                "the host of rank 0",
+            )
 
 
 def compact_parts(path: Path, table: str | None) -> dict[str, int]:

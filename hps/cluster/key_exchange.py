@@ -17,9 +17,11 @@ import torch
 from hps import _C
 from hps.cluster.device_rows import places_of
 from hps.cluster.world import Channel
-from hps.errors import ConfigError
+from hps.errors import ClusterError, ConfigError
 from hps.row_layout import Keys
 
+# What a rank says in its head of a round: a batch follows; no other does; its loop is over.
+_READS, _ENDS, _LEAVES = 0, 1, 2
 _ABSENT = -1  # keys of a table that the batch does not have
 _MOST_PLANS = 16  # that are kept for later
 
@@ -153,7 +155,8 @@ class KeyExchange:
         if self.is_closed:
             return None
         self.num_rounds += 1
-        heads = self._exchange_heads(own)
+        heads = self._exchange_heads(_ENDS if own is None else _READS, own)
+        self._refuse_apart(heads, [rank for rank, head in enumerate(heads) if head[0] == _LEAVES])
         if heads[:, 0].any():
             self.is_closed = True
             return None
@@ -169,11 +172,30 @@ class KeyExchange:
         """The closing round, unless a rank has ended the exchange; no rank has another after it."""
         self.exchange(None)
 
-    def _exchange_heads(self, own: Mapping[str, OwnKeys] | None) -> Any:
-        """Of every rank: 1 if it ends the exchange, and how many keys of each table come here."""
+    def meet(self) -> None:
+        """Where all ranks have left a pipeline, or the training: returns when all have come.
+
+        Raises:
+            ClusterError: a rank has another batch to exchange, or is gone.
+        """
+        heads = self._exchange_heads(_LEAVES, None)
+        self._refuse_apart(heads, [rank for rank, head in enumerate(heads) if head[0] != _LEAVES])
+
+    def _refuse_apart(self, heads: Any, others: list[int]) -> None:
+        if others:
+            self.is_closed = True
+            does = "has left its loop" if heads[others[0], 0] == _LEAVES else "reads on"
+            here = "reads on" if heads[self._channel.rank, 0] != _LEAVES else "has left its loop"
+            raise ClusterError(
+                f"rank {self._channel.rank}: rank {others[0]} {does} while this rank {here}; end "
+                "the loops of all ranks after the same batch"
+            )
+
+    def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Any:
+        """Of every rank: what it says, and how many keys of each table come here."""
         size = self._channel.size
         heads = np.full((size, 1 + len(self._tables)), _ABSENT, np.int64)
-        heads[:, 0] = own is None
+        heads[:, 0] = says
         for column, table in enumerate(self._tables, 1):
             if own is not None and table in own:
                 heads[:, column] = own[table].counts

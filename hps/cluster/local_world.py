@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hps.cluster.halts import Halt
 from hps.cluster.world import ExchangingChannel
 from hps.errors import ClusterError
 
@@ -23,6 +24,8 @@ class _Fate:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.gone: dict[int, str] = {}  # rank -> why it has left
+        self.halts: dict[int, Halt] = {}
+        self.num_meetings: dict[int, int] = {}  # rank -> how often it has gone on after a halt
         self._waiting: list[threading.Condition] = []
 
     def condition(self) -> threading.Condition:
@@ -37,6 +40,19 @@ class _Fate:
             for condition in self._waiting:
                 condition.notify_all()
 
+    def halt(self, halt: Halt) -> None:
+        """A rank enters no further collective for now."""
+        with self.lock:
+            self.halts[halt.rank] = halt
+            for condition in self._waiting:
+                condition.notify_all()
+
+    def go_on(self, rank: int) -> None:
+        """All have halted."""
+        with self.lock:
+            del self.halts[rank]
+            self.num_meetings[rank] = self.num_meetings.get(rank, 0) + 1
+
 
 @dataclass
 class _Round:
@@ -50,7 +66,7 @@ class _Meeting:
     def __init__(self, name: str, size: int, fate: _Fate, timeout_seconds: float) -> None:
         self._name = name
         self._size = size
-        self._fate = fate
+        self.fate = fate
         self._changed = fate.condition()
         self._timeout = timeout_seconds
         self._met = [0] * size  # meetings so far, of each rank
@@ -63,8 +79,8 @@ class _Meeting:
             ClusterError: a rank has left, or has not come in time.
         """
         deadline = monotonic() + self._timeout
-        with self._fate.lock:
-            if rank in self._fate.gone:  # it takes part in nothing any more
+        with self.fate.lock:
+            if rank in self.fate.gone:  # it takes part in nothing any more
                 self._refuse_gone(rank)
             number = self._met[rank]
             self._met[rank] += 1
@@ -74,6 +90,7 @@ class _Meeting:
                 self._changed.notify_all()
             while len(current.brought) < self._size:
                 self._refuse_gone(rank)
+                self._refuse_halted(rank, number + 1)
                 left = deadline - monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     late = [r for r in range(self._size) if r not in current.brought]
@@ -87,13 +104,20 @@ class _Meeting:
             return [current.brought[other] for other in range(self._size)]
 
     def _refuse_gone(self, rank: int) -> None:
-        for other, reason in self._fate.gone.items():
+        for other, reason in self.fate.gone.items():
             why = f" ({reason})" if reason else ""
             who = "this rank" if other == rank else f"rank {other}"
             raise ClusterError(
                 f"rank {rank}: {who} has left the training{why} while the {self._name} channel "
                 f"waited for it; look at the error of rank {other}"
             )
+
+    def _refuse_halted(self, rank: int, number: int) -> None:
+        if rank in self.fate.halts:
+            return
+        for halt in self.fate.halts.values():
+            if halt.number == self.fate.num_meetings.get(rank, 0):
+                halt.refuse(rank, self._name, number)
 
 
 class LocalChannel(ExchangingChannel):
@@ -109,7 +133,11 @@ class LocalChannel(ExchangingChannel):
             part if other == own else part.clone()
             for other, part in enumerate(torch.split(rows.detach(), counts))
         ]
-        brought = self._meeting.meet(own, parts)
+        try:
+            brought = self._meeting.meet(own, parts)
+        except ClusterError as error:
+            self._meeting.fate.leave(own, str(error))
+            raise
         received = [parts_of[own] for parts_of in brought]
         sizes = [len(part) for part in received]
         if sizes != incoming:
@@ -138,9 +166,27 @@ class LocalWorld:
         self.rows = LocalChannel(rank, size, meetings["rows"])
         self.control = LocalChannel(rank, size, meetings["control"])
 
+    def halt(self, words: str, *, is_last: bool = False) -> None:
+        """As World has it."""
+        channels = {"rows": self.rows, "control": self.control}
+        if is_last:
+            channels["keys"] = self.keys
+        entered = {name: channel.num_entered for name, channel in channels.items()}
+        number = self._fate.num_meetings.get(self.rank, 0)
+        self._fate.halt(Halt(self.rank, words, number, entered))
+
+    def go_on(self) -> None:
+        """As World has it."""
+        self._fate.go_on(self.rank)
+
     def close(self) -> None:
         """Who still waits for this rank, or will, gets ClusterError."""
         self._fate.leave(self.rank, "it has closed its world")
+
+    @property
+    def is_aborted(self) -> bool:
+        """As World has it."""
+        return self.rank in self._fate.gone
 
     def abort(self, reason: str = "") -> None:
         """As World has it."""

@@ -31,7 +31,8 @@ from hps.cluster.targets import NewStore
 from hps.config import Config, SsdStoreConfig, num_cores
 from hps.durable_file import sync
 from hps.errors import ClusterError, ConfigError, StoreError
-from hps.sharding import ShardMap
+from hps.field_checks import require_whole
+from hps.sharding import NUM_VIRTUAL
 from hps.ssd_store import engine_of, open_store
 
 _WHOLE = "whole"  # what is renamed to the target
@@ -68,7 +69,8 @@ def reshard(
         tag, rows, bytes, ranks (0 for a store) and of each part its rows.
 
     Raises:
-        ConfigError: `target` holds something; no such checkpoint, or none at all; bad `ranks`.
+        ConfigError: `target` holds something, or lies in `path`; no such checkpoint, or none at
+            all; bad `ranks`.
         StoreError: nothing is at `path`, a part is missing (names it), or the disk is full.
         CorruptionError: what is stored is damaged.
 
@@ -85,10 +87,7 @@ def reshard(
     (100, True)
     """
     path, target = Path(path), Path(target)
-    if ranks is not None:
-        ShardMap(ranks)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
+    _check_asked(path, target, ranks)
     found = _find(path, checkpoint)
     # A kill leaves it; the next run removes it.
     partial = target.with_name(f"{target.name}.partial")
@@ -117,6 +116,18 @@ def reshard(
         "ranks": ranks or 0,
         "parts": [part.rows for part in made],
     }
+
+
+def _check_asked(path: Path, target: Path, ranks: int | None) -> None:
+    """Raises ConfigError as `reshard` says."""
+    if ranks is not None:
+        require_whole("reshard: ranks (--ranks)", ranks, 1, NUM_VIRTUAL)
+    if target.resolve().is_relative_to(path.resolve()):
+        raise ConfigError(
+            f"{target} lies in {path}, which is only read; name a folder outside of it"
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
 
 
 def _find(path: Path, checkpoint: str | int | None) -> _Found:

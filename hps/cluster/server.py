@@ -22,7 +22,7 @@ from hps.cluster.cluster_rows import ClusterRows, RowFetcher
 from hps.cluster.config import ClusterConfig
 from hps.cluster.cuts import ClusterCuts
 from hps.cluster.float_exchange import FloatExchange
-from hps.cluster.folders import ClusterParts, open_parts
+from hps.cluster.folders import ClusterParts, check_same, open_parts
 from hps.cluster.gradient_exchange import GradientExchange, OwnedUpdate
 from hps.cluster.hot_rows import HotRows
 from hps.cluster.key_exchange import ExchangedKeys, KeyExchange, OwnKeys, Plans, swap_keys
@@ -91,7 +91,12 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         cls, local: ParameterServer, world: World, options: ClusterConfig | None = None
     ) -> "ClusterParameterServer":
         """Over a server that the caller has opened, and closes; without folders, so that there are
-        no checkpoints over all ranks."""
+        no checkpoints over all ranks.
+
+        Raises:
+            ConfigError: the ranks' tables or seeds differ.
+        """
+        check_same(world, local.config)
         server = cls.__new__(cls)
         server._opened = None
         server._is_owner = False
@@ -105,8 +110,9 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self.options = options
         self.shard_map = ShardMap(world.size)
         self._plans = Plans(self.shard_map.owners().tolist())
-        # In one order on all ranks: messages hold table after table, without their names.
-        tables = dict(sorted(local.tables.items()))
+        # In one order on all ranks: messages hold table after table, without their names, and a
+        # loop over the tables calls collective verbs.
+        self._tables = tables = dict(sorted(local.tables.items()))
         self._keys = KeyExchange(world.keys, list(tables), self._plans)
         floats = FloatExchange(world.rows, Wire.named(options.row_wire))
         self._fetcher = RowFetcher(floats, local.device)
@@ -121,13 +127,16 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         if options.hot_rows and world.size > 1:
             self._hot = HotRows(world, local, floats, options.hot_rows)
         self._pipeline: object | None = None  # that is open
+        self._num_steps = 0
+        self._is_closed = False
 
     # What it has of its own server.
 
     @property
     def tables(self) -> Any:
-        """The tables' configs by name."""
-        return self.local.tables
+        """The tables' configs by name, in the order of their names: the same on every rank,
+        however its own config has them."""
+        return self._tables
 
     @property
     def learning_rates(self) -> dict[str, float]:
@@ -275,9 +284,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         """
         if pipeline is not self._pipeline:
             return
-        with self._together("the closing round of a pipeline"):
-            self._keys.close()
         self._pipeline = None
+        self._meet("has left its pipeline")
 
     def pin(self, table: str, keys: Any) -> PinnedRows:
         """Makes the rows that the ranks asked this one for ready, and holds them.
@@ -362,6 +370,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                 )
                 if self._hot is not None:
                     self._hot.step_done({of.share.table: of.keys for of in owned})
+            self._num_steps += 1
         finally:
             for rows in held:
                 rows.release()
@@ -392,9 +401,17 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
     def close(self) -> None:
         """Closes this rank's store without saving, and leaves the other ranks.
 
-        Every rank calls it.
+        Every rank calls it. One that still waits for this rank then raises ClusterError.
+
+        Raises:
+            ClusterError: the ranks were joined for this server, and another one goes on.
         """
-        self._close_parts()
+        is_closed, self._is_closed = self._is_closed, True
+        try:
+            if not (is_closed or self._is_alone or self.world.is_aborted):
+                self._leave("has closed its server")
+        finally:
+            self._close_parts()
         if self._is_owner:
             self.world.close()
 
@@ -411,9 +428,13 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             if error is not None:
                 if not _is_shared(error):
                     self._abort("the training", error)
-            elif self._opened is not None and self.world.control.any(self.is_changed):
-                self.checkpoint(tag=LAST)
+            elif not self._is_closed:
+                if self._pipeline is None:  # else its network stage still uses the rounds
+                    self._meet("has left the training")
+                if self._opened is not None and self.world.control.any(self.is_changed):
+                    self.checkpoint(tag=LAST)
         finally:
+            self._is_closed = True
             self._close_parts()
         if error is None and self._is_owner:
             self.world.close()
@@ -427,6 +448,25 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
     @property
     def _is_alone(self) -> bool:
         return self.world.size == 1
+
+    def _meet(self, what: str) -> None:
+        """Waits until all ranks have come here. Who goes on with its loop is told at once: also one
+        whose network stage has no room to come to the closing round."""
+        if self._is_alone:
+            return self._keys.close()
+        with self._together("the end of a loop"):
+            self.world.halt(f"{what} after {self._num_steps} step(s)")
+            self._keys.close()
+            self._keys.meet()
+            self.world.go_on()
+
+    def _leave(self, what: str) -> None:
+        """By a world of its own it leaves together with the others: what ends then is also what
+        they are joined by. A world that was given goes on, and only this server is over."""
+        if self._is_owner:
+            self._meet(what)
+        else:
+            self.world.halt(f"{what} after {self._num_steps} step(s)", is_last=True)
 
     def _rows_change(self) -> None:
         """By something else than a step: what other ranks hold of them is no longer what they are.

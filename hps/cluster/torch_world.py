@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
 from hps.arrays import HOST
+from hps.cluster.halts import Halt
 from hps.cluster.world import ExchangingChannel
 from hps.config import RankEnvironment
 from hps.errors import ClusterError, ConfigError
@@ -27,6 +28,7 @@ _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
 _PATIENCE_SECONDS = 1.0  # with the store, where its answer matters
 _GONE = "hps/gone"
+_HALT = "hps/halt-"  # and the number of times that all ranks have gone on
 
 
 class _Watch:
@@ -44,6 +46,10 @@ class _Watch:
         self._store = store
         self._own: str | None = None
         self._heard: str | None = None
+        self._cause: BaseException | None = None  # of what it has heard, if it is the store's end
+        self._own_halt: Halt | None = None
+        self._heard_halt: Halt | None = None  # of the first rank that has come to one
+        self.num_meetings = 0  # how often this rank has gone on after a halt
         self._looks_next = 0.0
         self._questions: SimpleQueue[threading.Event] = SimpleQueue()
         self._last = threading.Event()  # set once the last question has its answer
@@ -65,15 +71,26 @@ class _Watch:
             self._own = f"rank {self._rank} has left the training: {reason}"
             self._ask(_PATIENCE_SECONDS)
 
-    def look(self, name: str, patience_seconds: float = 0.0) -> None:
+    def halt(self, halt: Halt) -> None:
+        """Leaves word that this rank enters no further collective; waits for nobody."""
+        self._own_halt = halt
+        self._ask(0.0)
+
+    def go_on(self) -> None:
+        """All ranks have halted, and what they have said is over."""
+        self.num_meetings += 1
+        self._own_halt = None
+
+    def look(self, name: str, patience_seconds: float = 0.0, number: int = 0) -> None:
         """To be called again and again by who waits in a channel of that name.
 
         Args:
             name: of the channel.
             patience_seconds: looks now, even if that was done a moment ago, and waits so long.
+            number: of the collective, counted by this rank.
 
         Raises:
-            ClusterError: a rank has given up, or the store is gone.
+            ClusterError: a rank has given up, or does not come, or the store is gone.
         """
         is_due = monotonic() >= self._looks_next and self._last.is_set()
         if (self._own or self._heard) is None and (patience_seconds or is_due):
@@ -84,7 +101,10 @@ class _Watch:
             raise ClusterError(
                 f"rank {self._rank}: waited for the others in the {name} channel, but {reason}; "
                 "look at the other ranks' errors"
-            )
+            ) from self._cause
+        halt = self._heard_halt
+        if halt is not None and halt.number == self.num_meetings and self._own_halt is None:
+            halt.refuse(self._rank, name, number)
 
     def _ask(self, patience_seconds: float) -> None:
         self._last = threading.Event()
@@ -97,7 +117,8 @@ class _Watch:
             try:
                 self._speak_with_store()
             except RuntimeError as error:
-                self._heard = f"the store in which the ranks meet is gone ({error})"
+                self._heard = "the store in which the ranks meet is gone"
+                self._cause = error
             asked.set()
 
     def _speak_with_store(self) -> None:
@@ -107,6 +128,12 @@ class _Watch:
                 self._heard = first
         elif self._heard is None and self._store.check([_GONE]):
             self._heard = self._store.get(_GONE).decode()
+        # What all have gone on from is under another name than what is said now.
+        own, name = self._own_halt, f"{_HALT}{self.num_meetings}"
+        if own is not None:
+            self._store.compare_set(f"{_HALT}{own.number}", "", own.to_text())
+        elif self._store.check([name]):
+            self._heard_halt = Halt.from_text(self._store.get(name).decode())
 
 
 class TorchChannel(ExchangingChannel):
@@ -130,6 +157,15 @@ class TorchChannel(ExchangingChannel):
         self._watch = watch
 
     def _exchange(self, rows: torch.Tensor, counts: list[int], incoming: list[int]) -> torch.Tensor:
+        try:
+            return self._exchange_rows(rows, counts, incoming)
+        except ClusterError as error:
+            self._watch.abort(str(error))  # out of step with the others for good
+            raise
+
+    def _exchange_rows(
+        self, rows: torch.Tensor, counts: list[int], incoming: list[int]
+    ) -> torch.Tensor:
         rows = rows.detach()
         if self.size == 1:
             return rows.clone()
@@ -145,10 +181,12 @@ class TorchChannel(ExchangingChannel):
             else:
                 work.wait()  # of the stream; the host goes on
         except RuntimeError as error:
-            self._watch.look(self._name, _PATIENCE_SECONDS)  # who is gone may have said why
+            # Who is gone may have said why.
+            self._watch.look(self._name, _PATIENCE_SECONDS, self.num_entered)
             raise ClusterError(
-                f"rank {self.rank}: another rank is gone, or did not come in time, while the "
-                f"{self._name} channel waited for it; look at the other ranks' errors ({error})"
+                f"rank {self.rank}: another rank has died, or did not come in time (noticed in the "
+                f"{self._name} channel); look at the other ranks' errors, and at which of them "
+                "torchrun says has failed"
             ) from error
         return received
 
@@ -159,7 +197,7 @@ class TorchChannel(ExchangingChannel):
             with suppress(RuntimeError):  # not yet; what went wrong is raised below
                 work.wait(_MOMENT)
             if not work.is_completed():
-                self._watch.look(self._name)
+                self._watch.look(self._name, number=self.num_entered)
                 if monotonic() > deadline:
                     raise ClusterError(
                         f"rank {self.rank}: waited {self._timeout:g} s for the other ranks in the "
@@ -206,9 +244,26 @@ class TorchWorld:
             dist.destroy_process_group()
 
     @property
+    def is_aborted(self) -> bool:
+        """As World has it."""
+        return self._watch.is_aborted
+
+    @property
     def left_before(self) -> str | None:
         """What another rank had to say that gave up before this one; None if none did."""
         return self._watch.heard
+
+    def halt(self, words: str, *, is_last: bool = False) -> None:
+        """As World has it. Who waits for rows on a GPU notices at its next step."""
+        channels = {"rows": self.rows, "control": self.control}
+        if is_last:
+            channels["keys"] = self.keys
+        entered = {name: channel.num_entered for name, channel in channels.items()}
+        self._watch.halt(Halt(self.rank, words, self._watch.num_meetings, entered))
+
+    def go_on(self) -> None:
+        """As World has it."""
+        self._watch.go_on()
 
     def abort(self, reason: str = "") -> None:
         """As World has it. Who waits now notices within a second, or when this process ends."""
@@ -241,6 +296,8 @@ def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SEC
         device = f"cuda:{place.local_rank}"
         torch.cuda.set_device(device)
     is_owner = not dist.is_initialized()
+    if is_owner and place.half_set:
+        raise ConfigError(place.half_set)
     try:
         if is_owner:
             _join(place, chosen, timeout)
@@ -249,7 +306,8 @@ def torch_world(backend: str | None = None, timeout_seconds: float = TIMEOUT_SEC
     except RuntimeError as error:
         raise ClusterError(
             f"rank {place.rank} of {place.size}: the other ranks could not be joined within "
-            f"{timeout_seconds:g} s; look at their errors ({error})"
+            f"{timeout_seconds:g} s; look at their errors, and whether MASTER_ADDR and MASTER_PORT "
+            "name a place that all of them reach"
         ) from error
 
 

@@ -36,6 +36,10 @@ class Channel(Protocol):
         """Payload to other ranks so far."""
 
     @property
+    def num_entered(self) -> int:
+        """Exchanges that this rank has entered so far."""
+
+    @property
     def seconds(self) -> float:
         """Spent in this channel so far, waiting for the other ranks included."""
 
@@ -100,8 +104,27 @@ class World(Protocol):
     def control(self) -> Channel:
         """For the training loop's thread, on the host: start, agreements, checkpoints, the end."""
 
+    def halt(self, words: str, *, is_last: bool = False) -> None:
+        """Says that this rank enters no collective of rows and control before it goes on.
+
+        A rank that waits in one that this rank does not come to raises ClusterError at once, with
+        these words; ranks that have halted, too, do not.
+
+        Args:
+            words: what this rank has done, after its number.
+            is_last: nor any of keys, and it does not go on.
+        """
+
+    def go_on(self) -> None:
+        """After all ranks have halted and met: every rank calls it, at its own time."""
+
     def close(self) -> None:
         """Lets go, when all is done; nothing to do the second time."""
+
+    @property
+    def is_aborted(self) -> bool:
+        """True after `abort`, and once a collective of this rank has failed: it is out of step with
+        the others for good, and they have been told."""
 
     def abort(self, reason: str = "") -> None:
         """After an error: the other ranks' collectives raise ClusterError, as do this one's.
@@ -123,6 +146,7 @@ class ExchangingChannel(ABC):
         self.size = size
         self.device = device
         self.bytes_sent = 0
+        self.num_entered = 0
         self.seconds = 0.0
 
     def exchange(
@@ -133,6 +157,7 @@ class ExchangingChannel(ABC):
             incoming = self.exchange_counts(counts)
         row_bytes = rows.element_size() * (rows[:1].numel() if len(rows) else 0)
         self.bytes_sent += row_bytes * (len(rows) - counts[self.rank])
+        self.num_entered += 1
         start = perf_counter()
         try:
             return self._exchange(rows, counts, incoming)

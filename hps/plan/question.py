@@ -83,8 +83,8 @@ class PlanQuestion:
                 f"plan: optimizer={self.optimizer!r} must be one of {tuple(OPTIMIZERS)}"
             )
         TableConfig(name="rows", dim=self.dim)  # its limits
-        Wire.named(self.row_wire)
-        Wire.named(self.gradient_wire)
+        Wire.named(self.row_wire, "plan: row_wire")
+        Wire.named(self.gradient_wire, "plan: gradient_wire")
         require_whole("plan: features", self.features, 1, 2**16)
         require_whole("plan: keys", self.keys, self.features, 2**53)
         require_whole("plan: ids_per_feature", self.ids_per_feature, 1, 2**16)

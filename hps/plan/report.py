@@ -19,7 +19,8 @@ def format_plan(plan: Plan) -> str:
     lines = [
         f"{question.keys:,} keys, dim {question.dim}, {question.optimizer}: rows of "
         f"{plan.row.image} bytes, {_size(question.keys * plan.row.image)} in all",
-        f"{plan.ranks:,} ranks on {nodes:,} hosts of up to {question.ranks_per_node}{reason}",
+        f"{_counted(plan.ranks, 'rank')} on {_counted(nodes, 'host')} of up to "
+        f"{_counted(question.ranks_per_node, 'rank')}{reason}",
     ]
     sections: list[tuple[str, Iterable[_Line]]] = [
         ("a step", _step_lines(plan)),
@@ -66,7 +67,7 @@ def _dram_lines(plan: Plan) -> Iterable[_Line]:
     dram = plan.dram
     yield "index", _size(dram.index), f"at most {plan.row.index:.1f} bytes a key"
     yield "process, buffers", _size(dram.buffers), ""
-    least = f"{dram.cache_rows:,.0f} rows; at least {_size(dram.least_cache)}"
+    least = f"room for {dram.cache_rows:,.0f} rows; at least {_size(dram.least_cache)}"
     yield "dram_cache", _size(dram.cache), least
     rate = 1 - dram.misses / plan.step.owned_keys
     yield "misses a step", f"{dram.misses:,.0f}", f"hit rate {100 * rate:.1f} %"
@@ -108,12 +109,20 @@ def _need_line(need: Need) -> _Line:
     unit = need.unit.removeprefix("bytes").strip()
     verdict = "yes" if need.is_met else "NO"
     needed = f"{show(need.needed)} {unit}".strip()
-    return need.what, needed, f"of {show(need.available)}: {verdict}"
+    return need.what, needed, f"of {show(need.available)} {unit}".rstrip() + f": {verdict}"
 
 
 def _aligned(line: _Line) -> str:
     what, amount, note = line
     return f"  {what:<22}{amount:>20}  {note}".rstrip()
+
+
+def _counted(number: int, what: str) -> str:
+    """
+    >>> _counted(1, "rank"), _counted(2000, "rank")
+    ('1 rank', '2,000 ranks')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _size(value: float) -> str:

@@ -34,8 +34,12 @@ class Wire(IntEnum):
     INT8 = 3
 
     @classmethod
-    def named(cls, name: str) -> "Wire":
+    def named(cls, name: str, field: str = "wire") -> "Wire":
         """The format of that name.
+
+        Args:
+            name: of the format.
+            field: what has it, in errors.
 
         Raises:
             ConfigError: there is none.
@@ -45,7 +49,7 @@ class Wire(IntEnum):
         """
         if not isinstance(name, str) or name not in (wire.name.lower() for wire in cls):
             known = [wire.name.lower() for wire in cls]
-            raise ConfigError(f"wire={name!r} must be one of {known}")
+            raise ConfigError(f"{field}={name!r} must be one of {known}")
         return cls[name.upper()]
 
     def num_bytes(self, num_rows: int, dim: int) -> int:

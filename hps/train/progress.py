@@ -78,6 +78,11 @@ class Progress:
                 self._metrics.update(values, labels.cpu())
         self._seen.clear()
 
+    def say(self, line: str) -> None:
+        """A line of its own, whatever the seconds are: how the run begins."""
+        self._stream.write(f"hps: {line}\n")
+        self._stream.flush()
+
     def finish(self) -> None:
         """Leaves the line standing."""
         if self._is_open:

@@ -8,12 +8,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hps.cluster.glance import glance
+from hps.cluster.glance import Glance, glance
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
@@ -44,14 +45,18 @@ _FEW_BATCHES = 8  # in which queues are only filled: nobody can tell what bounds
 
 
 def train(
-    options: TrainOptions, progress: Progress | None = None, world: "World | None" = None
+    options: TrainOptions,
+    progress: Progress | None = None,
+    world: "World | None" = None,
+    mark: RunMark | None = None,
 ) -> dict[str, Any]:
     """Trains as asked; leaves a checkpoint tagged "final" that holds all it takes to go on.
 
     Args:
         options: what to train, on what, where.
-        progress: told about every batch; None for silence.
+        progress: told how the run begins, and about every batch; None for silence.
         world: the ranks that train together, all of which call this; None for this process alone.
+        mark: of torchrun's run, set once a restart need not begin anew; None for none.
 
     Returns:
         The figures of `hps train --json`, on every rank; docs/training.md lists them.
@@ -63,18 +68,20 @@ def train(
         HpsError: whatever the store, the reader or a diverged model raises.
     """
     try:
-        return _train(options, progress or Progress(0), Ranks(world))
+        return _train(options, progress or Progress(0, StringIO()), Ranks(world), mark)
     except BaseException as error:
         if world is not None and not getattr(error, "is_shared", False):
             world.abort(f"{type(error).__name__}: {error}")
         raise
 
 
-def _train(options: TrainOptions, progress: Progress, ranks: Ranks) -> dict[str, Any]:
+def _train(
+    options: TrainOptions, progress: Progress, ranks: Ranks, mark: RunMark | None
+) -> dict[str, Any]:
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
     tables = [options.table()]
-    prepare = partial(_prepare, options, ranks)
+    prepare = partial(_prepare, options, ranks, progress)
     if ranks.world is None:
         reader, _ = prepare()
     else:
@@ -84,8 +91,8 @@ def _train(options: TrainOptions, progress: Progress, ranks: Ranks) -> dict[str,
         open_server(options, ranks.world) as server,
     ):
         run = TrainingRun(server, options, reader, progress, ranks)
-        if ranks.world is not None and options.store is not None:
-            RunMark(options.store).set()
+        if mark is not None:
+            mark.set()
         figures = run.train(trace)
         if options.test:
             test_reader = run.trainer.recipe.open_reader(options.test, tables, part=ranks.part)
@@ -101,7 +108,9 @@ def _train(options: TrainOptions, progress: Progress, ranks: Ranks) -> dict[str,
     return figures
 
 
-def _prepare(options: TrainOptions, ranks: Ranks) -> tuple["Reader", list[Path]]:
+def _prepare(
+    options: TrainOptions, ranks: Ranks, progress: Progress
+) -> tuple["Reader", list[Path]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
     made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
@@ -110,22 +119,31 @@ def _prepare(options: TrainOptions, ranks: Ranks) -> tuple["Reader", list[Path]]
     if not options.resume:
         _ = reader.schema
     if options.remote is None and ranks.rank == 0:  # of several one tells, for all
-        _check_store(options, is_cluster=ranks.world is not None)
+        seen = _check_store(options, is_cluster=ranks.world is not None)
+        if seen is not None and seen.ranks != ranks.size:
+            progress.say(
+                f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
+                f"{ranks.size} rank(s)"
+            )
     return reader, test_files
 
 
-def _check_store(options: TrainOptions, *, is_cluster: bool) -> None:
+def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
     """Refuses a store of other tables, before opening it for writing would add this run's own.
 
     Of another dim, too: the store would speak of columns, the user knows of --dim. And of a
     cluster a model that this run is not to go on with: opening it may move all of its rows.
+
+    Returns:
+        What a cluster's folder holds; None of others, or where it is not seen.
     """
     config = options.server_config()
     path = Path(config.path)
+    seen: Glance | None = None
     if is_cluster:
         seen = glance(path)
         if seen is None:
-            return
+            return None
         dims = seen.dims
         if seen.models and not options.resume:
             raise _holds_model(options, repr(seen.models[0]))
@@ -133,7 +151,7 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> None:
         with open_store(config.path) as stored:
             dims = {table.name: table.dim for table in stored.tables.values()}
     else:
-        return
+        return None
     held = sorted(dims)
     wanted = sorted(table.name for table in config.tables)
     if held and not set(wanted) <= set(held):
@@ -150,6 +168,7 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> None:
                 f"{dims[table.name]} columns, and --model {options.model} wants {options.dim}"
                 f"{beside}; give --dim {dims[table.name] - others}, or another --store"
             )
+    return seen
 
 
 def _holds_model(options: TrainOptions, checkpoint: str) -> ConfigError:
@@ -196,9 +215,18 @@ class TrainingRun:
         self.changes: list[str] = []
         if stored is not None:
             self.changes = self.trainer.load_state(stored.model)
-            if options.new_data and ranks.world is not None:
-                # After a restart this, not the old data's end, is where the run goes on.
+            if options.new_data:
+                # What is resumed from now on goes on here, not where the run before stood.
                 self._checkpoint(None, self._reader.state_dict())
+            self._say_resumed()
+
+    def _say_resumed(self) -> None:
+        totals = self.trainer.totals
+        where = ", at the beginning of DATA" if self._options.new_data else ""
+        self._progress.say(
+            f"goes on from checkpoint {self.resumed_from}, after {totals.batches:,} batches and "
+            f"{totals.examples:,} examples{where}"
+        )
 
     def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""

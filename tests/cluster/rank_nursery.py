@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import IO, Any
 
 import hps.config
 
+INTERRUPT_SECONDS = 20.0  # until it is felt, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,6 +35,7 @@ class Job:
         variables: set in every rank's environment.
         version: rank -> of the hps that it says it is.
         plant: a bug in every rank, by name; None for none.
+        is_interrupted: every rank gets SIGINT, as from Ctrl-C, once rank 0 has told of its batches.
     """
 
     words: Sequence[str]
@@ -42,6 +45,7 @@ class Job:
     variables: dict[str, str] = field(default_factory=dict)
     version: dict[int, str] = field(default_factory=dict)
     plant: str | None = None
+    is_interrupted: bool = False
 
 
 @dataclass
@@ -132,8 +136,31 @@ def _serve(lines: IO[str]) -> None:
             if child == 0:
                 _be_rank(job, rank)
             children.append(child)
+        if job["is_interrupted"]:
+            _interrupt(children, Path(job["folder"]) / "0.err")
         waits = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         print(json.dumps(waits), flush=True)
+
+
+def _interrupt(children: Sequence[int], told: Path) -> None:
+    """As Ctrl-C, which torchrun hands on to its ranks; who does not end of it is killed."""
+    deadline = time.monotonic() + INTERRUPT_SECONDS
+    while not told.exists() or told.read_text().count(" examples ") < 3:
+        assert time.monotonic() < deadline, "rank 0 has told of no batches"
+        time.sleep(0.02)
+    for child in children:
+        os.kill(child, signal.SIGINT)
+    deadline = time.monotonic() + INTERRUPT_SECONDS
+    left = set(children)
+    while left and time.monotonic() < deadline:
+        left = {
+            child
+            for child in left
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        }
+        time.sleep(0.02)
+    for child in left:
+        os.kill(child, signal.SIGKILL)
 
 
 def _be_rank(job: dict[str, Any], rank: int) -> None:
@@ -151,6 +178,8 @@ def _be_rank(job: dict[str, Any], rank: int) -> None:
             "MASTER_PORT": str(job["port"]),
         }
     os.environ |= job["variables"]
+    # A shell that starts the tests in the background has them ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     status = 1
     try:
         _plant(job, str(rank))

@@ -42,3 +42,15 @@ def test_sums_have_the_same_bits_every_time() -> None:
     assert all(torch.equal(sums_of(grads, places, 40), first) for _ in range(3))
     in_order = torch.stack([grads[places == key].double().sum(dim=0) for key in range(40)])
     assert torch.allclose(first.double(), in_order, atol=1e-4)
+
+
+@pytest.mark.parametrize("times, are_equal", [(1, True), (32, True), (64, False)])
+def test_sums_have_the_bits_of_the_host_up_to_32_occurrences(times: int, are_equal: bool) -> None:
+    plan = _C.ShardPlan(ShardMap(2).owners().tolist())
+    plan.build(np.tile(np.arange(50, dtype=np.uint64), times))
+    generator = np.random.default_rng(times)
+    grads = generator.standard_normal((50 * times, 5)).astype(np.float32)
+    on_device = sums_of(torch.from_numpy(grads), places_of(plan, "cpu"), plan.num_unique).numpy()
+    plan.sum_gradients(grads)
+    assert np.array_equal(on_device, plan.sums(5)) == are_equal
+    assert np.allclose(on_device, plan.sums(5), atol=1e-4)

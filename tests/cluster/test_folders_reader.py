@@ -15,7 +15,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.cluster.catalog import Catalog, name_of_part, part_folder
+from hps.cluster.catalog import NAME, Catalog, name_of_part, part_folder
 from hps.cluster.reader import ClusterStore
 from hps.sharding import ShardMap
 from tests.cluster.folder_lab import (
@@ -23,6 +23,7 @@ from tests.cluster.folder_lab import (
     Rank,
     Reference,
     config,
+    files_of,
     generations,
     look,
     on_ranks,
@@ -158,7 +159,12 @@ def test_stats_export_and_checkpoints_work_on_it(
         for name in one.tables:
             assert figures["tables"][name]["digest"] == one.digest(name)
             assert figures["tables"][name]["rows"] == one.num_rows(name)
+        every = sum(one.num_rows(name) for name in one.tables)
+        assert figures["ranks"]["size"] == 3 and sum(figures["ranks"]["rows"]) == every
         count = one.num_rows("ads")
+    capsys.readouterr()
+    assert main(["stats", str(cluster), "--checkpoint", "day-1"]) == 0
+    assert re.search(r"^ranks: 3, with [1-9]\d*, \d+, \d+ rows;", capsys.readouterr().out, re.M)
     file = tmp_path / "rows.parquet"
     assert main(["export", str(cluster), str(file), "--table", "ads"]) == 0
     assert pyarrow.parquet.read_table(file).num_rows == count
@@ -200,6 +206,28 @@ def test_checkpoints_delete_lets_go_of_every_part(
     assert main(["checkpoints", str(cluster), "--delete", "day-2"]) == 0
     assert on_ranks(cluster, 3, look)[0][1] == ({"step": 4}, {"step": 4})
     assert len(generations(cluster)) == 1
+
+
+def test_a_host_whose_cluster_is_older_deletes_nothing(
+    tmp_path: Path, reference: Reference, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its copy did not come, so it would go on from less, and remove a generation that counts."""
+    old, new = tmp_path / "a", tmp_path / "b"
+    on_ranks([old, old], 2, train(range(1, 2), tag="day-1"))
+    on_ranks([old, old], 2, train(range(2, 3), tag="day-2"))
+    stale = (old / NAME).read_bytes()
+    on_ranks([new, old], 2, train(range(3, 4), tag="day-3"))  # rank 0 is on the other host now
+    (old / NAME).write_bytes(stale)
+    before = sorted(files_of(old))
+    assert len(generations(old)) == 2 and len(generations(new)) == 1
+    for _ in range(2):
+        assert main(["checkpoints", str(old), "--delete", "day-1"]) == 1
+        told = capsys.readouterr().err
+        assert "does not name this generation" in told and "on all hosts" in told
+    assert sorted(files_of(old)) == before and (old / NAME).read_bytes() == stale
+    assert on_ranks([new, old], 2, look)[0][0] == reference.digests(3)
+    assert main(["checkpoints", str(new), "--delete", "day-1"]) == 0  # there it is known
+    assert on_ranks([new, old], 2, look)[0][0] == reference.digests(3)
 
 
 def test_evaluate_measures_the_same_over_parts(

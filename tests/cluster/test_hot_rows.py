@@ -3,6 +3,8 @@
 Above it: pytest. Below it: ranks.py, hps/cluster/hot_rows.py.
 """
 
+import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,49 @@ def test_hot_rows_change_no_bit(tmp_path: Path, size: int, wire: str, optimizer:
     for depth in (0, 2):
         hot = train_ranks(task(30), size, depth, tmp_path / f"depth-{depth}")
         assert hot.digests == without.digests and hot.losses == without.losses
+
+
+def train_on(folder: Path, size: int, hot_rows: int, steps: range) -> list[Any]:
+    """Goes on at the folder's newest cut and leaves another; digests and hot rows of each rank."""
+    task = Task(num_batches=steps.stop, num_keys=40, num_examples=120, seed=5)
+    options = hps.ClusterConfig(hot_rows=hot_rows, row_wire="bfloat16", gradient_wire="int8")
+    dram = hps.DramCacheConfig(bytes="256KiB")
+    config = hps.Config(path=folder, tables=task.tables(), dram=dram, seed=7, threads=1)
+
+    def body(world: LocalWorld) -> Any:
+        with hps.ClusterParameterServer(config, world, options) as server:
+            model, optimizer = Model(server, size), hps.RowOptimizer(server)
+            log = islice(task.batches(world.rank, size), steps.start, None)
+            with hps.Pipeline(log, server, 2) as batches:
+                for batch in batches:
+                    model.loss(batch).backward()
+                    optimizer.step()
+                    if batch.position["batch"] == NUM_BATCHES // 2:
+                        server.checkpoint()
+            counts = num_hot(server) if hot_rows else {}
+            return {name: server.digest(name) for name in TABLES}, counts
+
+    return successes(run_ranks(size, body))
+
+
+def test_runs_with_hot_rows_repeat_to_the_same_bits_resumed_or_moved_to_other_ranks(
+    tmp_path: Path,
+) -> None:
+    half = NUM_BATCHES // 2
+    assert half > PERIOD_STEPS  # each half chooses its own
+    whole = train_on(tmp_path / "whole", 2, 30, range(NUM_BATCHES))
+    assert train_on(tmp_path / "again", 2, 30, range(NUM_BATCHES)) == whole
+    first = train_on(tmp_path / "half", 2, 30, range(half))
+    for name in ("moved", "moved-without"):
+        shutil.copytree(tmp_path / "half", tmp_path / name)
+    resumed = train_on(tmp_path / "half", 2, 30, range(half, NUM_BATCHES))
+    moved = train_on(tmp_path / "moved", 3, 30, range(half, NUM_BATCHES))
+    without = train_on(tmp_path / "moved-without", 3, 0, range(half, NUM_BATCHES))
+    assert resumed[0][0] == whole[0][0] != first[0][0]
+    assert moved[0][0] == without[0][0] != whole[0][0]
+    for found in (whole, first, resumed, moved):
+        assert all(counts == found[0][1] for _, counts in found)
+        assert min(found[0][1].values()) > 2
 
 
 def test_hot_rows_are_the_same_everywhere_and_follow_every_change(tmp_path: Path) -> None:

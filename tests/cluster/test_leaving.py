@@ -7,12 +7,16 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hps
+from hps.cluster.halts import Halt
 from hps.cluster.local_world import LocalWorld
 from tests.cluster.ranks import (
     Failure,
@@ -186,6 +190,95 @@ def test_a_rank_that_never_comes_is_named_after_the_timeout(tmp_path: Path) -> N
     assert isinstance(results[0], Failure)
     assert isinstance(results[0].error, hps.ClusterError)
     assert "waited 1.5 s for ranks [1]" in str(results[0].error)
+
+
+@pytest.mark.parametrize("how", ["pipeline", "block", "close", "close-of-owner"])
+def test_a_rank_whose_loop_ends_earlier_is_named_at_once(tmp_path: Path, how: str) -> None:
+    task, stops = Task(num_batches=20), (5, 9, 9)
+
+    def loop(server: Any, rank: int) -> int:
+        model, optimizer = Model(server, 3), hps.RowOptimizer(server)
+        log = task.batches(rank, 3)
+        with hps.Pipeline(log, server, 4) if how == "pipeline" else nullcontext(log) as batches:
+            for number, batch in enumerate(batches):
+                if number == stops[rank]:
+                    # Meanwhile the others have read as far as they have room.
+                    time.sleep(0.2 if rank == 0 else 0)
+                    break
+                model.loss(batch).backward()
+                optimizer.step()
+        if how.startswith("close"):
+            server._is_owner = (
+                how == "close-of-owner"
+            )  # as where torchrun's ranks are joined for it
+            server.close()
+        return stops[rank]
+
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(task, world, tmp_path) as server:
+            return loop(server, world.rank)
+
+    started = time.monotonic()
+    results = run_ranks(3, body)
+    assert time.monotonic() - started < 10
+    said = {"pipeline": "left its pipeline", "block": "left the training"}
+    what = said.get(how, "closed its server")
+    assert results[0] == 5 or isinstance(results[0].error, hps.ClusterError)
+    for result in results[1:]:  # whichever noticed first has told the other
+        assert isinstance(result.error, hps.ClusterError)
+        assert f"rank 0 has {what}" in str(result.error)
+        assert "after 5 step(s)" in str(result.error)
+    assert stage_threads() == []
+
+
+def test_who_waits_where_a_halted_rank_has_been_goes_on() -> None:
+    """Over a network a collective may end later on the others than on the rank that then halts."""
+    halt = Halt(rank=2, words="has left", number=0, entered={"rows": 7, "control": 9})
+    assert Halt.from_text(halt.to_text()) == halt
+    for channel, number in (("rows", 7), ("control", 1), ("keys", 99)):
+        halt.refuse(0, channel, number)
+    for channel, number in (("rows", 8), ("control", 10)):
+        with pytest.raises(hps.ClusterError, match=f"rank 0: rank 2 has left, .* {channel}"):
+            halt.refuse(0, channel, number)
+
+
+def test_a_rank_whose_collective_has_failed_keeps_no_other_waiting() -> None:
+    def body(world: LocalWorld) -> Any:
+        if world.rank == 0:
+            world.halt("has ended")
+        try:
+            (world.keys if world.rank == 0 else world.control).barrier()
+        finally:
+            assert world.is_aborted
+
+    started = time.monotonic()
+    for result in run_ranks(3, body):
+        assert isinstance(result.error, hps.ClusterError) and "rank 0 has ended" in str(
+            result.error
+        )
+    assert time.monotonic() - started < 5
+
+
+def test_where_all_loops_end_together_nobody_is_named(tmp_path: Path) -> None:
+    """However far apart the ranks are in time when they end."""
+    task = Task(num_batches=6)
+
+    def body(world: LocalWorld) -> Any:
+        chance = random.Random(world.rank)
+        with cluster_server(task, world, tmp_path) as server:
+            model, optimizer, counts = Model(server, 3), hps.RowOptimizer(server), []
+            for _ in range(12):
+                with hps.Pipeline(task.batches(world.rank, 3), server, 2) as batches:
+                    for batch in islice(batches, 2):
+                        model.loss(batch).backward()
+                        optimizer.step()
+                        time.sleep(0.004 * chance.random())
+                counts.append(server.num_rows("ads"))
+                server.pull("ads", np.arange(3, dtype=np.uint64))
+            return counts
+
+    first, *others = successes(run_ranks(3, body))
+    assert len(first) == 12 and others == [first, first]
 
 
 def test_a_second_pipeline_beside_the_first_is_refused(tmp_path: Path) -> None:

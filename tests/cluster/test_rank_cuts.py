@@ -13,6 +13,7 @@ import torch
 import hps
 from hps import durable_file
 from hps.cluster.catalog import Catalog, name_of_part
+from hps.cluster.folders import ClusterParts
 from hps.errors import ClusterError
 from hps.parameter_server import ParameterServer
 from tests.cluster.folder_lab import (
@@ -227,6 +228,90 @@ def test_a_full_disk_under_cluster_leaves_the_cut_before(
     on_ranks(path, 2, act)
     monkeypatch.undo()
     assert on_ranks(path, 2, look)[0][0] == reference.digests(2)
+
+
+def test_whatever_keeps_cluster_from_being_written_leaves_no_part(
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what no disk says, a want of memory: the ranks know it, and the old one stands."""
+    path = tmp_path / "cluster"
+    on_ranks(path, 2, train(range(1, 3)))
+    save, fails = Catalog.save, [True]
+
+    def fail(self: Catalog, folder: Path) -> None:
+        if fails[0]:
+            raise MemoryError("no memory for CLUSTER")
+        save(self, folder)
+
+    def act(rank: Rank) -> Any:
+        rank.step(3)
+        monkeypatch.setattr(Catalog, "save", fail)
+        with pytest.raises((MemoryError, ClusterError), match="no memory for CLUSTER"):
+            rank.checkpoint("day-3")
+        assert rank.is_changed and not rank.parts.failure
+        held = rank.num_parts
+        rank.world.control.barrier()
+        fails[0] = False
+        rank.world.control.barrier()
+        rank.checkpoint("day-3")
+        return held, rank.num_parts
+
+    assert on_ranks(path, 2, act) == [(1, 2), (1, 2)]
+    assert on_ranks(path, 2, look)[0][0] == reference.digests(3)
+
+
+def test_a_rank_that_dies_while_cluster_is_written_costs_neither_cut(
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be on the disk: who lives on must let no part go, and take no other cut."""
+    path = tmp_path / "cluster"
+    on_ranks(path, 2, train(range(1, 3)))
+    commit = ClusterParts.commit
+
+    def die(self: ClusterParts, *arguments: Any, **options: Any) -> None:
+        if self.world.rank == 1:
+            raise SystemExit("the rank is gone")
+        commit(self, *arguments, **options)
+
+    def act(rank: Rank) -> None:
+        rank.step(3)
+        rank.world.control.barrier()
+        monkeypatch.setattr(ClusterParts, "commit", die)
+        try:
+            rank.checkpoint()
+        except BaseException:
+            rank.world.abort("it ends")
+            assert rank.world.rank == 1 or (rank.num_parts == 2 and rank.parts.failure)
+            raise
+
+    _, errors = try_ranks(path, 2, act)
+    assert isinstance(errors[0], ClusterError) and isinstance(errors[1], SystemExit)
+    monkeypatch.undo()
+    assert on_ranks(path, 2, look)[0][0] == reference.digests(3)  # it had been written
+
+
+def test_what_cannot_be_let_go_after_a_cut_fails_no_rank(
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cluster"
+    on_ranks(path, 2, train(range(1, 3), tag="day"))
+    delete = ParameterServer.delete_checkpoint
+
+    def damaged(self: ParameterServer, tag: Any) -> Any:
+        if self.config.path.name == "rank-1":
+            raise hps.CorruptionError(f"{self.config.path}: damaged")
+        return delete(self, tag)
+
+    def act(rank: Rank) -> int:
+        rank.world.control.barrier()
+        monkeypatch.setattr(ParameterServer, "delete_checkpoint", damaged)
+        train(range(3, 4), tag="day")(rank)
+        return rank.num_parts
+
+    assert on_ranks(path, 2, act) == [1, 2]
+    monkeypatch.undo()
+    assert on_ranks(path, 2, look)[0][0] == reference.digests(3)
+    assert on_ranks(path, 2, lambda rank: rank.num_parts) == [1, 1]
 
 
 def test_after_a_failed_sync_nobody_goes_on(

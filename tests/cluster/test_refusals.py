@@ -156,7 +156,7 @@ def test_learning_rates_that_differ_are_refused_on_every_rank(tmp_path: Path) ->
         log = [one_feature_batch([1, 2, 3])]
         with cluster_server(task, world, tmp_path) as server:
             embedding, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
-            optimizer.param_groups[1]["lr"] = 0.5 + world.rank
+            optimizer.param_groups[0]["lr"] = 0.5 + world.rank  # of ads
             embedding(log[0]).sum().backward()
             with pytest.raises(hps.ConfigError, match=r"'ads'.*differ: \[0.5, 1.5\]"):
                 optimizer.step()

@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     with hps.ParameterServer(hps.Config(path=empty, tables=TABLES)):
         pass
     for words, message in (
-        ([str(cluster), "--ranks", "0"], "0 servers"),
+        ([str(cluster), "--ranks", "0"], "ranks (--ranks)=0"),
         ([str(cluster), "--ranks", "2", "--checkpoint", "day-7"], "day-7"),
         ([str(tmp_path / "nowhere"), "--ranks", "2"], "nowhere"),
         ([str(empty), "--ranks", "2"], "no checkpoint"),
@@ -105,6 +105,15 @@ def test_what_cannot_be_is_refused_in_one_line(
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
         assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
+
+
+def test_a_target_inside_of_the_source_is_refused(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(cluster)
+    before = sorted(cluster.rglob("*"))
+    for target in (cluster / "x", cluster / "x" / "y", tmp_path / "alias" / "x", cluster):
+        with pytest.raises(hps.ConfigError, match="outside of it"):
+            reshard(cluster, target, 2)
+    assert sorted(cluster.rglob("*")) == before
 
 
 def test_a_missing_part_is_named(cluster: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.cluster.torch_worker import free_port
 pytestmark = pytest.mark.timeout(280)
 
 
-RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2}
+RUNS = {"end": 2, "raise": 3, "kill": 2, "stop": 2, "leave": 2}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,15 @@ def test_when_one_process_ends_the_others_say_so_at_once(said: Said, how: str) -
         assert ranks[1]["status"] == -9
 
 
+def test_a_process_whose_loop_ends_earlier_is_named_at_once(said: Said) -> None:
+    left, other = said["leave"]
+    assert (left["status"], other["status"]) == (0, 0), said["leave"]
+    assert other["heard"] - left["ends"] < 4
+    for one in (left, other):
+        assert one["error"] == "ClusterError"
+        assert "rank 0 has left its pipeline after 3 step(s)" in one["text"]
+
+
 def test_a_process_that_stands_still_is_given_up_after_the_timeout(said: Said) -> None:
     # It holds the store in which the ranks meet, which then answers nobody either.
     stopped, other = said["stop"]
@@ -117,6 +126,31 @@ def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(hps.ConfigError, match="torchrun --nproc-per-node"):
         torch_world()
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"RANK": "0"},
+        {"WORLD_SIZE": "2", "MASTER_ADDR": "host"},
+        {"LOCAL_RANK": "0", "MASTER_PORT": "1"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "host"},
+    ],
+)
+def test_a_place_that_is_half_set_names_what_is_there_and_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, there: dict[str, str]
+) -> None:
+    place, address = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("MASTER_ADDR", "MASTER_PORT")
+    for name in (*place, *address):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    missing = [name for name in (*place[:2], *address) if name not in there]
+    told = f"variables {', '.join(there)} are set, and {', '.join(missing)} are not"
+    with pytest.raises(hps.ConfigError, match=told):
+        torch_world()
+    assert RankEnvironment.of({"MASTER_ADDR": "host"}) is None  # of another program, perhaps
 
 
 def test_ranks_that_do_not_come_are_told_of_after_the_timeout(

@@ -22,9 +22,10 @@ from hps.train.dense import average_in_rank_order
 from hps.train.evaluate import joined_metrics
 from hps.train.rank_report import find_stragglers, format_ranks, sum_tiers
 from hps.train.ranks import Ranks, options_of_rank
+from hps.train.run_mark import RunMark, name_of_run
 from hps.train.totals import Totals
 from hps.types import Batch
-from tests.cluster.ranks import run_ranks
+from tests.cluster.ranks import run_ranks, successes
 
 
 def _batch(labels: Sequence[int], global_size: int) -> Batch:
@@ -124,6 +125,39 @@ def test_the_slowest_rank_of_each_stage_is_named() -> None:
     assert "compute" in table and "2.12" in table and "2.0 MiB" in table
     tiers = [{"dram_cache": {"hits": number, "engine": "x"}} for number in (1, 2, 3)]
     assert sum_tiers(tiers) == {"dram_cache": {"hits": 6, "engine": "x"}}
+
+
+def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
+    """What was begun by another run, or by one that is over, is no reason to go on."""
+
+    def is_restart(options: TrainOptions, num_restarts: int) -> bool:
+        def body(world: World) -> bool:
+            place = RankEnvironment(
+                rank=world.rank, size=2, local_rank=world.rank, num_restarts=num_restarts
+            )
+            mark = RunMark(tmp_path / str(world.rank), name_of_run(options, place))
+            return mark.is_restart(world, place)
+
+        first, second = successes(run_ranks(2, body))
+        assert first == second
+        return bool(first)
+
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    old, new = (TrainOptions(data=[log], store=tmp_path) for log in ("old", "new"))
+    place = RankEnvironment(rank=1, size=2, local_rank=1)
+    mark = RunMark(tmp_path / "1", name_of_run(old, place))
+    assert not is_restart(old, 1)
+    mark.set()
+    assert is_restart(old, 1) and not is_restart(new, 1)
+    again = RankEnvironment(rank=1, size=2, local_rank=1, run_id="another")
+    assert name_of_run(old, again) != name_of_run(old, place)
+    assert not is_restart(new, 0) and not is_restart(old, 1)  # a first attempt has removed it
+    mark.set()
+    mark.remove()
+    assert not is_restart(old, 1)
+    with pytest.raises(hps.StoreError, match="RUN"):  # no run begins that its restart cannot know
+        RunMark(tmp_path / "missing", "run").set()
 
 
 def test_options_become_those_of_a_rank(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 Above it: pytest. Below it: ranks.py.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +178,52 @@ def test_a_state_that_only_some_ranks_give_is_refused_on_all(tmp_path: Path) -> 
             return server.num_rows("ads")
 
     assert successes(run_ranks(2, body)) == [2, 2]
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_loops_over_the_tables_are_in_step_whatever_the_order_of_a_ranks_config(
+    tmp_path: Path, is_opened: bool
+) -> None:
+    task = Task(num_batches=6)
+
+    @contextmanager
+    def opened(world: LocalWorld, tables: list[Any]) -> Iterator[Any]:
+        config = hps.Config(path=tmp_path / "cluster", tables=tables, threads=1)
+        if is_opened:
+            with hps.ClusterParameterServer(config, world) as server:
+                yield server
+            return
+        own = replace(config, path=tmp_path / str(world.rank))
+        with hps.ParameterServer(own) as local:
+            yield hps.ClusterParameterServer.over(local, world)
+
+    def body(world: LocalWorld) -> Any:
+        tables = task.tables()[:: 1 - 2 * world.rank]
+        with opened(world, tables) as server:
+            assert list(server.local.tables) == [table.name for table in tables]
+            for number, name in enumerate(server.tables):
+                keys = np.arange(10 * (number + 1), dtype=np.uint64)
+                server.pull(name, keys, create=True)
+            train(server, task, 2, world.rank, 2)
+            groups = [group["table"] for group in hps.RowOptimizer(server).param_groups]
+            return groups, {name: server.num_rows(name) for name in server.tables}
+
+    first, second = successes(run_ranks(2, body))
+    assert first == second and first[0] == sorted(TABLES) == list(first[1])
+
+
+def test_ranks_of_other_tables_are_refused_at_the_start(tmp_path: Path) -> None:
+    task = Task()
+
+    def body(world: LocalWorld) -> Any:
+        tables = task.tables()
+        if world.rank == 1:
+            tables[0] = replace(tables[0], dim=8)
+        config = hps.Config(path=tmp_path / str(world.rank), tables=tables, threads=1)
+        with (
+            hps.ParameterServer(config) as local,
+            pytest.raises(hps.ConfigError, match=r"tables\.users\.dim: it is 4 on rank 0 and 8 on"),
+        ):
+            hps.ClusterParameterServer.over(local, world)
+
+    successes(run_ranks(2, body))

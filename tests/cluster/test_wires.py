@@ -180,3 +180,10 @@ def test_residuals_are_bounded_and_belong_to_their_key() -> None:
     assert all((found[key] == kept[key]).all() for key in np.flatnonzero(is_kept))
     residuals.clear()
     assert not residuals.of(np.arange(500, dtype=np.uint64)).any()
+
+
+@pytest.mark.parametrize("field", ["row_wire", "gradient_wire"])
+def test_an_unknown_format_is_refused_by_its_flag(field: str) -> None:
+    flag = f"--{field.replace('_', '-')}"
+    with pytest.raises(hps.ConfigError, match=rf"{field} \({flag}\)='int4' must be one of"):
+        hps.ClusterConfig(**{field: "int4"})

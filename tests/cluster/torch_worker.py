@@ -56,12 +56,14 @@ def check_interrupt(world: Any) -> None:
 
 
 def end_badly(server: Any, how: str, rank: int, size: int) -> None:
-    """Trains until rank 1 raises or is killed, or rank 0 stands still, in the middle."""
+    """Trains until rank 1 raises or is killed, or rank 0 stands still or leaves, in the middle."""
     model, optimizer = Model(server, size), hps.RowOptimizer(server)
     with hps.Pipeline(Task(num_batches=60).batches(rank, size), server, 2) as batches:
         for number, batch in enumerate(batches):
-            if rank == (how != "stop") and number == 3:
+            if rank == (how not in ("stop", "leave")) and number == 3:
                 say(ends=time.time())
+                if how == "leave":
+                    break
                 if how != "raise":
                     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
                 raise ValueError("of rank 1")

@@ -33,7 +33,10 @@ def test_the_example_without_a_limit_of_computing_needs_seven_ranks(capsys):
     words = shlex.split(command)
     place = words.index("--rank-examples-per-second")
     assert main(words[:place] + words[place + 2 :]) == 0
-    assert "\n7 ranks on 1 hosts of up to 8 (one fewer is short of SSD)" in capsys.readouterr().out
+    assert (
+        "\n7 ranks on 1 host of up to 8 ranks (one fewer is short of SSD)"
+        in capsys.readouterr().out
+    )
 
 
 def test_constants_on_the_page_are_those_of_the_code():

@@ -30,7 +30,7 @@ JOIN_SECONDS = 60  # of torchrun's rendezvous
 END_SECONDS = 3 * TIMEOUT_SECONDS + 30.0
 RUN_SECONDS = 300.0
 _POLL_SECONDS = 0.05
-TOLD = ("another rank is gone", "waited for the others")
+TOLD = ("another rank has died", "waited for the others")
 SAID = 3000  # characters of what was said that are shown
 
 
