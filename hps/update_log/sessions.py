@@ -2,10 +2,12 @@
 
 Above it: history.py, replay.py, hps/service/shard.py. Below it: nothing. A client numbers its
 mutations 1, 2, 3 ...; its mark is the highest that is applied. Marks and rows change by the same
-record, and stand in the same checkpoint. Whoever calls keeps others away.
+record, and stand in the same checkpoint. Whoever calls keeps others away, but from get and find:
+they may run beside anything, and a session that is known is found at every moment.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,7 +100,7 @@ class Sessions:
     def __init__(self) -> None:
         self.incarnations = 0  # the highest that was given out
         self.fence = 0  # those up to it have ended: a restore came after them
-        self._by_client: dict[str, Session] = {}
+        self._by_client: OrderedDict[str, Session] = OrderedDict()
         self._answers: dict[tuple[str, int], Any] = {}
 
     def __len__(self) -> int:
@@ -136,9 +138,9 @@ class Sessions:
     def renew(self, client_id: str, incarnation: int, mark: int) -> Session:
         """A record says that a client is in a new incarnation, which starts at a mark: that of the
         old one, or 0 if that had been dropped when the record was made."""
-        self._by_client.pop(client_id, None)
         session = Session(incarnation, mark)
         self._by_client[client_id] = session
+        self._by_client.move_to_end(client_id)
         self.incarnations = max(self.incarnations, incarnation)
         return session
 
@@ -148,8 +150,8 @@ class Sessions:
         Args:
             answer: kept for a repeat whose client has not seen it, as long as there are few newer.
         """
-        session = self._by_client.pop(identity.client_id)
-        self._by_client[identity.client_id] = session  # now the most recently used
+        session = self._by_client[identity.client_id]
+        self._by_client.move_to_end(identity.client_id)  # now the most recently used
         session.mark = identity.sequence
         session.trail.add(number, identity.sequence)
         if answer is not None and len(answer) <= _MAX_ANSWER_KEYS:
