@@ -4,6 +4,8 @@ Above it: pytest. Below it: nothing.
 """
 
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,3 +15,12 @@ def interrupts_are_heard() -> None:
     """A shell that starts the tests in the background has them ignore Ctrl-C; and a library that an
     earlier test has used may have left a handler for which the system goes on with a wait."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Python's threads take turns after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

@@ -152,9 +152,11 @@ class Arrivals(Generic[T]):
     def remove(self, thing: T) -> None:
         """One of it has gone."""
         with self._lock:
-            left = self._counts.pop(thing) - 1
+            left = self._counts[thing] - 1
             if left:
-                self._counts[thing] = left
+                self._counts[thing] = left  # no moment without it: `in` takes no lock
+            else:
+                del self._counts[thing]
 
 
 class ChangeTurn:

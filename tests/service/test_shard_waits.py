@@ -19,6 +19,7 @@ from hps import checkpoint as cut
 from hps import table_scan
 from hps.errors import ChangedError, DeadlineError, FencedError
 from hps.service import shard_cuts, shard_reads
+from hps.service.gate import Arrivals
 from hps.service.shard import Ack, Identity, Shard, Terms
 from tests.service.shard_lab import ShardLab, hps_config
 from tests.service.shard_session import KEYS, Session, ones, trained
@@ -261,3 +262,28 @@ def test_a_list_of_checkpoints_and_their_size_read_no_dense_side(
     assert not any(names is None or cut.MODEL in names for names in asked)
     assert shard.checkpoint_state("day-1") == (b"m" * 5000, b"r" * 100, "group-1")
     assert shard.checkpoint_named("day-1") == (shard.checkpoint_named("day-1")[0], "day-1")
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_what_is_here_twice_is_here_while_one_of_it_goes() -> None:
+    """Else a push would be told of a gap while the one before it waits for its turn."""
+    arrivals: Arrivals[int] = Arrivals()
+    arrivals.add(7)
+    num_looks, num_missed, is_over = 0, 0, threading.Event()
+
+    def look() -> None:
+        nonlocal num_looks, num_missed
+        while not is_over.is_set():
+            num_missed += 7 not in arrivals
+            num_looks += 1
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for _ in range(20_000):
+        arrivals.add(7)
+        arrivals.remove(7)
+    is_over.set()
+    looker.join()
+    assert num_looks > 0 and num_missed == 0
+    arrivals.remove(7)
+    assert 7 not in arrivals

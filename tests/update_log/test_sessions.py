@@ -1,8 +1,6 @@
 """Sessions of clients: they are found at every moment, and the oldest give way."""
 
-import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,15 +9,6 @@ from hps.update_log.records import Identity
 from hps.update_log.sessions import Sessions
 
 CLIENTS = [f"client-{number}" for number in range(4)]
-
-
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """Threads take turns after every few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("hasty_threads")
