@@ -197,7 +197,11 @@ def test_an_export_replaces_a_file_and_nothing_else(
         assert f"{target} is {what}" in capsys.readouterr().err
     assert pipe.is_fifo() and folder.is_dir()
     file.write_text("an older one")
-    assert main(["export", str(store), str(file)]) == 0
+    link, lonely = tmp_path / "stdout", tmp_path / "lonely"  # as /dev/stdout leads to a file
+    link.symlink_to(file)
+    lonely.symlink_to("no/such/folder")
+    assert main(["export", str(store), str(link)]) == 0 and link.readlink() == file
+    assert main(["export", str(store), str(lonely)]) == 1 and lonely.is_symlink()
     assert pyarrow.parquet.read_table(file).num_rows == 502
     assert not list(tmp_path.glob("*.partial"))
 
