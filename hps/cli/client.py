@@ -100,7 +100,8 @@ def run_pull(options: argparse.Namespace, server: Any) -> Any:
     if options.out is not None:
         import numpy as np
 
-        np.save(options.out, rows)
+        with options.out.open("wb") as file:  # np.save would add .npy to a name
+            np.save(file, rows)
         print(f"{options.out}: {len(keys)} rows", file=out)
     else:
         for key, row, is_stored in zip(keys[:_MOST_KEYS_SHOWN], rows, stored, strict=False):

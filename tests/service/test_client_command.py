@@ -48,7 +48,7 @@ def test_person_pushes_looks_and_goes_back(ask, tmp_path: Path) -> None:
 
 
 def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
-    keys, grads, rows = (tmp_path / f"{name}.npy" for name in ("keys", "grads", "rows"))
+    keys, grads, rows = (tmp_path / name for name in ("keys.npy", "grads.npy", "rows"))
     np.save(keys, np.arange(2000, dtype=np.uint64))
     signs = np.where(np.arange(2000 * 8) % 3, 1, -1).reshape(2000, 8).astype(np.float32)
     np.save(grads, signs)
