@@ -63,6 +63,25 @@ def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
     assert len(json.loads(out)["rows"]) == 2000  # and nothing else
 
 
+@pytest.mark.parametrize("kind", ["text", "empty", "cut", "zip", "archive"])
+def test_a_file_that_holds_no_array_is_told_by_name(ask, tmp_path: Path, kind: str) -> None:
+    bad, keys = tmp_path / "bad.npy", tmp_path / "keys.npy"
+    np.save(keys, np.arange(9, dtype=np.uint64))
+    if kind == "archive":
+        with bad.open("wb") as file:
+            np.savez(file, np.arange(9))
+    else:
+        cut = keys.read_bytes()[:-8]
+        bad.write_bytes({"text": b"1 2", "empty": b"", "cut": cut, "zip": b"PK\x03\x04"}[kind])
+    for words in (
+        ["pull", "ads", "--keys-file", str(bad)],
+        ["push", "ads", "--keys-file", str(keys), "--grads", str(bad)],
+    ):
+        status, _, errors = ask(*words)
+        assert status == 1 and errors.count("\n") == 1
+        assert f"{words[-2]} {bad}: it is no .npy file" in errors
+
+
 def test_a_flush_waits_for_the_disks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with service(tmp_path, 2) as servers:
         where = ["--server", ",".join(servers.addresses)]
