@@ -7,6 +7,7 @@ in the file's metadata under "hps", so that an import can make the store.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     config = server.tables.get(table)
     if config is None:
         raise ConfigError(f"there is no table {table!r}; the store has {sorted(server.tables)}")
-    _check_target(path)
+    target = _target_of(path)
     layout = RowLayout(config.optimizer.kind, config.dim)
     with_state = with_state and layout.state_floats > 0
     fields = [
@@ -65,7 +66,7 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     schema = arrow.schema(fields, metadata={_METADATA: json.dumps(described).encode()})
     num_rows = 0
     # Under its name stands a whole file or none.
-    partial = path.with_name(path.name + ".partial")
+    partial = target.with_name(target.name + ".partial")
     try:
         with arrow.parquet.ParquetWriter(partial, schema) as writer:
             for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
@@ -75,20 +76,23 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
                     columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
                 writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
                 num_rows += len(keys)
-        partial.replace(path)
+        partial.replace(target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     return num_rows
 
 
-def _check_target(path: Path) -> None:
-    """A device or a pipe would be replaced by the file: that is not what its owner wants."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}; name one that exists")
+def _target_of(path: Path) -> Path:
+    """The file to replace. Not a device or a pipe, nor a link to a file, such as /dev/stdout can
+    be: their owners want to keep them."""
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
         raise ConfigError(f"{path} is {what}; name a file that is there or is to be made")
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {target.parent}; name one that exists")
+    return target
 
 
 def describe(path: Path) -> tuple[TableConfig | None, int]:

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps/cli.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from hps.cli import train_flags
 from hps.cli.main import COMMANDS, main, make_parser
+from hps.cli.output import write_json
 from hps.models import MODELS
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import FORMATS, MAX_BATCH_SIZE, MAX_DENSE
@@ -142,6 +144,16 @@ def test_a_disk_that_is_full_is_one_line_and_status_1(tmp_path: Path, to_full: s
     assert done.returncode == 1
     assert done.stderr.startswith("hps: error: ") and done.stderr.count("\n") == 1
     assert "No space left on device" in done.stderr and "Errno" not in done.stderr
+
+
+def test_figures_that_are_not_finite_are_null_wherever_they_stand(tmp_path: Path) -> None:
+    """JSON has no word for them, and others do not read Python's."""
+    out = tmp_path / "out.json"
+    nan, inf = float("nan"), float("inf")
+    write_json(out, {"auc": nan, "rows": [[1.0, inf]], "ranks": [{"auc": -inf, "n": 2}]})
+    text = out.read_text(encoding="utf-8")
+    figures = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert figures == {"auc": None, "rows": [[1.0, None]], "ranks": [{"auc": None, "n": 2}]}
 
 
 def test_options_that_go_together_are_named_as_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,34 @@ def test_compaction_gives_back_the_files_of_a_current_checkpoint_that_was_delete
     assert digest(store) == before
 
 
+def test_compaction_pushes_out_no_checkpoint_and_makes_none_where_nothing_was_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two untagged ones are kept, so a third would cost the user the older of them."""
+    path, dram = tmp_path / "store", hps.DramCacheConfig(bytes="4MiB")
+
+    def listed() -> list[tuple[str | None, int]]:
+        with hps.open(path) as server:
+            return [(info["tag"], info["rows"]) for info in server.checkpoints()]
+
+    hps.ParameterServer(hps.Config(path=path, tables=[TABLE], dram=dram)).close()
+    assert main(["compact", str(path)]) == 0 and listed() == []
+    with hps.open(path, read_only=False) as server:
+        for tag, count in ((None, 100), (None, 200), ("final", 300)):
+            server.push("ads", KEYS[:count], np.ones((count, 3), np.float32))
+            server.checkpoint(tag)
+    before = digest(path)
+    assert main(["checkpoints", str(path), "--delete", "final"]) == 0
+    assert listed() == [(None, 100), (None, 200)]
+    capsys.readouterr()
+    for is_made in (True, False):
+        assert main(["compact", str(path)]) == 0
+        assert listed() == [(None, 100), (None, 200), ("compacted", 300)]
+        text = capsys.readouterr().out
+        assert ("checkpoint 'compacted' holds the current rows" in text) == is_made
+    assert digest(path) == before
+
+
 def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "rows.parquet", tmp_path / "copy"
     assert main(["export", str(store), str(file)]) == 0
@@ -169,7 +197,11 @@ def test_an_export_replaces_a_file_and_nothing_else(
         assert f"{target} is {what}" in capsys.readouterr().err
     assert pipe.is_fifo() and folder.is_dir()
     file.write_text("an older one")
-    assert main(["export", str(store), str(file)]) == 0
+    link, lonely = tmp_path / "stdout", tmp_path / "lonely"  # as /dev/stdout leads to a file
+    link.symlink_to(file)
+    lonely.symlink_to("no/such/folder")
+    assert main(["export", str(store), str(link)]) == 0 and link.readlink() == file
+    assert main(["export", str(store), str(lonely)]) == 1 and lonely.is_symlink()
     assert pyarrow.parquet.read_table(file).num_rows == 502
     assert not list(tmp_path.glob("*.partial"))
 

@@ -5,7 +5,9 @@ Above it: hps.cli.main. Below it: hps.RemoteParameterServer.
 
 import argparse
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from hps.cli import flags
 from hps.cli.output import (
@@ -100,7 +102,8 @@ def run_pull(options: argparse.Namespace, server: Any) -> Any:
     if options.out is not None:
         import numpy as np
 
-        np.save(options.out, rows)
+        with options.out.open("wb") as file:  # np.save would add .npy to a name
+            np.save(file, rows)
         print(f"{options.out}: {len(keys)} rows", file=out)
     else:
         for key, row, is_stored in zip(keys[:_MOST_KEYS_SHOWN], rows, stored, strict=False):
@@ -120,7 +123,7 @@ def run_push(options: argparse.Namespace, server: Any) -> Any:
     if (options.value is None) == (options.grads is None):
         raise ConfigError("push: give the gradient as --value NUMBER, or as --grads FILE")
     if options.grads is not None:
-        grads = np.load(options.grads)
+        grads = _load("--grads", options.grads)
     else:
         if options.table not in server.tables:
             raise ConfigError(
@@ -224,5 +227,17 @@ def _keys(options: argparse.Namespace) -> Any:
     if bool(options.keys) == (options.keys_file is not None):
         raise ConfigError(f"{options.verb}: give keys, or a file of them with --keys-file")
     if options.keys_file is not None:
-        return np.load(options.keys_file)
+        return _load("--keys-file", options.keys_file)
     return np.array(options.keys, np.uint64)
+
+
+def _load(flag: str, path: Path) -> Any:
+    import numpy as np
+
+    try:
+        array = np.load(path)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise ConfigError(f"{flag} {path}: it is no .npy file of numbers: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{flag} {path}: it is no .npy file, but an archive of several")
+    return array

@@ -74,6 +74,8 @@ def _without_nan(value: Any) -> Any:
     """The value with NaN and infinities, which JSON lacks, as null."""
     if isinstance(value, dict):
         return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return None
     return value

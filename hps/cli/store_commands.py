@@ -25,6 +25,7 @@ from hps.cluster.housekeeping import compact_parts, delete_cut
 from hps.errors import CorruptionError
 from hps.parameter_server import open as open_store
 
+_COMPACTED = "compacted"  # tag of the cut that a compaction makes
 _OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
 
 
@@ -77,7 +78,8 @@ def add_parsers(subparsers: Any) -> None:
         help="give back the space of overwritten rows",
         description="Rewrites every file that holds overwritten or erased rows, and says how many "
         "bytes the store has before and after. Needs the store alone. What older checkpoints hold "
-        "stays: 'hps checkpoints DIR --delete TAG' lets go of it.",
+        "stays: 'hps checkpoints DIR --delete TAG' lets go of it. If the checkpoint of the current "
+        f"rows was deleted, one with the tag {_COMPACTED!r} takes its place.",
     )
     flags.add_store(compact)
     compact.add_argument("--table", type=flags.word, metavar="NAME", help="all tables if not given")
@@ -210,9 +212,12 @@ def run_compact(options: argparse.Namespace) -> int:
     else:
         with open_store(options.store, read_only=False) as server:
             figures = server.compact(options.table)
-            if not any(info["current"] for info in server.checkpoints()):
-                server.checkpoint()  # the current one was deleted: its files go only now
+            is_current_kept = any(info["current"] for info in server.checkpoints())
+            if figures["bytes_before"] and not is_current_kept:
+                # It was deleted, and its files go only now. An untagged one would push out another.
+                server.checkpoint(_COMPACTED)
                 figures["bytes_after"] = server.stats()["ssd_store"]["files_bytes"]
+                print(f"checkpoint {_COMPACTED!r} holds the current rows: theirs was deleted")
             kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")

@@ -29,18 +29,26 @@ def tls_difference(address: str, tls: TlsConfig | None) -> str:
         address: "host:port" of the server.
         tls: of the client; None for one without TLS.
 
-    Cost: a connection; a second at most for each of its steps.
+    Cost: a connection, or two; a second at most for each step of one.
     """
+    found = _look(address, tls)
+    # A server that is just being stopped ends connections, too, but takes no further one.
+    return _look(address, tls) if found == _WANTS_CERTIFICATE else found
+
+
+def _look(address: str, tls: TlsConfig | None) -> str:
     try:
         context = _context(tls)
-    except OSError:
+    except ssl.SSLError:
         return hint_of("Failed to create security handshaker", has_tls=True)
+    except OSError:  # the channel has read these files when it was made
+        return ""
     try:
         host, port = split_address("address", address)
         name = host if tls is None or tls.server_name is None else tls.server_name
         with (
             socket.create_connection((host, port), _SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=name) as wrapped,
+            context.wrap_socket(plain, server_hostname=name, suppress_ragged_eofs=False) as wrapped,
         ):
             return _WANTS_TLS if tls is None else _after_handshake(wrapped)
     except ssl.SSLCertVerificationError as error:
@@ -50,6 +58,8 @@ def tls_difference(address: str, tls: TlsConfig | None) -> str:
         return "" if tls is None else hint_of(str(error), has_tls=True)
     except (OSError, ConfigError):
         return ""
+    except (ValueError, TypeError):  # a name that no host can have
+        return "" if tls is None else hint_of("Hostname Verification", has_tls=True)
 
 
 def _context(tls: TlsConfig | None) -> ssl.SSLContext:
@@ -69,10 +79,12 @@ def _context(tls: TlsConfig | None) -> ssl.SSLContext:
 
 
 def _after_handshake(wrapped: ssl.SSLSocket) -> str:
-    """A server that lets the client in speaks first; one that does not ends the connection."""
+    """A server that lets the client in speaks first. One that does not says so, or, as gRPC does,
+    ends the connection without a word; a proxy that has no server behind it takes its leave."""
     try:
-        return "" if wrapped.recv(1) else _WANTS_CERTIFICATE
+        wrapped.recv(1)
     except TimeoutError:
         return ""
-    except ssl.SSLError:  # an alert
+    except ssl.SSLError:
         return _WANTS_CERTIFICATE
+    return ""

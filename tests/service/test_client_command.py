@@ -48,7 +48,7 @@ def test_person_pushes_looks_and_goes_back(ask, tmp_path: Path) -> None:
 
 
 def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
-    keys, grads, rows = (tmp_path / f"{name}.npy" for name in ("keys", "grads", "rows"))
+    keys, grads, rows = (tmp_path / name for name in ("keys.npy", "grads.npy", "rows"))
     np.save(keys, np.arange(2000, dtype=np.uint64))
     signs = np.where(np.arange(2000 * 8) % 3, 1, -1).reshape(2000, 8).astype(np.float32)
     np.save(grads, signs)
@@ -61,6 +61,25 @@ def test_files_of_keys_gradients_and_rows(ask, tmp_path: Path) -> None:
     assert len(shown) == 1001 and "2,000 keys in all" in shown[-1]
     out = ask("pull", "ads", "--keys-file", str(keys), "--json", "-")[1]
     assert len(json.loads(out)["rows"]) == 2000  # and nothing else
+
+
+@pytest.mark.parametrize("kind", ["text", "empty", "cut", "zip", "archive"])
+def test_a_file_that_holds_no_array_is_told_by_name(ask, tmp_path: Path, kind: str) -> None:
+    bad, keys = tmp_path / "bad.npy", tmp_path / "keys.npy"
+    np.save(keys, np.arange(9, dtype=np.uint64))
+    if kind == "archive":
+        with bad.open("wb") as file:
+            np.savez(file, np.arange(9))
+    else:
+        cut = keys.read_bytes()[:-8]
+        bad.write_bytes({"text": b"1 2", "empty": b"", "cut": cut, "zip": b"PK\x03\x04"}[kind])
+    for words in (
+        ["pull", "ads", "--keys-file", str(bad)],
+        ["push", "ads", "--keys-file", str(keys), "--grads", str(bad)],
+    ):
+        status, _, errors = ask(*words)
+        assert status == 1 and errors.count("\n") == 1
+        assert f"{words[-2]} {bad}: it is no .npy file" in errors
 
 
 def test_a_flush_waits_for_the_disks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
