@@ -6,7 +6,6 @@ hand mutations in. Below it: update_log/history.py, table_stack.py.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class LoggedVerbs(BatchVerbs):
             if self._history is not None:
                 raise ConfigError(f"{self.config.path} is served already")
             extras = self._store.extras(None)
-            history = History.begin(Path(self.config.path), index, count, ServedCut.of(extras))
+            history = History.begin(self._store, index, count, ServedCut.of(extras))
             history.open_log(open_log)
             self._history = history
             return history
@@ -126,7 +125,7 @@ class LoggedVerbs(BatchVerbs):
         """Right behind the store's opening: a restore that was cut short is brought to its end."""
         self._history = None
         if not self._is_read_only:
-            self._history = History.find(Path(self.config.path), self._store)
+            self._history = History.find(self._store)
 
     def _replay_log(self, open_log: OpenLog, keeps_log: bool) -> None:
         """Applies what the log holds beyond the checkpoint."""

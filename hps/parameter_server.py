@@ -35,6 +35,7 @@ from hps.dram_cache import make_dram_caches
 from hps.dram_tier import DramTier
 from hps.errors import ConfigError
 from hps.field_checks import require_path
+from hps.forked import is_inherited, refuse_in_children
 from hps.logged_verbs import LoggedVerbs
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
@@ -74,6 +75,10 @@ class ParameterServer(LoggedVerbs):
     Args:
         config: the store and its budgets. A store that exists must fit it.
 
+    What is open is the folder that was there at the opening. Where it, or its LOCK, is not at its
+    path any more, nothing is committed (StoreError, ESTALE) and the server takes no more changes;
+    see docs/reliability.md. In a forked child every verb raises StoreError.
+
     Raises:
         ConfigError: the config does not fit the store that is there, or a budget is too small.
         StoreError: another process has the store open for writing (names its pid), or the operating
@@ -94,6 +99,7 @@ class ParameterServer(LoggedVerbs):
         self, config: Config, *, _tiers: _Tiers | None = None, _view: _View | None = None
     ) -> None:
         tiers = _tiers or _Tiers()
+        config = replace(config, path=Path(config.path).absolute())  # os.chdir changes nothing
         if _view is None:
             refuse_cluster(config.path)
         self.config = config
@@ -140,6 +146,7 @@ class ParameterServer(LoggedVerbs):
             self._is_open = False
             self._store.close()
             raise
+        refuse_in_children(self, str(config.path), ("_lock", "_updates", "_stacks"))
 
     # Rows.
 
@@ -338,6 +345,8 @@ class ParameterServer(LoggedVerbs):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is not None and is_inherited(self._lock):
+            return  # of a forked child: all is the parent's, and what was raised says more
         try:
             if kind is None and self._is_changed and self._is_open:
                 self.checkpoint(tag=cut.LAST)
@@ -394,7 +403,7 @@ def open(
     """
     tiers = _tiers or _Tiers()
     require_path("open: path", path)
-    path = Path(path)
+    path = Path(path).absolute()
     if checkpoint is not None and not read_only:
         raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
     if not read_only:

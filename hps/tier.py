@@ -8,6 +8,7 @@ handles a whole batch and lets other threads run meanwhile.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,6 +172,14 @@ class RowTier(Protocol):
         """Counts and bytes, nested by table: bytes_read, bytes_written, files_bytes and
         checkpoint_only_bytes (which kept checkpoints alone hold); of a table rows, live_bytes and
         index_bytes. An engine has more."""
+
+    def held_folder(self) -> Path:
+        """The store's own folder, for files that are kept beside its files: a path that leads to it
+        while the store is open, wherever it was moved.
+
+        Raises:
+            StoreError: it is not at the path any more at which it was opened.
+        """
 
     def verify(self) -> list[tuple[str, str]]:
         """As `hps.ssd_store.verify` on this store's directory: all that is in a checkpoint."""

@@ -13,6 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/translate.h"
+#include "ssd_store/held_folder.h"
 #include "ssd_store/scan.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
@@ -272,16 +273,37 @@ std::vector<std::pair<std::string, std::string>> Verify(const std::string& path)
   return result;
 }
 
+std::unique_ptr<HeldFolder> HoldFolder(const std::string& path) {
+  std::unique_ptr<HeldFolder> folder;
+  ThrowIfError(HeldFolder::Open(AbsolutePath(path), &folder));
+  return folder;
+}
+
+bool TryLock(HeldFolder& folder) {
+  bool taken = false;
+  ThrowIfError(folder.TryLock(&taken));
+  return taken;
+}
+
 }  // namespace
 
 void BindSsdStore(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<HeldFolder>(module, "HeldFolder")
+      .def_static("open", &HoldFolder, nb::arg("path"))
+      .def_prop_ro("path", &HeldFolder::path)
+      .def_prop_ro("descriptor", &HeldFolder::descriptor)
+      .def("try_lock", &TryLock)
+      .def("guard", &HeldFolder::Guard, nb::arg("descriptor"), nb::arg("path"))
+      .def("check", [](const HeldFolder& folder) { ThrowIfError(folder.Check()); });
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());
   nb::class_<SsdStore>(module, "SsdStore")
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
       .def_prop_ro("seed", &SsdStore::seed)
+      .def_prop_ro("descriptor", &SsdStore::folder_descriptor)
+      .def("check_held", [](const SsdStore& store) { ThrowIfError(store.CheckHeld()); })
       .def_prop_ro("num_loads", &SsdStore::num_loads)
       .def_prop_ro("tables",
                    [](const SsdStore& store) {

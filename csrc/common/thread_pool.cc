@@ -2,6 +2,8 @@
 // one.
 #include "common/thread_pool.h"
 
+#include <unistd.h>
+
 #include <system_error>
 #include <utility>
 
@@ -24,7 +26,7 @@ void LookFor(Done done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : owner_(getpid()) {
   HPS_CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
   try {
@@ -37,6 +39,10 @@ ThreadPool::ThreadPool(int num_threads) {
 }
 
 ThreadPool::~ThreadPool() {
+  if (getpid() != owner_) {
+    (void)waiting_.release();
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;

@@ -3,7 +3,8 @@
 // Above it: dram_cache, ssd_store, reader. Below it: nothing. A pool that spins is ruinous on a
 // busy machine, so workers look for work for some microseconds, as long as a wake-up takes, then
 // sleep. Run may be called by one thread at a time; the caller works as worker 0, so a pool of one
-// thread never switches. Owned by whoever made it; joins in its destructor.
+// thread never switches. Owned by its maker; joins in its destructor. A forked child lacks the
+// threads: it may destroy a pool that it inherited, and nothing else.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -37,15 +39,23 @@ class ThreadPool {
   // Runs the task of one worker and keeps what it threw.
   void Try(const std::function<void(int)>& task, int worker);
 
+  // What threads wait on, on the heap: a forked child cannot destroy it.
+  struct Waiting {
+    std::condition_variable start;
+    std::condition_variable done;
+    std::vector<std::thread> workers;
+  };
+  const int owner_;  // the process that made it
+  std::unique_ptr<Waiting> waiting_ = std::make_unique<Waiting>();
   std::mutex mutex_;
-  std::condition_variable start_;
-  std::condition_variable done_;
+  std::condition_variable& start_ = waiting_->start;
+  std::condition_variable& done_ = waiting_->done;
   const std::function<void(int)>* task_ = nullptr;
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> running_{0};
   bool stop_ = false;
   std::exception_ptr failure_;
-  std::vector<std::thread> workers_;
+  std::vector<std::thread>& workers_ = waiting_->workers;
 };
 
 // Calls task(number, worker) for every number under `count`, each by the next thread that is free.

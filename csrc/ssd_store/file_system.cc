@@ -22,6 +22,23 @@ void File::StartWriteback(uint64_t, uint64_t) {}
 
 std::unique_ptr<File> FileSystem::Hold(const std::string&) { return nullptr; }
 
+Status FileSystem::HoldFolder(const std::string&, std::unique_ptr<FileSystem>*) {
+  return Status::Ok();
+}
+
+Status FileSystem::TryLockFolder(bool* taken) {
+  *taken = true;
+  return Status::Ok();
+}
+
+void FileSystem::UnlockFolder() {}
+
+void FileSystem::Guard(const File*) {}
+
+Status FileSystem::CheckHeld() { return Status::Ok(); }
+
+int FileSystem::folder_descriptor() const { return -1; }
+
 uint64_t FileSystem::BootNumber() { return 0; }
 
 Status FileSystem::ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) {
@@ -43,6 +60,15 @@ Status SystemError(const std::string& action, const std::string& path, int error
 
 std::string WithoutAdvice(const std::string& message) {
   return message.ends_with(kAdvice) ? message.substr(0, message.size() - kAdvice.size()) : message;
+}
+
+Status ForkedError(const std::string& what, int owner) {
+  return Status(StatusCode::kStore,
+                what + ": process " + std::to_string(owner) +
+                    " has it open, and this process was forked from it, without its threads and "
+                    "its lock; start processes by the method 'spawn', and open there what they "
+                    "need, for reading beside a writer: hps.open(path, read_only=True)",
+                EPERM);
 }
 
 std::string ParentOf(const std::string& path) {

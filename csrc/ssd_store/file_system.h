@@ -91,6 +91,20 @@ class FileSystem {
   // Makes a folder in one that is there; no error if it exists.
   virtual Status CreateFolder(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
+
+  // A layer over this one that holds the folder `path` (absolute, there): names in it lead into
+  // that folder, wherever it is moved to and whatever takes its path; all others lead where they
+  // lead here. nullptr where a layer holds nothing: then this one is used instead. Here: nullptr.
+  virtual Status HoldFolder(const std::string& path, std::unique_ptr<FileSystem>* held);
+  // Of such a layer, as HeldFolder has them (held_folder.h). `lock` is a file that it has opened,
+  // and outlives the last CheckHeld. Here: the lock is granted, all is as it was.
+  virtual Status TryLockFolder(bool* taken);
+  virtual void UnlockFolder();  // and no file is guarded any more
+  virtual void Guard(const File* lock);
+  virtual Status CheckHeld();
+  // Of the held folder; -1 for none.
+  virtual int folder_descriptor() const;
+
   // Another number after each start of the machine: what was written under the same one can be
   // read, synced or not. 0: nobody can tell. Here: 0.
   virtual uint64_t BootNumber();
@@ -118,6 +132,8 @@ std::unique_ptr<FileSystem> MakePosixFileSystem(BatchMethod method);
 Status SystemError(const std::string& action, const std::string& path, int error);
 // Its message for a caller that may not repeat the call.
 std::string WithoutAdvice(const std::string& message);
+// kStore with EPERM: `what` was opened by process `owner`, of which this one was forked.
+Status ForkedError(const std::string& what, int owner);
 
 // The folder that holds `path`.
 std::string ParentOf(const std::string& path);

@@ -183,6 +183,7 @@ Manifest Manifest::Rewritten(uint64_t number, const OpenRecord& open) const {
 
 Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) {
   *is_begun = false;
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());
   Manifest fresh = Rewritten(number, open);
   if (files_->Exists(fresh.path())) HPS_RETURN_IF_ERROR(files_->Unlink(fresh.path()));
   HPS_RETURN_IF_ERROR(WriteNewFile(files_, fresh.path(), fresh.log_));
@@ -190,9 +191,11 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
   std::unique_ptr<File> current;
   HPS_RETURN_IF_ERROR(WriteCurrentBeside(number, fresh.log_, &current));
   HPS_RETURN_IF_ERROR(current->SyncData());
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());
   *is_begun = true;
   HPS_RETURN_IF_ERROR(files_->SyncFolder(folder_));
   HPS_RETURN_IF_ERROR(ReplaceCurrent());
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());
   number_ = fresh.number_;
   log_ = std::move(fresh.log_);
   chain_ = fresh.chain_;
@@ -213,6 +216,7 @@ Status Manifest::StartWith(uint64_t number, const OpenRecord& open, const Checkp
 Status Manifest::Commit(RecordKind kind, const std::string& payload, const SyncBefore& sync,
                         bool* is_begun) {
   *is_begun = false;
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());
   ManifestState next = state_;
   HPS_CHECK(next.Apply(kind, payload));
   const std::string frame = Frame(kind, payload);
@@ -220,10 +224,13 @@ Status Manifest::Commit(RecordKind kind, const std::string& payload, const SyncB
   std::unique_ptr<File> current;
   HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_ + frame, &current));
   HPS_RETURN_IF_ERROR(sync(current.get()));
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());  // again: the sync may have taken long
   *is_begun = true;
   HPS_RETURN_IF_ERROR(file_->Write(log_.size(), frame.data(), frame.size()));
   HPS_RETURN_IF_ERROR(file_->SyncData());
   HPS_RETURN_IF_ERROR(ReplaceCurrent());
+  // What is told of as committed is where its caller will look for it.
+  HPS_RETURN_IF_ERROR(files_->CheckHeld());
   std::memcpy(&chain_, frame.data() + 8, 4);
   log_ += frame;
   state_ = std::move(next);

@@ -5,8 +5,9 @@
 // the one before it, so records cannot be reordered, and a leftover behind a newer tail cannot
 // pass. Commit makes one record durable: space for it, the new CURRENT under another name, the
 // record, then the rename. An error before the record was begun leaves all as it was; a later one
-// means that nobody knows what is on disk, and the store must stop. Thread-safety: none; the store
-// serialises.
+// means that nobody knows what is on disk, and the store must stop. kStore with ESTALE: the folder
+// is not at its path any more; without is_begun nothing was committed. Thread-safety: none; the
+// store serialises.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,7 @@
 // The production FileSystem: files and folders by plain POSIX calls, batches by a ring or threads.
 //
-// Above it: file_system.h. Below it: posix_file, batch_read, the kernel.
+// Above it: file_system.h. Below it: posix_file, held_folder, batch_read, the kernel. Every name
+// goes through At: of a layer that holds a folder, names in it are looked up from its descriptor.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 
 #include "common/hash.h"
 #include "ssd_store/batch_read.h"
+#include "ssd_store/held_folder.h"
 
 namespace hps {
 namespace {
@@ -35,14 +37,24 @@ int FlagsOf(OpenMode mode) {
   return O_RDONLY;
 }
 
-class PosixFiles final : public FileSystem {
+// Where a path leads: a name, looked up from a folder.
+struct Place {
+  int folder = AT_FDCWD;
+  std::string name;
+};
+
+class PosixFiles : public FileSystem {
  public:
   explicit PosixFiles(BatchMethod method) : method_(method) {}
 
+  virtual Place At(const std::string& path) const { return {AT_FDCWD, path}; }
+  Status HoldFolder(const std::string& path, std::unique_ptr<FileSystem>* held) override;
+
   Status Open(const std::string& path, OpenMode mode, std::unique_ptr<File>* file) override {
+    const Place place = At(path);
     int descriptor = -1;
     do {
-      descriptor = open(path.c_str(), FlagsOf(mode) | O_CLOEXEC, 0644);
+      descriptor = openat(place.folder, place.name.c_str(), FlagsOf(mode) | O_CLOEXEC, 0644);
     } while (descriptor < 0 && errno == EINTR);
     if (descriptor < 0 && errno == EINVAL && mode == OpenMode::kReadDirect) {
       return Status(StatusCode::kConfig,
@@ -58,12 +70,16 @@ class PosixFiles final : public FileSystem {
   }
 
   Status Rename(const std::string& source, const std::string& target) override {
-    if (rename(source.c_str(), target.c_str()) != 0) return SystemError("rename to", target, errno);
-    return Status::Ok();
+    const Place from = At(source);
+    const Place to = At(target);
+    if (renameat(from.folder, from.name.c_str(), to.folder, to.name.c_str()) == 0) {
+      return Status::Ok();
+    }
+    return SystemError("rename to", target, errno);
   }
 
   Status SyncFolder(const std::string& path) override {
-    const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int descriptor = OpenFolder(path);
     if (descriptor < 0) return SystemError("open folder", path, errno);
     const int result = fsync(descriptor);
     const int error = errno;
@@ -73,8 +89,9 @@ class PosixFiles final : public FileSystem {
   }
 
   Status Unlink(const std::string& path) override {
-    if (unlink(path.c_str()) != 0) return SystemError("remove", path, errno);
-    return Status::Ok();
+    const Place place = At(path);
+    if (unlinkat(place.folder, place.name.c_str(), 0) == 0) return Status::Ok();
+    return SystemError("remove", path, errno);
   }
 
   std::unique_ptr<File> Hold(const std::string& path) override {
@@ -84,14 +101,23 @@ class PosixFiles final : public FileSystem {
   }
 
   Status Link(const std::string& source, const std::string& target) override {
-    if (link(source.c_str(), target.c_str()) == 0) return Status::Ok();
+    const Place from = At(source);
+    const Place to = At(target);
+    if (linkat(from.folder, from.name.c_str(), to.folder, to.name.c_str(), 0) == 0) {
+      return Status::Ok();
+    }
     return SystemError("link " + source + " to", target, errno);
   }
 
   Status List(const std::string& path, std::vector<std::string>* names) override {
     names->clear();
-    DIR* folder = opendir(path.c_str());
-    if (folder == nullptr) return SystemError("list", path, errno);
+    const int descriptor = OpenFolder(path);
+    DIR* folder = descriptor < 0 ? nullptr : fdopendir(descriptor);
+    if (folder == nullptr) {
+      const int refusal = errno;
+      if (descriptor >= 0) close(descriptor);
+      return SystemError("list", path, refusal);
+    }
     errno = 0;
     while (const dirent* entry = readdir(folder)) {
       const std::string name = entry->d_name;
@@ -104,16 +130,22 @@ class PosixFiles final : public FileSystem {
   }
 
   Status CreateFolder(const std::string& path) override {
+    const Place place = At(path);
     struct stat facts;
-    if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+    if (mkdirat(place.folder, place.name.c_str(), 0755) != 0 && errno != EEXIST) {
       return SystemError("make folder", path, errno);
     }
-    if (stat(path.c_str(), &facts) != 0) return SystemError("stat", path, errno);
+    if (fstatat(place.folder, place.name.c_str(), &facts, 0) != 0) {
+      return SystemError("stat", path, errno);
+    }
     if (!S_ISDIR(facts.st_mode)) return SystemError("make folder", path, ENOTDIR);
     return Status::Ok();
   }
 
-  bool Exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
+  bool Exists(const std::string& path) override {
+    const Place place = At(path);
+    return faccessat(place.folder, place.name.c_str(), F_OK, 0) == 0;
+  }
 
   uint64_t BootNumber() override {
     const int descriptor = open(kBootPath, O_RDONLY | O_CLOEXEC);
@@ -135,9 +167,50 @@ class PosixFiles final : public FileSystem {
   }
 
  private:
+  int OpenFolder(const std::string& path) const {
+    const Place place = At(path);
+    return openat(place.folder, place.name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  }
+
   BatchMethod method_;
   ReadBuffers buffers_;
 };
+
+class HeldPosixFiles final : public PosixFiles {
+ public:
+  // `files` lives longer.
+  HeldPosixFiles(PosixFiles* files, BatchMethod method, std::unique_ptr<HeldFolder> folder)
+      : PosixFiles(method), files_(files), folder_(std::move(folder)) {}
+
+  Place At(const std::string& path) const override {
+    Place place{folder_->descriptor(), {}};
+    return folder_->Contains(path, &place.name) ? place : files_->At(path);
+  }
+  Status TryLockFolder(bool* taken) override { return folder_->TryLock(taken); }
+  void UnlockFolder() override {
+    folder_->Unlock();
+    folder_->Guard(-1, {});
+  }
+  void Guard(const File* lock) override {
+    folder_->Guard(static_cast<const PosixFile*>(lock)->descriptor(), lock->path());
+  }
+  Status CheckHeld() override { return folder_->Check(); }
+  int folder_descriptor() const override { return folder_->descriptor(); }
+  Status ReadBatch(const BatchRead* reads, uint64_t count, const ReadSink& sink) override {
+    return files_->ReadBatch(reads, count, sink);  // which has the buffers
+  }
+
+ private:
+  PosixFiles* files_;
+  std::unique_ptr<HeldFolder> folder_;
+};
+
+Status PosixFiles::HoldFolder(const std::string& path, std::unique_ptr<FileSystem>* held) {
+  std::unique_ptr<HeldFolder> folder;
+  HPS_RETURN_IF_ERROR(HeldFolder::Open(path, &folder));
+  *held = std::make_unique<HeldPosixFiles>(this, method_, std::move(folder));
+  return Status::Ok();
+}
 
 }  // namespace
 

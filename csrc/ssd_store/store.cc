@@ -41,15 +41,16 @@ Extra WrittenExtra(const StoreContext& context) {
 
 }  // namespace
 
-SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
-    : files_(files),
+SsdStore::SsdStore(FileSystem* files, std::unique_ptr<FileSystem> held, const StoreOptions& options)
+    : held_(std::move(held)),
+      files_(held_ == nullptr ? files : held_.get()),
       options_(options),
-      cache_(files, kMostOpenFiles,
+      cache_(files_, kMostOpenFiles,
              options.direct_io ? OpenMode::kReadDirect : OpenMode::kReadScattered),
-      manifest_(files, options.path),
+      manifest_(files_, options.path),
       owner_(getpid()),
       waiting_(std::make_unique<Waiting>(options.compaction_bytes_per_second)) {
-  context_.files = files;
+  context_.files = files_;
   context_.folder = options.path;
   context_.segment_bytes = options.segment_bytes;
   context_.num_threads = NumThreads();
@@ -64,7 +65,18 @@ SsdStore::SsdStore(FileSystem* files, const StoreOptions& options)
 
 SsdStore::~SsdStore() { Close(); }
 
+// Before any lock: one of the parent's threads may have held it at the fork.
+Status SsdStore::CheckOwner() const {
+  return getpid() == owner_ ? Status::Ok() : ForkedError(options_.path, owner_);
+}
+
+Status SsdStore::CheckHeld() const {
+  HPS_RETURN_IF_ERROR(CheckOwner());
+  return files_->CheckHeld();
+}
+
 Status SsdStore::CheckReadable() const {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   if (is_closed_) {
     return Status(StatusCode::kStore, options_.path + ": the store has been closed", EBADF);
   }
@@ -86,6 +98,7 @@ uint64_t SsdStore::Abandon() {
   if (pin_ != nullptr) pin_->Abandon();
   pin_.reset();
   lock_.reset();
+  files_->UnlockFolder();
   return 0;
 }
 
@@ -107,6 +120,7 @@ uint64_t SsdStore::Close() {
   const uint64_t snapshot_bytes = SaveSnapshot();
   unsynced_.clear();
   lock_.reset();
+  files_->UnlockFolder();
   pin_.reset();
   return snapshot_bytes;
 }
@@ -129,6 +143,14 @@ Status SsdStore::Stopped(StatusCode code, int os_error) const {
 Status SsdStore::Settle(const Status& status) {
   if (failure_.empty()) failure_ = WithoutAdvice(status.message());
   return Stopped(status.code(), status.os_error());
+}
+
+// What a store that is not at its path any more has done stays in the folder that it holds; it is
+// the end of its writing too.
+Status SsdStore::SettleIfBegun(const Status& status, bool is_begun) {
+  if (is_begun) return Settle(status);
+  if (status.os_error() != ESTALE) return status;
+  return Settle(Status(status.code(), status.message() + "; nothing was committed", ESTALE));
 }
 
 // A failed sync is never retried: the kernel may have dropped the pages and call the next one a
@@ -167,7 +189,7 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
     return kind == RecordKind::kCheckpoint ? SyncBefore(current) : current->SyncData();
   };
   const Status status = manifest_.Commit(kind, payload, sync, &is_begun);
-  if (!status.ok()) return is_begun ? Settle(status) : status;
+  if (!status.ok()) return SettleIfBegun(status, is_begun);
   context_.CountOverhead(payload.size() + kCommitBytes);
   if (!manifest_.is_bloated()) return Status::Ok();
   uint64_t number = 0;
@@ -178,6 +200,7 @@ Status SsdStore::CommitRecord(RecordKind kind, const std::string& payload) {
 }
 
 Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   std::unique_lock<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
@@ -199,6 +222,7 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
 }
 
 Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
@@ -253,6 +277,7 @@ std::vector<uint64_t> SsdStore::Superseded(const std::string& tag) const {
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                                 CheckpointSummary* summary, const std::function<void()>& taken) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
@@ -349,6 +374,7 @@ Status SsdStore::CheckCut(const Checkpoint& cut) {
 }
 
 Status SsdStore::Restore(const CheckpointName& name) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());
@@ -369,6 +395,7 @@ Status SsdStore::Restore(const CheckpointName& name) {
 }
 
 Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::string>* holders) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
   HPS_RETURN_IF_ERROR(CheckWritable());

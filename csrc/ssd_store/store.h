@@ -136,6 +136,11 @@ class SsdStore {
   // Fetch, Contains and the rest of table(i) mean something: the store is neither closed nor left
   // half loaded by a failed restore.
   Status CheckReadable() const;
+  // The folder and LOCK at the store's path are those that were opened; else kStore with ESTALE.
+  // Nothing is committed where they are not.
+  Status CheckHeld() const;
+  // Of the folder, for as long as the store lives; -1 for none.
+  int folder_descriptor() const { return files_->folder_descriptor(); }
   // Lets go of the writer's lock or the reader's pin at once, whoever still holds a scan; every
   // later call is refused. A writer that stands at its current cut leaves a snapshot of the index,
   // if that pays and the disk allows; the result is its size, else 0. In a forked child it lets go
@@ -143,11 +148,12 @@ class SsdStore {
   uint64_t Close();
 
  private:
-  SsdStore(FileSystem* files, const StoreOptions& options);
+  SsdStore(FileSystem* files, std::unique_ptr<FileSystem> held, const StoreOptions& options);
 
   // store_open.cc
   static Status LockFolder(FileSystem* files, const std::string& folder,
                            std::unique_ptr<File>* lock);
+  static Status TakeLock(FileSystem* files, const std::string& folder, std::unique_ptr<File>* lock);
   Status OpenWriter();
   Status OpenReader();
   Status CreateManifest();
@@ -172,7 +178,9 @@ class SsdStore {
 
   // store.cc
   uint64_t Abandon();
+  Status CheckOwner() const;
   Status CheckWritable() const;
+  Status SettleIfBegun(const Status& status, bool is_begun);
   Status Stopped(StatusCode code, int os_error) const;
   // Stops the store after an error that leaves the disk unknown; the error that says so.
   Status Settle(const Status& status);
@@ -206,6 +214,9 @@ class SsdStore {
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
+  // The folder, whatever becomes of its path; nullptr where the layer below holds none. First of
+  // all, so that it goes last.
+  std::unique_ptr<FileSystem> held_;
   FileSystem* files_;
   StoreOptions options_;
   FileCache cache_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "ssd_store/held_folder.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
 
@@ -91,11 +92,12 @@ Status WriteClone(FileSystem* files, const std::string& source, const std::strin
 }  // namespace
 
 Status SsdStore::Clone(const std::string& target, bool may_link, CloneSummary* summary) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<std::mutex> one(cloning_);
   OpenRecord open;
   Checkpoint cut;
   HPS_RETURN_IF_ERROR(HoldCut(&open, &cut, summary));
-  const Status made = MakeClone(target, may_link, std::move(open), cut, summary);
+  const Status made = MakeClone(AbsolutePath(target), may_link, std::move(open), cut, summary);
   LetCutGo();
   return made;
 }
@@ -127,28 +129,31 @@ void SsdStore::LetCutGo() {
 Status SsdStore::MakeClone(const std::string& target, bool may_link, OpenRecord open,
                            const Checkpoint& cut, CloneSummary* summary) const {
   HPS_RETURN_IF_ERROR(CreateFolders(files_, target));
-  HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));
   std::unique_ptr<File> target_lock;
-  HPS_RETURN_IF_ERROR(LockFolder(files_, target, &target_lock));
-  HPS_RETURN_IF_ERROR(CheckEmpty(files_, target));  // again, now that nobody else can begin
+  std::unique_ptr<FileSystem> both;  // holds the target, and what this store holds
+  HPS_RETURN_IF_ERROR(files_->HoldFolder(target, &both));
+  FileSystem* files = both == nullptr ? files_ : both.get();
+  HPS_RETURN_IF_ERROR(CheckEmpty(files, target));
+  HPS_RETURN_IF_ERROR(LockFolder(files, target, &target_lock));
+  HPS_RETURN_IF_ERROR(CheckEmpty(files, target));  // again, now that nobody else can begin
   const uint64_t number = open.reserved_end++;
   open.next_checkpoint = cut.id + 1;
   open.tables.clear();
   for (const TableCut& table : cut.tables) open.tables.push_back(table.schema);
-  Status status = WriteClone(files_, options_.path, target, may_link, summary, FileNames(cut));
-  if (status.ok()) status = VerifyCheckpoint(files_, target, cut, open.store_id);
+  Status status = WriteClone(files, options_.path, target, may_link, summary, FileNames(cut));
+  if (status.ok()) status = VerifyCheckpoint(files, target, cut, open.store_id);
   if (status.code() == StatusCode::kCorruption) {
     // Most likely it is in the source; that name will still mean something when this call is over.
-    const Status source = VerifyCheckpoint(files_, options_.path, cut, open.store_id);
+    const Status source = VerifyCheckpoint(files, options_.path, cut, open.store_id);
     if (!source.ok()) status = source;
   }
-  if (status.ok()) status = files_->SyncFolder(ParentOf(target));
-  if (status.ok()) status = Manifest(files_, target).StartWith(number, open, cut);
+  if (status.ok()) status = files->SyncFolder(ParentOf(target));
+  if (status.ok()) status = Manifest(files, target).StartWith(number, open, cut);
   if (status.ok()) return status;
   std::vector<std::string> names;
-  (void)files_->List(target, &names).ok();  // what cannot be removed makes the next clone refuse
+  (void)files->List(target, &names).ok();  // what cannot be removed makes the next clone refuse
   for (const std::string& name : names) {
-    if (!IsFurniture(name)) (void)files_->Unlink(target + "/" + name).ok();
+    if (!IsFurniture(name)) (void)files->Unlink(target + "/" + name).ok();
   }
   return status;
 }

@@ -201,6 +201,7 @@ Status SsdStore::EndCompaction(size_t table, std::unique_ptr<Compaction> compact
 }
 
 Status SsdStore::Compact(size_t first, size_t end) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   uint64_t below = 0;
   {
     const std::lock_guard<TurnLock> turn(mutations_);

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "ssd_store/held_folder.h"
 #include "ssd_store/store.h"
 
 namespace hps {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr uint64_t kReservedNumbers = uint64_t{1} << 20;  // file numbers taken at each open
 constexpr int kMostReaderAttempts = 50;
+constexpr size_t kLongestHolder = 256;
 constexpr uint64_t kRowsOfOneThread = 1 << 16;  // where threads cost more than they save
 
 std::string Describe(double first, double second) {
@@ -98,8 +100,13 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-// Of the text of a LOCK: "<pid> <host>". The writer may not have written it yet.
-std::string HolderInWords(const std::string& text) {
+// Of the text of a LOCK: "<pid> <host>". The writer may not have written it yet, and another
+// program may have written anything.
+std::string HolderInWords(std::string text) {
+  if (text.size() > kLongestHolder) text.resize(kLongestHolder);
+  for (char& letter : text) {
+    if (letter < ' ' || letter > '~') letter = '?';
+  }
   const size_t space = text.find(' ');
   const std::string pid = text.substr(0, space);
   if (pid.empty()) return "another process";
@@ -107,18 +114,37 @@ std::string HolderInWords(const std::string& text) {
   return "process " + pid + (host.empty() ? "" : " of host " + host);
 }
 
+// Of a LOCK that may have been removed.
+Status HeldByAnother(FileSystem* files, const std::string& folder) {
+  std::string text;
+  (void)ReadWholeFile(files, folder + "/" + kLockName, &text).ok();
+  return Status(StatusCode::kStore,
+                folder + ": the store is open for writing by " + HolderInWords(std::move(text)) +
+                    "; end it first" + kReadBeside,
+                EAGAIN);
+}
+
 }  // namespace
 
 Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
                       std::unique_ptr<SsdStore>* store) {
-  std::unique_ptr<SsdStore> opened(new SsdStore(files, options));
+  StoreOptions absolute = options;  // the working directory may change
+  absolute.path = AbsolutePath(options.path);
+  if (!options.read_only) HPS_RETURN_IF_ERROR(CreateFolders(files, absolute.path));
+  std::unique_ptr<FileSystem> held;
+  const Status holds = files->HoldFolder(absolute.path, &held);
+  if (holds.os_error() == ENOENT || holds.os_error() == ENOTDIR) {
+    return Status(StatusCode::kStore, absolute.path + ": there is no store here", ENOENT);
+  }
+  HPS_RETURN_IF_ERROR(holds);
+  std::unique_ptr<SsdStore> opened(new SsdStore(files, std::move(held), absolute));
   HPS_RETURN_IF_ERROR(options.read_only ? opened->OpenReader() : opened->OpenWriter());
   if (options.direct_io) {
     // Tried here, so that no fetch is the first to be refused.
     std::unique_ptr<File> current;
     char first = 0;
-    const std::string path = options.path + "/" + kCurrentName;
-    HPS_RETURN_IF_ERROR(files->Open(path, OpenMode::kReadDirect, &current));
+    const std::string path = absolute.path + "/" + kCurrentName;
+    HPS_RETURN_IF_ERROR(opened->files_->Open(path, OpenMode::kReadDirect, &current));
     HPS_RETURN_IF_ERROR(current->Read(0, 1, &first));
   }
   *store = std::move(opened);
@@ -127,22 +153,20 @@ Status SsdStore::Open(FileSystem* files, const StoreOptions& options,
 
 Status SsdStore::LockFolder(FileSystem* files, const std::string& folder,
                             std::unique_ptr<File>* lock) {
+  // The folder first: who finds its lock taken has not put a LOCK beside the one that is held.
+  bool taken = false;
+  HPS_RETURN_IF_ERROR(files->TryLockFolder(&taken));
+  if (!taken) return HeldByAnother(files, folder);
   const std::string path = folder + "/" + kLockName;
   const Status opened = files->Open(path, OpenMode::kCreate, lock);
   if (opened.os_error() == EACCES || opened.os_error() == EROFS) {
     return Status(opened.code(), opened.message() + kReadInstead, opened.os_error());
   }
   HPS_RETURN_IF_ERROR(opened);
-  bool taken = false;
   HPS_RETURN_IF_ERROR((*lock)->TryLock(true, &taken));
-  if (!taken) {
-    std::string text;
-    HPS_RETURN_IF_ERROR(ReadWholeFile(files, path, &text));
-    return Status(StatusCode::kStore,
-                  folder + ": the store is open for writing by " + HolderInWords(text) +
-                      "; end it first" + kReadBeside,
-                  EAGAIN);
-  }
+  if (!taken) return HeldByAnother(files, folder);
+  files->Guard(lock->get());
+  HPS_RETURN_IF_ERROR(files->CheckHeld());
   const std::string holder = std::to_string(getpid()) + " " + HostName();
   HPS_RETURN_IF_ERROR((*lock)->Truncate(0));
   return (*lock)->Write(0, holder.data(), holder.size());
@@ -281,7 +305,7 @@ Status SsdStore::TakeNumber(uint64_t* number) {
     bool is_begun = false;
     const auto sync = [](File* current) { return current->SyncData(); };
     const Status status = manifest_.Commit(RecordKind::kOpen, EncodeOpen(open), sync, &is_begun);
-    if (!status.ok()) return is_begun ? Settle(status) : status;
+    if (!status.ok()) return SettleIfBegun(status, is_begun);
   }
   *number = next_number_++;
   return Status::Ok();

@@ -39,6 +39,7 @@ uint64_t SsdStore::SaveSnapshot() {
   const Checkpoint* cut = manifest_.state().Current();
   const bool is_whole = lock_ != nullptr && failure_.empty() && !is_half_loaded_;
   if (!is_whole || cut == nullptr || snapshot_cut_ == cut->id) return 0;
+  if (!files_->CheckHeld().ok()) return 0;  // nothing is made for a store that is elsewhere now
   if (tables_.size() < cut->tables.size()) return 0;  // an opening that has failed
   uint64_t num_rows = 0;
   std::vector<TableImage> images;

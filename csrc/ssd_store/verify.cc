@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <set>
 
+#include "ssd_store/held_folder.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/segment.h"
@@ -82,7 +83,12 @@ void VerifyFiles(const Place& place, const Checkpoint& checkpoint, std::set<uint
 
 }  // namespace
 
-Status VerifyStore(FileSystem* files, const std::string& path, std::vector<Damage>* damages) {
+Status VerifyStore(FileSystem* below, const std::string& place, std::vector<Damage>* damages) {
+  const std::string path = AbsolutePath(place);
+  std::unique_ptr<FileSystem> held;
+  const Status holds = below->HoldFolder(path, &held);
+  if (!holds.ok() && holds.os_error() != ENOENT && holds.os_error() != ENOTDIR) return holds;
+  FileSystem* files = held == nullptr ? below : held.get();
   if (!files->Exists(path + "/" + kCurrentName) && !files->Exists(path + "/" + kLockName)) {
     return Status(StatusCode::kStore, path + ": there is no store here", ENOENT);
   }

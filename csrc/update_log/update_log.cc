@@ -4,6 +4,8 @@
 // update_log_thread.cc.
 #include "update_log/update_log.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <iterator>
@@ -20,6 +22,15 @@ Status Misuse(const std::string& what) {
 }  // namespace
 
 UpdateLog::~UpdateLog() { (void)Close().ok(); }
+
+Status UpdateLog::CheckOwner() const {
+  return getpid() == owner_ ? Status::Ok() : ForkedError(options_.folder, owner_);
+}
+
+void UpdateLog::Abandon() {
+  (void)waiting_.release();
+  (void)writer_.release();  // its files are the parent's, and closed with this process
+}
 
 Status UpdateLog::CheckOpen() const {
   HPS_RETURN_IF_ERROR(failure_);
@@ -38,6 +49,7 @@ Status UpdateLog::Append(const std::vector<LogPart>& parts, uint64_t* number) {
                       std::to_string(buffer_.largest_frame() - kFrameHeaderBytes) +
                       "; change fewer rows at once, or give the log a larger buffer_bytes");
   }
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<std::mutex> turn(append_turn_);
   LogBuffer::Room room;
   {
@@ -103,6 +115,7 @@ void UpdateLog::AddFrame(LogBuffer::Room room, uint64_t bytes) {
 }
 
 Status UpdateLog::TakeBack(uint64_t number) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<std::mutex> turn(append_turn_);
   Lock lock(mutex_);
   HPS_RETURN_IF_ERROR(CheckOpen());
@@ -142,6 +155,7 @@ void UpdateLog::LowerNumbers(uint64_t number) {
 }
 
 Status UpdateLog::Wait(uint64_t number, bool is_durable, double seconds, bool* is_covered) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   Lock lock(mutex_);
   if (is_durable && std::min(number, appended_) > durable_wanted_) {
     durable_wanted_ = std::min(number, appended_);
@@ -156,6 +170,7 @@ Status UpdateLog::Wait(uint64_t number, bool is_durable, double seconds, bool* i
 }
 
 Status UpdateLog::Read(uint64_t max_bytes, std::vector<LogRecord>* records) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<std::mutex> turn(append_turn_);
   {
     const Lock lock(mutex_);
@@ -196,6 +211,7 @@ Status UpdateLog::FindNext() {
 }
 
 Status UpdateLog::Cut(uint64_t number) {
+  HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<std::mutex> turn(cut_turn_);
   std::vector<LogFile> covered;
   uint64_t most_used = 0;
@@ -231,6 +247,10 @@ Status UpdateLog::Cut(uint64_t number) {
 }
 
 Status UpdateLog::Close() {
+  if (getpid() != owner_) {
+    Abandon();
+    return Status::Ok();
+  }
   const std::lock_guard<std::mutex> turn(close_turn_);
   if (!thread_.joinable()) return Status::Ok();
   {

@@ -5,7 +5,8 @@
 // syncs it once for all who wait for that. Space on the disk is reserved before a record is taken,
 // so a full disk refuses it whole. Thread-safe; no lock that Append needs is held during I/O. It
 // owns its thread and joins it. The folder must have no other writer. After an error in a write or
-// a sync it takes nothing more until it is opened again.
+// a sync it takes nothing more until it is opened again; nor does it once the folder, or the LOCK
+// beside it, is not at its path any more, which is looked at before anything counts as logged.
 #pragma once
 
 #include <algorithm>
@@ -76,9 +77,14 @@ class UpdateLog {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  UpdateLog(FileSystem* files, const UpdateLogOptions& options);
+  UpdateLog(FileSystem* files, std::unique_ptr<FileSystem> held, const UpdateLogOptions& options);
+
+  // kStore in a forked child; before any lock.
+  Status CheckOwner() const;
+  void Abandon();
 
   // Opening, in update_log_open.cc.
+  Status GuardLock();
   Status Recover(std::unique_ptr<LogMarkFile>* mark_file);
   Status MakeDurable(const LogContents& contents, LogMark mark, LogMarkFile* mark_file);
   Status StartThread(std::unique_ptr<LogMarkFile> mark_file);
@@ -106,8 +112,12 @@ class UpdateLog {
   void ReserveSpace(Lock* lock);
   void Fail(const Status& status);
 
+  // The folder, whatever becomes of its path; first of all, so that it goes last.
+  const std::unique_ptr<FileSystem> held_;
   FileSystem* const files_;
   const UpdateLogOptions options_;
+  const int owner_;             // the process that opened it
+  std::unique_ptr<File> lock_;  // LOCK of the store that the log is of, if it has one
 
   // Replay.
   std::vector<LogFile> old_files_;  // with records behind `after`
@@ -116,15 +126,23 @@ class UpdateLog {
   bool has_next_ = false;
   uint64_t dropped_bytes_ = 0;
 
+  // What threads wait on, on the heap: a forked child lacks those threads, so it cannot destroy it.
+  struct Waiting {
+    std::thread thread;
+    std::condition_variable work;
+    std::condition_variable changed;
+  };
+  std::unique_ptr<Waiting> waiting_ = std::make_unique<Waiting>();
+
   std::unique_ptr<LogWriter> writer_;
-  std::thread thread_;
+  std::thread& thread_ = waiting_->thread;
   std::mutex close_turn_;   // these three before mutex_, the first one first
   std::mutex append_turn_;  // one record is copied at a time
   std::mutex cut_turn_;
 
-  mutable std::mutex mutex_;         // of all below
-  std::condition_variable work_;     // the thread waits for it
-  std::condition_variable changed_;  // all others do
+  mutable std::mutex mutex_;                              // of all below
+  std::condition_variable& work_ = waiting_->work;        // the thread waits for it
+  std::condition_variable& changed_ = waiting_->changed;  // all others do
   Status failure_;
   bool is_closed_ = false;    // nothing more is appended
   bool is_stopping_ = false;  // the thread goes when it has nothing left to do

@@ -3,8 +3,12 @@
 // for the same log.
 //
 // Above it: update_log.h. Below it: log_scan, log_mark.
+#include <unistd.h>
+
 #include <system_error>
 
+#include "ssd_store/format.h"
+#include "ssd_store/held_folder.h"
 #include "update_log/update_log.h"
 
 namespace hps {
@@ -49,19 +53,38 @@ Status VerifyLog(FileSystem* files, const UpdateLogOptions& options, LogContents
   return Scan(files, options, *mark_file, files->BootNumber(), contents);
 }
 
-UpdateLog::UpdateLog(FileSystem* files, const UpdateLogOptions& options)
-    : files_(files), options_(options), buffer_(options.buffer_bytes) {}
+UpdateLog::UpdateLog(FileSystem* files, std::unique_ptr<FileSystem> held,
+                     const UpdateLogOptions& options)
+    : held_(std::move(held)),
+      files_(held_ == nullptr ? files : held_.get()),
+      options_(options),
+      owner_(getpid()),
+      buffer_(options.buffer_bytes) {}
 
 Status UpdateLog::Open(FileSystem* files, const UpdateLogOptions& options,
                        std::unique_ptr<UpdateLog>* log) {
   HPS_RETURN_IF_ERROR(CheckOptions(options));
-  HPS_RETURN_IF_ERROR(CreateFolders(files, options.folder));
-  std::unique_ptr<UpdateLog> opened(new UpdateLog(files, options));
+  UpdateLogOptions absolute = options;  // the working directory may change
+  absolute.folder = AbsolutePath(options.folder);
+  HPS_RETURN_IF_ERROR(CreateFolders(files, absolute.folder));
+  std::unique_ptr<FileSystem> held;
+  HPS_RETURN_IF_ERROR(files->HoldFolder(absolute.folder, &held));
+  std::unique_ptr<UpdateLog> opened(new UpdateLog(files, std::move(held), absolute));
   std::unique_ptr<LogMarkFile> mark_file;
+  HPS_RETURN_IF_ERROR(opened->GuardLock());
   HPS_RETURN_IF_ERROR(opened->Recover(&mark_file));
   HPS_RETURN_IF_ERROR(opened->StartThread(std::move(mark_file)));
   *log = std::move(opened);
   return Status::Ok();
+}
+
+// The LOCK is the store's, in the folder above; the log only looks whether it is still there.
+Status UpdateLog::GuardLock() {
+  const std::string path = ParentOf(options_.folder) + "/" + kLockName;
+  if (!files_->Exists(path)) return files_->CheckHeld();
+  HPS_RETURN_IF_ERROR(files_->Open(path, OpenMode::kRead, &lock_));
+  files_->Guard(lock_.get());
+  return files_->CheckHeld();
 }
 
 Status UpdateLog::Recover(std::unique_ptr<LogMarkFile>* mark_file) {

@@ -60,7 +60,8 @@ Status UpdateLog::WriteAll(Lock* lock) {
   const uint64_t record = target_record_;
   const uint64_t number = target_number_;
   lock->unlock();
-  const Status status = writer_->NoteWritten(target, record, number);
+  Status status = writer_->NoteWritten(target, record, number);
+  if (status.ok()) status = files_->CheckHeld();
   lock->lock();
   HPS_RETURN_IF_ERROR(status);
   marked_ = target;
@@ -73,7 +74,10 @@ Status UpdateLog::WriteRun(Lock* lock) {
   const LogBuffer::Run run = buffer_.NextRun();
   lock->unlock();
   Status status;
-  if (run.starts_file) status = writer_->Start(run.place.first);
+  if (run.starts_file) {
+    status = files_->CheckHeld();
+    if (status.ok()) status = writer_->Start(run.place.first);
+  }
   if (status.ok()) status = writer_->Write(run.place.offset, run.bytes, run.size);
   lock->lock();
   HPS_RETURN_IF_ERROR(status);
@@ -95,7 +99,8 @@ Status UpdateLog::Sync(Lock* lock) {
   sync_number_ = logged_;
   const LogPosition end = marked_;
   lock->unlock();
-  const Status status = writer_->Sync();
+  Status status = writer_->Sync();
+  if (status.ok()) status = files_->CheckHeld();
   lock->lock();
   HPS_RETURN_IF_ERROR(status);
   synced_ = end;

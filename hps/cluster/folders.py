@@ -52,7 +52,7 @@ class ClusterParts:
 
     def __init__(self, config: Config, world: World, lock: FolderLock, catalog: Catalog) -> None:
         self.config = config
-        self.path = Path(config.path)
+        self.path = Path(config.path).absolute()
         self.world = world
         self.lock = lock
         self.catalog = catalog
@@ -78,7 +78,9 @@ class ClusterParts:
 
         def write() -> None:
             if self.world.rank == 0:
-                catalog.save(self.path)
+                self.lock.check_held()
+                catalog.save(self.lock.inside)
+                self.lock.check_held()  # what is told of as committed is where it is looked for
 
         self.failure = f"{self.path}: nobody knows whether CLUSTER is on the disk"
         outcome = attempt(self.world, "writing CLUSTER", write)
@@ -98,9 +100,10 @@ class ClusterParts:
         One that cannot be written is only older: the next one takes its place.
         """
         with suppress(OSError, CorruptionError):
-            found = Catalog.load(self.path)
+            self.lock.check_held()
+            found = Catalog.load(self.lock.inside)
             if found is None or found.serial < self.catalog.serial:
-                self.catalog.save(self.path)
+                self.catalog.save(self.lock.inside)
 
     def _is_old_in_place(self, catalog: Catalog) -> bool:
         """After a failed write: is it the old one for certain? The same on every rank."""
@@ -108,7 +111,7 @@ class ClusterParts:
         def look() -> bool:
             if self.world.rank:
                 return False
-            found = Catalog.load(self.path)
+            found = Catalog.load(self.lock.inside)
             return found is not None and found.serial >= catalog.serial
 
         outcome = attempt(self.world, "reading CLUSTER", look)
@@ -135,8 +138,8 @@ class ClusterParts:
                 if name is not None and name not in named:
                     readers += self.local.delete_checkpoint(one["tag"])
             if self.lock.is_holder:
-                readers += remove_generations(self.path, self.catalog)
-        return readers
+                readers += remove_generations(self.lock.inside, self.catalog)
+        return [reader.replace(str(self.lock.inside), str(self.path)) for reader in readers]
 
     def close(self) -> None:
         """Closes this rank's store without saving, and lets go of the folder."""
@@ -165,7 +168,7 @@ def open_parts(config: Config, world: World) -> ClusterParts:
     """
     check_same(world, config)
     run = world.control.gather(new_name())[0]
-    path = Path(config.path)
+    path = Path(config.path).absolute()
     locks: list[FolderLock] = []
     opened: list[ParameterServer] = []
     try:
@@ -285,7 +288,8 @@ def _is_in_place(parts: ClusterParts, cut: Cut) -> bool:
 
 def _open_local(parts: ClusterParts) -> ParameterServer:
     """This rank's store, at its part of the current cut."""
-    make_folders(parts.path, parts.catalog.generation, parts.world.rank)
+    make_folders(parts.lock.inside, parts.catalog.generation, parts.world.rank)
+    parts.lock.check_held()  # the store is opened by its path
     local = ParameterServer(replace(parts.config, path=parts.folder))
     try:
         cut = parts.catalog.current
@@ -325,7 +329,7 @@ def make_folders(path: Path, generation: str, rank: int) -> None:
     folder = part_folder(path, generation, rank)
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        for parent in (folder.parent, path, path.absolute().parent):
+        for parent in (folder.parent, path, path / ".."):
             sync(parent)
 
 
@@ -339,11 +343,13 @@ def _move(parts: ClusterParts, cut: Cut) -> None:
     folder = part_folder(parts.path, generation, world.rank)
     target = NewStore(parts.config, folder, moved.part_tag)
     try:
-        agree(world, "making folders", lambda: make_folders(parts.path, generation, world.rank))
+        inside = parts.lock.inside
+        agree(world, "making folders", lambda: make_folders(inside, generation, world.rank))
+        agree(world, "looking at the folder", parts.lock.check_held)
         moved = replace(moved, parts=tuple(move_rows(world, sources, target)))
         parts.commit(catalog.moved(moved))
     except (ConfigError, StoreError, CorruptionError):  # of all ranks
         attempt(world, "closing the new parts", lambda: None)
         if parts.lock.is_holder and not parts.failure:
-            remove_generations(parts.path, catalog)
+            remove_generations(parts.lock.inside, catalog)
         raise

@@ -15,13 +15,16 @@ from typing import Any
 
 from hps.cluster.catalog import GENERATIONS, Catalog, new_name, part_folder
 from hps.errors import StoreError
+from hps.held_folder import HeldFolder
 from hps.ssd_store import engine_of, open_store
 
 LOCK = "LOCK"
 
 
 class FolderLock:
-    """Keeps a second training out of a folder; the ranks of one training share it.
+    """Holds a folder, and keeps a second training out of it; the ranks of one training share it.
+
+    `inside` leads to the folder while it is held, whatever becomes of its path.
 
     Args:
         path: the folder; made if it is missing.
@@ -32,18 +35,28 @@ class FolderLock:
     """
 
     def __init__(self, path: Path, run: str) -> None:
+        path = path.absolute()
         self._file = path / LOCK
         self._run = run
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(error.errno, f"{path}: {error.strerror}") from error
+        self._folder = HeldFolder(path)
+        self.inside = self._folder.inside
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(self.inside / LOCK, flags, 0o644)
         except OSError as error:
             raise StoreError(error.errno, f"{self._file}: {error.strerror}") from error
+        self._folder.guard(self._descriptor, LOCK)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_holder = True  # the one rank that tidies this folder
+            # The folder too: its LOCK may be removed while it is held, and made anew by another.
+            self.is_holder = self._folder.try_lock()  # the one rank that tidies this folder
         except BlockingIOError:
             self.is_holder = False
+        if not self.is_holder:
             return
         try:
             os.ftruncate(self._descriptor, 0)
@@ -60,16 +73,27 @@ class FolderLock:
         """
         if self.is_holder:
             return
-        run, _, pid = os.pread(self._descriptor, 256, 0).decode().strip().partition(" ")
+        text = os.pread(self._descriptor, 256, 0).decode("ascii", "replace")
+        run, _, pid = text.strip().partition(" ")
         if run != self._run:
             raise StoreError(
                 errno.EAGAIN,
-                f"{self._file}: another training has the folder open (process {pid or 'unknown'}); "
+                f"{self._file}: another training has the folder open (process "
+                f"{pid if pid.isdecimal() else 'unknown'}); "
                 "wait for its end, or use another path",
             )
 
+    def check_held(self) -> None:
+        """Before CLUSTER is written, and before that is told of.
+
+        Raises:
+            StoreError: ESTALE: the folder, or its LOCK, is not at its path any more.
+        """
+        self._folder.check()
+
     def close(self) -> None:
         """Lets go; nothing to do the second time."""
+        self._folder.close()
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -122,7 +146,8 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
         another host, there are stores of a generation that CLUSTER does not name, or the system
         refused.
     """
-    with _locked(path) as catalog:
+    path = path.absolute()
+    with _locked(path) as (lock, catalog):
         _refuse_unnamed(path, catalog)
         first = part_folder(path, catalog.generation, 0)
         if engine_of(first) is None:
@@ -133,10 +158,12 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
             )
         cut = catalog.find(path, checkpoint)
         after = catalog.without(cut)
+        lock.check_held()
         try:
-            after.save(path)
+            after.save(lock.inside)
         except OSError as error:
             raise StoreError(error.errno, f"{path}: {error.strerror}") from error
+        lock.check_held()
         readers: list[str] = []
         if cut.id != after.current_id and cut.generation in after.generations:
             for rank in range(len(cut.parts)):
@@ -177,7 +204,8 @@ def compact_parts(path: Path, table: str | None) -> dict[str, int]:
         a disk is full. CorruptionError: a stored row is damaged.
     """
     sums = {"bytes_before": 0, "bytes_after": 0, "checkpoint_only_bytes": 0}
-    with _locked(path) as catalog:
+    path = path.absolute()
+    with _locked(path) as (_, catalog):
         folders = [part_folder(path, catalog.generation, rank) for rank in range(catalog.ranks)]
         here = [folder for folder in folders if engine_of(folder) is not None]
         if not here:
@@ -196,15 +224,15 @@ def compact_parts(path: Path, table: str | None) -> dict[str, int]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Catalog]:
-    """The catalog of a folder that no training has open, nor opens meanwhile."""
+def _locked(path: Path) -> Iterator[tuple[FolderLock, Catalog]]:
+    """The lock and the catalog of a folder that no training has open, nor opens meanwhile."""
     lock = FolderLock(path, new_name())
     try:
         lock.check()
-        catalog = Catalog.load(path)
+        catalog = Catalog.load(lock.inside)
         if catalog is None:
             raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
-        yield catalog
+        yield lock, catalog
     finally:
         lock.close()
 

@@ -184,6 +184,10 @@ class ClusterStore:
         """As `RowTier.stats`: the sums over the parts."""
         return _add_up([part.stats() for part in self._parts])
 
+    def held_folder(self) -> Path:
+        """Refused: each part has a folder of its own."""
+        raise self._read_only()
+
     def verify(self) -> list[tuple[str, str]]:
         """As `verify_cluster`."""
         return verify_cluster(self.path)

@@ -31,6 +31,7 @@ from hps.cluster.torch_world import torch_world
 from hps.cluster.world import World
 from hps.config import Config
 from hps.errors import ConfigError, HpsError
+from hps.forked import is_inherited, refuse_in_children
 from hps.parameter_server import ParameterServer
 from hps.row_server import PinnedRows
 from hps.service.wire import Wire
@@ -129,6 +130,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         self._pipeline: object | None = None  # that is open
         self._num_steps = 0
         self._is_closed = False
+        names = ("world", "_keys", "_gradients", "_fetcher", "_hot")
+        refuse_in_children(self, f"{local.config.path}, rank {world.rank}", names)
 
     # What it has of its own server.
 
@@ -424,6 +427,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None and is_inherited(self.world):
+            return  # of a forked child: the ranks are none of its business
         try:
             if error is not None:
                 if not _is_shared(error):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hps import _C
 from hps.errors import ConfigError, PendingGradientError
 from hps.field_checks import require_whole
+from hps.forked import is_inherited, refuse_in_children
 from hps.gradients import pending_of
 from hps.pipeline.clock import StageClock
 from hps.pipeline.flow import Flow, FlowStopped
@@ -118,6 +119,7 @@ class Pipeline:
         # Number and position of the last batch that was yielded; one value, whole at any interrupt.
         self._yielded = (0, self._position)
         self._loop_thread = 0  # the one that asked for a batch last
+        refuse_in_children(self, "Pipeline", ("_pending", "_stages", "_work", "_clock"))
 
     def __enter__(self) -> "Pipeline":
         if self._stages is not None or self._is_closed:
@@ -290,6 +292,8 @@ class Pipeline:
                 is not put back.
             error: what the block was left by, or None.
         """
+        if error is not None and is_inherited(self._clock):
+            return  # of a forked child: the stages and the pins are its parent's
         self._clock.stop_compute()
         self._is_closed = True
         if self in self._pending.listeners:

@@ -19,6 +19,7 @@ from hps import _C
 from hps.arrays import OutputPool, as_floats, as_keys, as_output, joined, like
 from hps.batch_rows import RowUpdate
 from hps.errors import ConfigError, HpsError, NonFiniteError, RemoteError
+from hps.forked import is_inherited, refuse_in_children
 from hps.row_layout import Floats, Keys
 from hps.row_server import PinnedRows, SoleServer
 from hps.service.client_options import ClientConfig, ClientFields, ack_number
@@ -87,6 +88,8 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         self._buffers = OutputPool()
         self._messages = MessagePool()
         self._waiters: ThreadPoolExecutor | None = None
+        names = ("_plans", "_buffers", "_messages", "_waiters")
+        refuse_in_children(self, ", ".join(config.addresses), names, RemoteError)
 
     @classmethod
     def of(cls, config: ClientConfig) -> "RemoteParameterServer":
@@ -265,7 +268,7 @@ class RemoteParameterServer(RemoteTables, SoleServer):
     ) -> None:
         if kind is None:
             self.close()
-        else:
+        elif not is_inherited(self._plans):  # of a forked child: the connections are its parent's
             self._close_transports()
 
     # Parts.

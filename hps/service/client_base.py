@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from hps.arrays import HOST
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError
+from hps.forked import refuse_in_children
 from hps.service.client_options import ClientConfig
 from hps.service.client_rounds import Request, ask, raise_ended, raise_lost, shards_open
 from hps.service.client_session import Session
@@ -84,6 +85,8 @@ class Shards:
         except BaseException:
             self._close_transports()
             raise
+        where = ", ".join(config.addresses)
+        refuse_in_children(self, where, ("_sessions",), RemoteError)
 
     def __repr__(self) -> str:
         where = ", ".join(self.config.addresses)

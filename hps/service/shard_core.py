@@ -15,6 +15,7 @@ from hps import checkpoint as cut
 from hps.config import MAX_TABLES, Config, TableConfig
 from hps.errors import ConfigError, StoreError
 from hps.field_checks import require_whole
+from hps.forked import refuse_in_children
 from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
 from hps.service.gate import Arrivals, ChangeTurn, Gate, Moves
@@ -95,6 +96,7 @@ class ShardCore:
             raise
         self._checkpointer = Checkpointer(self._is_checkpoint_due, self._checkpoint_by_itself)
         self._checkpointer.look()
+        refuse_in_children(self, str(config.path), ("_gate", "_moves", "_arrived", "_checkpointer"))
 
     def _find_history(self) -> History:
         index, count = self.options.index, self.options.count

@@ -17,6 +17,7 @@ from pathlib import Path
 from hps import _C
 from hps.durable_file import sync, write_durably
 from hps.errors import CorruptionError, StoreError
+from hps.held_folder import HeldFolder
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
 from hps.ssd_store.rocksdb_manifest import Cut, FileDigest, RocksDbManifest
 
@@ -25,6 +26,7 @@ LIVE_PREFIX = "live-"
 PINS = "pins"
 _PIN_PREFIX = "reader-"
 _MOST_PIN_ATTEMPTS = 100
+_LONGEST_HOLDER = 256  # characters of LOCK that an error shows
 _PIECE_BYTES = 2**23
 _SORTED = ".sst"  # files of rows; RocksDB never changes one
 _BINDING = "rocksdict-config.json"
@@ -139,15 +141,38 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     Raises:
         StoreError: there is no store.
     """
-    folder = Path(path)
-    if not (folder / PINS).is_dir() and not (folder / ROCKSDB_MANIFEST).exists():
-        raise StoreError(errno.ENOENT, f"{folder}: there is no store here")
-    with ReaderPin(folder):
-        try:
-            manifest = RocksDbManifest.load(folder)
-        except CorruptionError as error:
-            return [(str(folder / ROCKSDB_MANIFEST), str(error))]
-        return list(_damages(folder, manifest))
+    held = hold_store(Path(path))
+    try:
+        folder = held.inside
+        if not (folder / PINS).is_dir() and not (folder / ROCKSDB_MANIFEST).exists():
+            raise no_store(held.path)
+        with held.showing(), ReaderPin(folder):
+            try:
+                manifest = RocksDbManifest.load(folder)
+            except CorruptionError as error:
+                return [(str(held.path / ROCKSDB_MANIFEST), held.shown(str(error)))]
+            return [(held.shown(file), damage) for file, damage in _damages(folder, manifest)]
+    finally:
+        held.close()
+
+
+def no_store(path: Path) -> StoreError:
+    """What is said of a folder without a store."""
+    return StoreError(errno.ENOENT, f"{path}: there is no store here")
+
+
+def hold_store(path: Path) -> HeldFolder:
+    """The folder of a store that is there.
+
+    Raises:
+        StoreError: there is no such folder, or the system refused.
+    """
+    try:
+        return HeldFolder(path)
+    except StoreError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise no_store(path.absolute()) from None
+        raise
 
 
 def _damages(path: Path, manifest: RocksDbManifest) -> Iterator[tuple[str, str]]:
@@ -211,17 +236,24 @@ def unique_bytes(folders: list[Path]) -> dict[int, int]:
 
 
 class WriterLock:
-    """The flock of the writing process on `LOCK`, which holds its pid and host as text.
+    """The flock of the writing process on the folder, and on `LOCK`, which holds its pid and host
+    as text.
+
+    Args:
+        folder: of the store; looks at LOCK from now on.
 
     Raises:
         StoreError: another process, or another store of this one, has it; names the pid. Or the
             file may not be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        file = path / "LOCK"
+    def __init__(self, folder: HeldFolder) -> None:
+        file = folder.inside / "LOCK"
+        if not folder.try_lock():
+            text = file.read_text(errors="replace") if file.exists() else ""
+            raise _held_by_another(folder.path, text)
         try:
-            self._file = file.open("a+", encoding="utf-8")
+            self._file = file.open("a+", encoding="utf-8", errors="replace")
         except OSError as error:
             raise StoreError(
                 error.errno,
@@ -232,15 +264,11 @@ class WriterLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            pid, _, host = self._file.read().partition(" ")
+            text = self._file.read()
             self._file.close()
-            holder = f"process {pid}" if pid else "another process"
-            raise StoreError(
-                errno.EAGAIN,
-                f"{path}: the store is open for writing by {holder}"
-                f"{f' of host {host}' if host else ''}; end it first, or read beside it: "
-                "hps.open(path, read_only=True), hps stats, evaluate, export and clone do",
-            ) from None
+            raise _held_by_another(folder.path, text) from None
+        folder.guard(self._file.fileno(), "LOCK")
+        folder.check()
         self._file.truncate(0)
         self._file.write(f"{os.getpid()} {os.uname().nodename}")
         self._file.flush()
@@ -248,6 +276,19 @@ class WriterLock:
     def release(self) -> None:
         """May be repeated."""
         self._file.close()
+
+
+def _held_by_another(path: Path, text: str) -> StoreError:
+    """Of a writer whose LOCK has this text; it may have been removed, or written by anybody."""
+    words = "".join(letter if " " <= letter <= "~" else "?" for letter in text[:_LONGEST_HOLDER])
+    pid, _, host = words.partition(" ")
+    holder = f"process {pid}" if pid else "another process"
+    return StoreError(
+        errno.EAGAIN,
+        f"{path}: the store is open for writing by {holder}"
+        f"{f' of host {host}' if host else ''}; end it first, or read beside it: "
+        "hps.open(path, read_only=True), hps stats, evaluate, export and clone do",
+    )
 
 
 class ReaderPin:
@@ -324,7 +365,7 @@ def read_pins(path: Path) -> Pins:
     for pin in sorted((path / PINS).glob(f"{_PIN_PREFIX}*")):
         reader = f"process {pin.name.split('-')[1]}"
         try:
-            with pin.open(encoding="ascii") as file:
+            with pin.open(encoding="ascii", errors="replace") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:

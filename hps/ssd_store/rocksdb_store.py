@@ -19,6 +19,8 @@ import numpy as np
 
 from hps.durable_file import SyncError
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.forked import Inherited, is_inherited, refuse_in_children
+from hps.held_folder import HeldFolder
 from hps.ssd_store import rocksdb_cuts as cuts
 from hps.ssd_store.arguments import (
     DEFAULT_SEGMENT_BYTES,
@@ -56,15 +58,17 @@ class RocksDbStore:
     [1, 0]
     """
 
-    def __init__(self, path: Path, options: OpenOptions) -> None:
+    def __init__(self, folder: HeldFolder, options: OpenOptions) -> None:
         """Use `open`."""
-        self.path = path
+        self.path = folder.path
+        self._folder = folder
+        self._inside = folder.inside  # the same, whatever becomes of the path
         self.schemas: dict[str, TableSchema] = {}
         self.seed = 0
         self.num_loads = 0
         self._options = options
         self._is_read_only = options.get("read_only", False)
-        self._worker = Worker(self.path)
+        self._worker = Worker(self.path, folder.showing)
         self._digests = cuts.DigestMemory()
         self._lock: cuts.WriterLock | None = None
         self._pin: cuts.ReaderPin | None = None
@@ -74,6 +78,7 @@ class RocksDbStore:
         self._is_changed = False  # since the current cut
         self._reader_cut: Cut | None = None
         self._bytes_read = self._bytes_written = 0
+        refuse_in_children(self, str(self.path), ("_worker", "_live"))
 
     @classmethod
     def open(
@@ -99,7 +104,11 @@ class RocksDbStore:
         check_opening(options)
         import_rocksdict()
         check_engine(path, ROCKSDB)
-        store = cls(Path(path), options)
+        path = Path(path).absolute()
+        if not options.get("read_only", False):
+            with translated(path):
+                path.mkdir(parents=True, exist_ok=True)
+        store = cls(cuts.hold_store(path), options)
         open_files = store._open_reader if store._is_read_only else store._open_writer
         try:
             store._worker.run(open_files, tables)
@@ -109,30 +118,30 @@ class RocksDbStore:
         return store
 
     def _open_writer(self, tables: Sequence[TableSchema]) -> None:
-        (self.path / cuts.PINS).mkdir(parents=True, exist_ok=True)
-        self._lock = cuts.WriterLock(self.path)
+        self._lock = cuts.WriterLock(self._folder)
+        (self._inside / cuts.PINS).mkdir(exist_ok=True)
         seed = self._options.get("seed")
         try:
-            manifest = RocksDbManifest.load(self.path)
+            manifest = RocksDbManifest.load(self._inside)
         except StoreError as error:
             if error.errno != errno.ENOENT:
                 raise
             manifest = RocksDbManifest(seed=seed or 0)
         manifest.check_tables(self.path, tables, seed, False)
         self._manifest = manifest.with_tables(tables)
-        if self._manifest != manifest or not (self.path / ROCKSDB_MANIFEST).exists():
-            self._manifest.save(self.path)
-        cuts.remove_unneeded(self.path, self._manifest, None)
+        if self._manifest != manifest or not (self._inside / ROCKSDB_MANIFEST).exists():
+            self._save(self._manifest)
+        cuts.remove_unneeded(self._inside, self._manifest, None)
         for cut in self._manifest.cuts:
-            self._digests.learn(self.path, cut)
+            self._digests.learn(self._inside, cut)
         self._take_schemas(tables)
         self._load(self._databases.write(self._manifest.current))
 
     def _open_reader(self, tables: Sequence[TableSchema]) -> None:
-        if not (self.path / ROCKSDB_MANIFEST).exists():
-            RocksDbManifest.load(self.path)
-        self._pin = cuts.ReaderPin(self.path)
-        self._manifest = RocksDbManifest.load(self.path)
+        if not (self._inside / ROCKSDB_MANIFEST).exists():
+            RocksDbManifest.load(self._inside)
+        self._pin = cuts.ReaderPin(self._inside)
+        self._manifest = RocksDbManifest.load(self._inside)
         self._manifest.check_tables(self.path, tables, self._options.get("seed"), True)
         checkpoint = self._options.get("checkpoint")
         cut = self._manifest.current
@@ -151,7 +160,7 @@ class RocksDbStore:
         self._numbers = {table.name: i for i, table in enumerate(self._manifest.tables)}
         self.seed = self._manifest.seed
         file_bytes = self._options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
-        self._databases = LiveDatabases(self.path, tuple(self._numbers), file_bytes)
+        self._databases = LiveDatabases(self._inside, tuple(self._numbers), file_bytes)
 
     def _load(self, live: Live) -> None:
         self._live = live
@@ -160,6 +169,8 @@ class RocksDbStore:
 
     def _open_live_or_raise(self) -> Live:
         live = self._live
+        if isinstance(live, Inherited):
+            live.refuse()
         if live is None:
             raise closed_error(self.path)
         return live
@@ -255,7 +266,7 @@ class RocksDbStore:
 
     def _get(self, table: str, keys: Keys) -> list[bytes | None]:
         number, live = self._number(table), self._open_live_or_raise()
-        with translated(self.path):
+        with self._folder.showing(), translated(self.path):
             return live.database.get(number, keys)
 
     def contains(self, table: str, keys: Keys) -> Flags:
@@ -303,7 +314,7 @@ class RocksDbStore:
                 raise StoreError(
                     errno.ESTALE, f"{self.path}: restored while it was scanned; scan it again"
                 )
-            with translated(self.path):
+            with self._folder.showing(), translated(self.path):
                 piece = next(rows, None)
             if piece is None:
                 return
@@ -337,11 +348,11 @@ class RocksDbStore:
         """Writes a cut of what is stored now, then the manifest that names it."""
         database = self._open_live_or_raise().database
         try:
-            cuts.write_cut(self.path, cut, database.checkpoint, extras, self._digests)
+            cuts.write_cut(self._inside, cut, database.checkpoint, extras, self._digests)
             self._commit(manifest())
         except BaseException:
             if self._manifest.current_id != cut.id:
-                shutil.rmtree(self.path / cut.folder, ignore_errors=True)
+                shutil.rmtree(self._inside / cut.folder, ignore_errors=True)
             raise
         self._is_changed = False
         self._remove_unneeded()
@@ -362,13 +373,29 @@ class RocksDbStore:
     def _commit(self, manifest: RocksDbManifest) -> None:
         """Makes a manifest durable; if that fails, what is on disk says which one counts."""
         try:
-            manifest.save(self.path)
+            self._save(manifest)
         finally:
-            self._manifest = RocksDbManifest.load(self.path)
+            self._manifest = RocksDbManifest.load(self._inside)
+
+    def _save(self, manifest: RocksDbManifest) -> None:
+        """Where the folder is not at its path any more nothing is written, now or later."""
+        try:
+            self._folder.check()
+        except StoreError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            self._failure = f"{error.strerror}; nothing was committed"
+            raise self._stopped(errno.ESTALE) from error
+        manifest.save(self._inside)
+        try:
+            self._folder.check()  # what is told of as committed is where its caller looks for it
+        except StoreError as error:
+            self._failure = str(error.strerror)
+            raise self._stopped(errno.ESTALE) from error
 
     def _remove_unneeded(self) -> cuts.Pins:
         live = self._open_live_or_raise()
-        return cuts.remove_unneeded(self.path, self._manifest, live.folder)
+        return cuts.remove_unneeded(self._inside, self._manifest, live.folder)
 
     def restore(self, checkpoint: str | int | None = None) -> None:
         """As `RowTier.restore`. Cost: a hard link a file; reads all but the sorted ones."""
@@ -418,7 +445,7 @@ class RocksDbStore:
         if cut is None:
             return {}
         return {
-            name: cuts.read_checked(self.path / cut.folder / file, cut.files[file])
+            name: cuts.read_checked(self._inside / cut.folder / file, cut.files[file])
             for name, file in cut.extras.items()
             if names is None or name in names
         }
@@ -437,7 +464,7 @@ class RocksDbStore:
         cut = self._cut_named(checkpoint)
         if cut is None:
             return {}
-        folder = self.path / cut.folder
+        folder = self._inside / cut.folder
         return {name: (folder / file).stat().st_size for name, file in cut.extras.items()}
 
     # Figures and the end.
@@ -445,7 +472,7 @@ class RocksDbStore:
     def stats(self) -> dict[str, Any]:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
-        kept = [self.path / cut.folder for cut in self._manifest.cuts]
+        kept = [self._inside / cut.folder for cut in self._manifest.cuts]
         opened = kept if live.folder is None or self._is_read_only else [live.folder]
         ours = cuts.unique_bytes(opened)
         theirs = cuts.unique_bytes(kept)
@@ -471,8 +498,16 @@ class RocksDbStore:
         with translated(self.path):
             return cuts.verify(self.path)
 
+    def held_folder(self) -> Path:
+        """As `RowTier.held_folder`."""
+        self._open_live_or_raise()
+        self._folder.check()
+        return self._inside
+
     def close(self) -> None:
-        """As `RowTier.close`."""
+        """As `RowTier.close`; in a forked child nothing is let go of, as it is the parent's."""
+        if is_inherited(self._worker):
+            self._is_closed = True
         if not self._is_closed:
             self._is_closed = True
             try:
@@ -490,3 +525,4 @@ class RocksDbStore:
                 self._pin.release()
             if self._lock is not None:
                 self._lock.release()
+            self._folder.close()

@@ -7,6 +7,7 @@ the work has ended, so that none is cut in half between two calls of RocksDB.
 import errno
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,14 +25,21 @@ def closed_error(path: Path) -> StoreError:
 class Worker:
     """Calls functions one after the other on its thread.
 
+    Args:
+        path: of the store.
+        showing: a context for each call, in which errors get the paths that callers know.
+
     >>> worker = Worker(Path("store"))
     >>> worker.run(lambda: 7)
     7
     >>> worker.stop()
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, showing: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._path = path
+        self._showing = showing
         self._executor = ThreadPoolExecutor(1, "rocksdb-store")
 
     def run(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -56,7 +64,7 @@ class Worker:
         return future.result()
 
     def _call(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
-        with translated(self._path):
+        with self._showing(), translated(self._path):
             return work(*arguments)
 
     def stop(self) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 
 from hps import _C
 from hps.errors import ConfigError, StoreError
+from hps.forked import forked_error
+from hps.held_folder import inside
 from hps.ssd_store.arguments import (
     DEFAULT_COMPACTION_BYTES_PER_SECOND,
     DEFAULT_COMPACTION_THRESHOLD,
@@ -94,6 +96,7 @@ class SsdStore:
     def __init__(self, path: Path, native: _C.SsdStore) -> None:
         """Use `open`."""
         self.path = path
+        self._owner = os.getpid()
         self._native: _C.SsdStore | None = native
         self._lock = threading.Lock()
         schemas = [TableSchema.from_native(fields) for fields in native.tables]
@@ -128,7 +131,7 @@ class SsdStore:
         """
         check_engine(path, SEGMENTS)
         check_opening(options)
-        path = Path(path)
+        path = Path(path).absolute()
         tag, number = _name(options.get("checkpoint"))
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
@@ -159,6 +162,8 @@ class SsdStore:
 
     def _open_native(self) -> _C.SsdStore:
         native = self._native
+        if self._owner != os.getpid():
+            raise forked_error(str(self.path), self._owner)
         if native is None:
             raise StoreError(f"{self.path}: the store has been closed; open it again")
         return native
@@ -292,6 +297,12 @@ class SsdStore:
         """As `hps.ssd_store.clone`, of the cut that this store is at."""
         return self._open_native().clone(os.fspath(target), may_link)
 
+    def held_folder(self) -> Path:
+        """As `RowTier.held_folder`."""
+        native = self._open_native()
+        native.check_held()
+        return inside(self.path, native.descriptor)
+
     def verify(self) -> list[tuple[str, str]]:
         """As `RowTier.verify`."""
         return verify(self.path)
@@ -305,6 +316,11 @@ class SsdStore:
         Cost: writes the snapshot, about 15 bytes a row, into the page cache; `closing_bytes` says
         how many: 0 if it was there already, or does not pay, or the disk was full.
         """
+        if self._owner != os.getpid():  # another thread may have had the lock at the fork
+            native, self._native = self._native, None
+            if native is not None:
+                native.close()
+            return
         with self._lock:
             native, self._native = self._native, None
             if native is not None:

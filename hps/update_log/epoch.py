@@ -42,17 +42,21 @@ class Epoch:
     restoring: int | None = None
 
     @classmethod
-    def load(cls, path: Path) -> Self | None:
-        """That of the store at `path`; None if it was never served.
+    def load(cls, held: Path, path: Path | None = None) -> Self | None:
+        """That of a store; None if it was never served.
+
+        Args:
+            held: what leads to its folder.
+            path: of the store, as messages name it; None is `held`.
 
         Raises:
             CorruptionError: the file is damaged, or missing beside a log.
         """
-        file = path / FOLDER / NAME
+        file = (path or held) / FOLDER / NAME
         try:
-            text = file.read_bytes()
+            text = (held / FOLDER / NAME).read_bytes()
         except FileNotFoundError:
-            if has_files(path / FOLDER):
+            if has_files(held / FOLDER):
                 raise CorruptionError(
                     f"{file}: missing beside the files of an update log; put it back, or remove "
                     f"the folder to go on from the newest checkpoint without what followed it"
@@ -71,21 +75,27 @@ class Epoch:
         except (TypeError, ValueError) as error:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, held: Path | None = None) -> None:
         """Puts it in the place of the one of the store at `path`, durably.
+
+        Args:
+            path: of the store.
+            held: what leads to its folder, as RowTier.held_folder; None is the path.
 
         Raises:
             StoreError: the system refused; the old one or this one stands.
         """
-        folder = path / FOLDER
+        held = held or path
+        folder = held / FOLDER
         body = json.dumps(asdict(self)).encode()
         try:
             if not folder.is_dir():
                 folder.mkdir()
-                sync(path)
+                sync(held)
             replace_durably(folder / NAME, _head(body) + b"\n" + body)
         except OSError as error:
-            raise StoreError(error.errno, f"{folder / NAME}: {error.strerror}") from error
+            file = path / FOLDER / NAME
+            raise StoreError(error.errno, f"{file}: {error.strerror}") from error
 
 
 def _head(body: bytes) -> bytes:

@@ -66,13 +66,14 @@ class History:
     """Of one store that is open for writing.
 
     Args:
-        path: the store's.
+        store: as RowTier.
         epoch: as HISTORY has it.
         cut: what the current checkpoint says of the service.
     """
 
-    def __init__(self, path: Path, epoch: Epoch, cut: ServedCut | None) -> None:
-        self.path = path
+    def __init__(self, store: Any, epoch: Epoch, cut: ServedCut | None) -> None:
+        self._store = store
+        self.path: Path = store.path
         self.epoch = epoch
         self.log: UpdateLog | None = None
         self.num_replayed = 0
@@ -97,12 +98,12 @@ class History:
 
     @classmethod
     def begin(
-        cls, path: Path, index: int | None, count: int | None, cut: ServedCut | None
+        cls, store: Any, index: int | None, count: int | None, cut: ServedCut | None
     ) -> "History":
         """Of a store that has none yet.
 
         Args:
-            path: the store's.
+            store: as RowTier.
             index: of the shard; None is 0.
             count: of shards; None is 1.
             cut: what the current checkpoint says of a service, which goes on then.
@@ -120,19 +121,19 @@ class History:
             index=cut.index,
             count=cut.count,
         )
-        epoch.save(path)
-        return cls(path, epoch, cut)
+        epoch.save(store.path, store.held_folder())
+        return cls(store, epoch, cut)
 
     @classmethod
-    def find(cls, path: Path, store: Any) -> "History | None":
-        """Of the store that was opened at `path`; None if it was never served.
+    def find(cls, store: Any) -> "History | None":
+        """Of a store that was opened; None if it was never served.
 
         A restore that a crash cut short is brought to its end.
 
         Raises:
             CorruptionError: HISTORY or the checkpoint is damaged. StoreError: the system refused.
         """
-        epoch = Epoch.load(path)
+        epoch = Epoch.load(store.held_folder(), store.path)
         if epoch is None:
             return None
         cut = ServedCut.of(store.extras(None))
@@ -141,8 +142,8 @@ class History:
                 store.restore(epoch.restoring)
                 cut = ServedCut.of(store.extras(None))
             epoch = replace(epoch, restoring=None)
-            epoch.save(path)
-        return cls(path, epoch, cut)
+            epoch.save(store.path, store.held_folder())
+        return cls(store, epoch, cut)
 
     # The log.
 
@@ -153,9 +154,16 @@ class History:
             CorruptionError: it is damaged. StoreError: the system refused.
         """
         self.ensure_written()
+        self._store.held_folder()
         folder = str(self.path / FOLDER)
-        self.log = open_log(folder, self.epoch.store, self.epoch.number, self.kept_number)
-        return self.log
+        log = open_log(folder, self.epoch.store, self.epoch.number, self.kept_number)
+        try:
+            self._store.held_folder()  # the log is by path, and of this store
+        except BaseException:
+            log.close()
+            raise
+        self.log = log
+        return log
 
     def open_log_again(self, open_log: OpenLog) -> None:
         """As open_log, where the rows hold all of it.
@@ -258,5 +266,5 @@ class History:
 
     def _write(self) -> None:
         self._is_written = False
-        self.epoch.save(self.path)
+        self.epoch.save(self.path, self._store.held_folder())
         self._is_written = True

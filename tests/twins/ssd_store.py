@@ -178,6 +178,9 @@ class TwinSsdStore:
         num_rows = sum(map(len, self.tables.values()))
         return {"index_bytes": 16 * num_rows, "files_bytes": 32 * num_rows}
 
+    def held_folder(self) -> Path:
+        return self.path
+
     def verify(self) -> list[tuple[str, str]]:
         return [("segment-1", "damaged")] if self.disk.damaged_keys else []
 

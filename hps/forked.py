@@ -1,0 +1,111 @@
+"""What a forked child has in the place of what its parent has open: an error instead of a hang.
+
+Above it: ParameterServer, Pipeline, the RocksDB store, shards, clients, clusters. Below it:
+errors.py. A child has its parent's objects, but none of its threads: a lock that one of them held
+stays taken, a thread pool never answers. And what the objects stand for is the parent's alone.
+"""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from hps.errors import HpsError, StoreError
+
+# Also beyond the interpreter's end, which destroys what is left.
+_keep_for_ever: Any = ctypes.pythonapi.Py_IncRef
+_keep_for_ever.argtypes = (ctypes.py_object,)
+_keep_for_ever.restype = None
+
+
+def forked_error(what: str, owner: int, kind: type[HpsError] = StoreError) -> HpsError:
+    """What every verb raises in a forked child.
+
+    Args:
+        what: names the object: its path, or its addresses.
+        owner: pid of the process that opened it.
+        kind: of the error.
+    """
+    return kind(
+        f"{what}: process {owner} has it open, and this process, {os.getpid()}, was forked from "
+        "it, without its threads and its lock; start processes by the method 'spawn' "
+        "(multiprocessing.get_context('spawn')), and open there what they need: "
+        "hps.open(path, read_only=True) reads beside a writer"
+    )
+
+
+class Inherited:
+    """In the place of a lock, a thread pool or a connection: any use of it raises.
+
+    >>> with Inherited("model", 1):
+    ...     pass
+    Traceback (most recent call last):
+    hps.errors.StoreError: model: process 1 has it open...
+    """
+
+    def __init__(self, what: str, owner: int, kind: type[HpsError] = StoreError) -> None:
+        self.__dict__["_refusal"] = (what, owner, kind)
+
+    def refuse(self) -> NoReturn:
+        """Raises the error."""
+        raise forked_error(*self._refusal)
+
+    def __getattr__(self, name: str) -> Any:
+        self.refuse()
+
+    def __enter__(self) -> Any:
+        self.refuse()
+
+    def __exit__(self, *error: object) -> None:
+        """Never entered."""
+
+    def __getitem__(self, name: Any) -> Any:
+        self.refuse()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.refuse()
+
+    def __contains__(self, name: Any) -> bool:
+        self.refuse()
+
+    def __len__(self) -> int:
+        self.refuse()
+
+
+def refuse_in_children(
+    holder: object,
+    what: str,
+    names: Sequence[str],
+    kind: type[HpsError] = StoreError,
+) -> None:
+    """From now on a child that is forked has an `Inherited` in the place of some attributes.
+
+    Their objects live on in the child, untouched: to destroy them may wait for threads that are not
+    there, or change what is the parent's.
+
+    Args:
+        holder: the object; it is not kept alive.
+        what: names it in the error.
+        names: of the attributes.
+        kind: of the error.
+
+    Cost: nothing but at a fork, then a microsecond an object that was ever made.
+    """
+    owner = os.getpid()
+    reference = weakref.ref(holder)
+
+    def enter_child() -> None:
+        found = reference()
+        if found is not None:
+            inherited = Inherited(what, owner, kind)
+            for name in names:
+                _keep_for_ever(ctypes.py_object(found.__dict__.get(name)))
+                found.__dict__[name] = inherited
+
+    os.register_at_fork(after_in_child=enter_child)
+
+
+def is_inherited(value: object) -> bool:
+    """True of what `refuse_in_children` has put in the place of an attribute."""
+    return isinstance(value, Inherited)

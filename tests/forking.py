@@ -1,0 +1,53 @@
+"""A forked child that does what a test says, and its answer; one that hangs is ended.
+
+Above it: tests of what a child may not do with what its parent has open. Below it: os.fork.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+from hps.errors import HpsError
+
+_LONGEST_SECONDS = 60
+
+
+def in_forked_child(act: Callable[[], str]) -> str:
+    """What `act` returns in a child; an exception as "TypeName: message".
+
+    The child ends without destructors, as those of multiprocessing do.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(_LONGEST_SECONDS)
+        try:
+            answer = act()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        answer = answers.read()
+    _, status = os.waitpid(pid, 0)
+    return answer if status == 0 else f"the child hung, status {status}: {answer}"
+
+
+def refused_in_child(verbs: Sequence[Callable[[], object]]) -> list[str]:
+    """Which of some calls a forked child is not refused with the advice to use 'spawn'."""
+
+    def act() -> str:
+        wrong = []
+        for number, verb in enumerate(verbs):
+            try:
+                verb()
+                wrong.append(f"{number} was done")
+            except HpsError as error:
+                is_clear = f"process {os.getppid()} has it open" in str(error)
+                if not (is_clear and "'spawn'" in str(error)):
+                    wrong.append(f"{number}: {error}")
+        return "; ".join(wrong)
+
+    answer = in_forked_child(act)
+    return [answer] if answer else []

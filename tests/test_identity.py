@@ -1,0 +1,205 @@
+"""A server, a pipeline and a client know whose they are: not another store's, not a child's."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hps
+from hps.ssd_store import verify
+from tests.forking import in_forked_child, refused_in_child
+from tests.service import client_lab
+from tests.service.client_lab import ADS
+
+KEYS = np.arange(500, dtype=np.uint64)
+GRADS = np.ones((500, 8), np.float32)
+
+
+def open_server(path: Path | str, **options: Any) -> hps.ParameterServer:
+    """Threads of its own, so that a child lacks them."""
+    return hps.ParameterServer(hps.Config(path=path, tables=[ADS], threads=3, **options))
+
+
+def batches(count: int) -> list[hps.Batch]:
+    ids = hps.Ids(keys_L=torch.arange(4), offsets=torch.arange(5))
+    return [
+        hps.Batch(features={"ads": ids}, dense=torch.zeros(4, 0), labels=torch.ones(4))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_the_checkpoint_at_the_end_of_a_block_goes_into_no_other_store(
+    tmp_path: Path, engine: str
+) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    ssd = hps.SsdStoreConfig(engine=engine)
+    path = tmp_path / "model"
+    with pytest.raises(hps.StoreError, match="another one has its path now"):  # noqa: SIM117
+        with open_server(path, ssd=ssd) as first:
+            first.push("ads", KEYS, GRADS)
+            first.checkpoint("kept")
+            first.push("ads", KEYS, GRADS)
+            path.rename(tmp_path / "moved")
+            with open_server(path, ssd=ssd) as innocent:
+                innocent.push("ads", KEYS[:100], GRADS[:100])
+    for folder, tag, rows in ((path, "last", 100), (tmp_path / "moved", "kept", 500)):
+        assert verify(folder) == []
+        with hps.open(folder) as reader:
+            assert [cut["tag"] for cut in reader.checkpoints()] == [tag]
+            assert reader.num_rows("ads") == rows
+
+
+def test_a_server_by_a_relative_path_stays_at_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    with open_server(tmp_path / "there" / "model") as other:
+        other.push("ads", KEYS[:7], GRADS[:7])
+    monkeypatch.chdir(tmp_path / "here")
+    with open_server("model") as server:
+        monkeypatch.chdir(tmp_path / "there")
+        server.push("ads", KEYS, GRADS)
+    for name, rows in (("here", 500), ("there", 7)):
+        with hps.open(tmp_path / name / "model") as reader:
+            assert reader.num_rows("ads") == rows
+
+
+def test_a_forked_child_is_refused_every_verb_of_a_server(tmp_path: Path) -> None:
+    server = open_server(tmp_path / "model")
+    server.push("ads", KEYS, GRADS)
+    server.checkpoint("first")
+    expected = server.digest("ads")
+    server.push("ads", KEYS, GRADS)
+
+    def leave_block() -> None:
+        with server:
+            pass
+
+    verbs = [
+        lambda: server.pull("ads", KEYS),
+        lambda: server.push("ads", KEYS, GRADS),
+        lambda: server.assign("ads", KEYS, GRADS),
+        lambda: server.erase("ads", KEYS),
+        lambda: server.contains("ads", KEYS),
+        lambda: server.pin("ads", KEYS),
+        lambda: server.apply([hps.RowUpdate("ads", KEYS, GRADS)]),
+        lambda: server.checkpoint("child"),
+        lambda: server.restore("first"),
+        lambda: server.compact(),
+        lambda: server.stats(),
+        leave_block,
+        lambda: server.close(),
+    ]
+    assert refused_in_child(verbs) == []
+    assert [cut["tag"] for cut in server.checkpoints()] == ["first"]
+    server.restore("first")
+    assert server.digest("ads") == expected
+    server.push("ads", KEYS, GRADS)
+    server.checkpoint("second")
+    server.close()
+
+
+def test_a_lock_that_a_thread_held_at_the_fork_does_not_hang_the_child(tmp_path: Path) -> None:
+    server = open_server(tmp_path / "model")
+    with server._lock, server._updates:  # as by another thread, which the child lacks
+        assert refused_in_child([lambda: server.pull("ads", KEYS)]) == []
+    server.close()
+
+
+def test_an_exception_in_a_child_leaves_a_block_as_it_is(tmp_path: Path) -> None:
+    with open_server(tmp_path / "model") as server:
+        server.push("ads", KEYS, GRADS)
+
+        def child() -> str:
+            with server:
+                raise ValueError("the child's own")
+
+        assert in_forked_child(child) == "ValueError: the child's own"
+
+
+ENDS = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {root!r})
+from tests.test_identity import *
+if {engine!r} == "rocksdb":
+    import rocksdict
+server = open_server({path!r}, ssd=hps.SsdStoreConfig(engine={engine!r}))
+server.push("ads", KEYS, GRADS)
+server.checkpoint("first")
+pipeline = hps.Pipeline(batches(9), server, depth=2)
+with server, pipeline as ahead:
+    next(ahead)
+    child = os.fork()
+    if child == 0:
+        import signal
+        signal.alarm(60)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    server.push("ads", KEYS, GRADS)
+"""
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_a_child_ends_with_all_destructors_and_changes_nothing(tmp_path: Path, engine: str) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    path = tmp_path / "model"
+    root = str(Path(__file__).resolve().parent.parent)
+    script = ENDS.format(root=root, path=str(path), engine=engine)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=root)
+    assert verify(path) == []
+    with hps.open(path) as reader:
+        assert [cut["tag"] for cut in reader.checkpoints()] == ["first", "last"]
+    assert list((path / "pins").iterdir()) == []
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_forked_child_is_refused_the_batches_of_a_pipeline(tmp_path: Path, depth: int) -> None:
+    with open_server(tmp_path / "model") as server:
+        with hps.Pipeline(batches(5), server, depth=depth) as ahead:
+            next(ahead)
+
+            def leave_block() -> None:
+                ahead.__exit__(None, None, None)
+
+            verbs = [lambda: next(ahead), lambda: ahead.stop_reading(), leave_block]
+            assert refused_in_child(verbs) == []
+            assert len(list(ahead)) == 4
+        assert server.pins == 0
+
+
+def test_a_forked_child_is_refused_the_connections_of_a_client(tmp_path: Path) -> None:
+    with client_lab.service(tmp_path, 2) as service:
+        client = service.client()
+        client.push("ads", KEYS, GRADS)
+
+        def child() -> str:
+            verbs = [
+                lambda: client.pull("ads", KEYS),
+                lambda: client.push("ads", KEYS, GRADS),
+                lambda: client.pull_async("ads", KEYS),
+                lambda: client.checkpoint("child"),
+                lambda: client.flush(),
+                lambda: client.close(),
+            ]
+            told = 0
+            for verb in verbs:
+                try:
+                    verb()
+                except hps.RemoteError as error:
+                    told += f"process {os.getppid()} has it open" in str(error)
+            return f"{told} of {len(verbs)}"
+
+        assert in_forked_child(child) == "6 of 6"
+        client.push("ads", KEYS, GRADS)
+        assert client.num_rows("ads") == len(KEYS)
+        client.close()
