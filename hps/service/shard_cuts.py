@@ -165,6 +165,7 @@ class ShardCuts(ShardReads):
                 )
             config = self._server.config
             assert isinstance(config, ServedConfig)
+            self._server.check_new_table(table)
             larger = with_table(config, table)
             self._save(AUTOMATIC, {}, "")
             with self._gate.alone(deadline):
