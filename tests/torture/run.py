@@ -32,6 +32,7 @@ from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
 from tests.torture.service_hostile import PLANT as HOSTILE_PLANT
 from tests.torture.service_hostile import run_hostile
+from tests.torture.service_machine import MACHINES, run_machine
 from tests.torture.service_recipes import RECIPES, run_recipe
 from tests.torture.service_shards import nursery
 from tests.torture.service_slow import PLANTS as SLOW_PLANTS
@@ -43,6 +44,7 @@ OVERLAPS = 1000
 RANK_KILLS = 60
 TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+MACHINE_KILLS = {"M1": 500, "R1": 500}
 SERVICE_FAULTS = 30
 ATTACKS = 10_000
 SLOW_RUNS = 5
@@ -115,6 +117,17 @@ def _service_kills(seed: int) -> Iterator[Result]:
             for plant in recipe.plants:
                 found = run_recipe(process, name, seed, 100, plant)
                 yield _planted(name, plant, found.kills, found.violations)
+
+
+def _service_machines(seed: int) -> Iterator[Result]:
+    with nursery() as process:
+        for name, recipe in MACHINES.items():
+            report = run_machine(process, name, seed, MACHINE_KILLS[name])
+            premise = [f"no {what}" for what in report.missing(recipe.needed)]
+            what = f"service, {recipe.what}: {report}"
+            yield Result(name, what, report.tallies["kills"], report.violations + premise)
+            found = run_machine(process, name, seed, 100, recipe.plant)
+            yield _planted(name, recipe.plant, found.tallies["kills"], found.violations)
 
 
 def _service_hostile(seed: int) -> Iterator[Result]:
@@ -272,7 +285,7 @@ def main() -> int:
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
-    recipes += [_service_faults, _service_hostile, _hosts]
+    recipes += [_service_machines, _service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 
 
