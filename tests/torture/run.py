@@ -23,6 +23,8 @@ from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.kills import run_kills
+from tests.torture.many_clients import PLANT as MANY_PLANT
+from tests.torture.many_clients import run_many_clients
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_kills import PLANT as RANK_PLANT
@@ -45,6 +47,7 @@ RANK_KILLS = 60
 TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
 MACHINE_KILLS = {"M1": 500, "R1": 500}
+MANY_CLIENTS = 10
 SERVICE_FAULTS = 30
 ATTACKS = 10_000
 SLOW_RUNS = 5
@@ -128,6 +131,13 @@ def _service_machines(seed: int) -> Iterator[Result]:
             yield Result(name, what, report.tallies["kills"], report.violations + premise)
             found = run_machine(process, name, seed, 100, recipe.plant)
             yield _planted(name, recipe.plant, found.tallies["kills"], found.violations)
+        for number in range(MANY_CLIENTS):
+            clients = run_many_clients(process, seed + number)
+            premise = [f"no {what}" for what in clients.missing()]
+            what = f"service, {len(clients.done)} clients at once, the server killed: {clients}"
+            yield Result("L1", what, sum(clients.done), clients.errors + premise)
+        clients = run_many_clients(process, seed, MANY_PLANT)
+        yield _planted("L1", MANY_PLANT, sum(clients.done), clients.errors)
 
 
 def _service_hostile(seed: int) -> Iterator[Result]:

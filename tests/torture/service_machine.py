@@ -28,7 +28,7 @@ from tests.torture.service_clients import DEADLINE, let_go
 from tests.torture.service_model import Model, ModelViolation
 from tests.torture.service_shards import Nursery, Shard, ShardFailure
 
-KILLS_PER_STORE = 15
+KILLS_PER_STORE = 20
 _LONGEST_CALL = 0.03  # seconds between the beginning of a call and the kill
 _PART_OF_OPENINGS = 0.3  # of kills: the shard is killed again while it starts
 _LONGEST_OPENING = 0.06
@@ -71,7 +71,7 @@ MACHINES = {
     "R1": MachineRecipe(
         "tables made, checkpoints older than them restored, shards killed in the middle",
         _OF_TABLES,
-        0.5,
+        0.35,
         (
             "kills", "replayed", "killed in create_table", "killed in restore", "tables emptied",
             "tables refused", "openings killed",
