@@ -4,6 +4,7 @@ Above it: service_machine.py, which is one. Below it: hps.RemoteParameterServer,
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 
 import hps
 from hps.batch_rows import RowUpdate
+from hps.service.table_messages import to_message
+from hps.v1 import parameter_server_pb2 as pb
 from tests.torture.service_model import (
     Floats,
     Keys,
@@ -29,7 +32,7 @@ _MOST_KEYS = 24
 
 CHANGES = (
     "push", "push_async", "apply", "assign", "erase", "pull_create", "create_table", "checkpoint",
-    "delete_checkpoint", "restore",
+    "delete_checkpoint", "restore", "half_create", "half_restore",
 )  # fmt: skip
 READS = (
     "pull", "pull_async", "contains", "num_rows", "items", "digest", "stats", "checkpoints",
@@ -38,7 +41,7 @@ READS = (
 VERBS = CHANGES + READS
 
 
-class Verbs:
+class Verbs(ABC):
     """The calls.
 
     Args:
@@ -54,20 +57,25 @@ class Verbs:
         self._digests: dict[Any, str] = {}
         self._count = 0
 
+    @abstractmethod
     def client(self) -> Any:
-        raise NotImplementedError
+        """A client to call; another one each time, perhaps."""
 
+    @abstractmethod
     def note(self, words: str) -> None:
-        raise NotImplementedError
+        """Says what is being called."""
 
+    @abstractmethod
     def others(self, client: Any) -> list[Any]:
-        raise NotImplementedError
+        """The clients that are open, but for one."""
 
+    @abstractmethod
     def let_others_go(self, client: Any) -> None:
-        raise NotImplementedError
+        """All clients but one are closed, whatever becomes of that."""
 
+    @abstractmethod
     def await_shards(self) -> None:
-        raise NotImplementedError
+        """Until nothing dies any more, and all shards listen."""
 
     def call(self, verb: str) -> None:
         """Calls one; nothing if there is no table yet for it."""
@@ -164,22 +172,21 @@ class Verbs:
         self.note(f"{asked.name}, dim {asked.dim}")
         held = self.model.tables.get(asked.name)
         if held is not None and held.config != asked:
-            try:
-                client.create_table(asked)
-            except hps.RemoteError as error:
-                if f"its dim is {held.config.dim}, asked is {asked.dim}" not in str(error):
-                    raise
-                self.tallies["tables refused"] += 1
-                return
-            raise ModelViolation(f"{asked.name} was made anew, with dim {asked.dim}")
+            words = f"its dim is {held.config.dim}, asked is {asked.dim}"
+            self._expect_refusal(lambda: client.create_table(asked), hps.RemoteError, words)
+            self.tallies["tables refused"] += 1
+            return
         is_new = client.create_table(asked)
         if is_new is not (held is None) and not (self.is_killed and held is None):
             raise ModelViolation(f"create_table said {is_new} of {asked.name}")
         if held is None:
-            rows = client.pull(asked.name, self._universe)
-            initial = dict(zip(self._universe.tolist(), rows, strict=True))
-            self.model.tables[asked.name] = Table(asked, initial)
-            self.let_others_go(client)
+            self._take_in(client, asked)
+
+    def _take_in(self, client: Any, asked: hps.TableConfig) -> None:
+        rows = client.pull(asked.name, self._universe)
+        initial = dict(zip(self._universe.tolist(), rows, strict=True))
+        self.model.tables[asked.name] = Table(asked, initial)
+        self.let_others_go(client)
 
     def _checkpoint(self, client: Any) -> None:
         self._count += 1
@@ -216,6 +223,7 @@ class Verbs:
         self.note(str(named))
         if client.restore(named) != cut.dense:
             raise ModelViolation(f"restore({named!r}) gave another dense side than {cut.dense}")
+        self.tallies["restored"] += 1
         self.tallies["tables emptied"] += self.model.restore(cut)
         for other in self.others(client):
             self._expect_end(other)
@@ -232,6 +240,57 @@ class Verbs:
             self.tallies["sessions ended"] += 1
             return
         raise ModelViolation(f"a push of {len(keys)} keys was taken after another's restore")
+
+    def _half_create(self, client: Any) -> None:
+        """A client makes a table on shard 0 and dies; the next one is told, and repairs it."""
+        names = [name for name in _NAMES if name not in self.model.tables]
+        if not names:
+            return
+        asked = table_named(names[0], self.chance.random() < 0.3)
+        self.note(f"{asked.name}, dim {asked.dim}")
+        request = pb.CreateTableRequest(table=to_message(asked))
+        client._ask_all("CreateTable", request, pb.CreateTableReply, client._sessions[:1])
+        self.let_others_go(None)
+        client = self.client()
+        self._expect_refusal(
+            lambda: client.pull(asked.name, self._universe), hps.ConfigError, "not on all shards"
+        )
+        other = table_named(asked.name, asked.dim == 4)
+        self._expect_refusal(
+            lambda: client.create_table(other), hps.RemoteError, f"its dim is {asked.dim}, asked"
+        )
+        if not client.create_table(asked) and not self.is_killed:
+            raise ModelViolation(f"{asked.name} was on shard 0 alone, and was not made on shard 1")
+        self.tallies["tables half made"] += 1
+        self._take_in(client, asked)
+
+    def _half_restore(self, client: Any) -> None:
+        """A client restores one shard and dies; nobody can use them until all are restored."""
+        if not self.model.cuts:
+            return
+        cut = client._find(self.chance.choice(self.model.cuts).id)
+        number = self.chance.randrange(2)
+        info, session = [cut.info, *cut.parts][number], client._sessions[number]
+        request = pb.RestoreRequest(tag=str(info.id), group=info.group, lineage=f"half-{info.id}")
+        self.note(f"{info.id} of shard {number}")
+        client.flush()
+        client._ask_each("Restore", [request], pb.RestoreReply, [session])
+        self.let_others_go(None)
+        client = self.client()
+        self._expect_refusal(
+            lambda: client.num_rows(self._table().config.name), hps.RemoteError, "different cuts"
+        )
+        self._restore(client)
+        self.tallies["half restored"] += 1
+
+    def _expect_refusal(self, call: Callable[[], Any], kind: type[Exception], words: str) -> None:
+        try:
+            call()
+        except kind as error:
+            if words in str(error):
+                return
+            raise
+        raise ModelViolation(f"it was not refused as {words!r}")
 
     # Reads.
 
@@ -324,8 +383,4 @@ class Verbs:
             (lambda: client.restore("nothing"), hps.ConfigError),
             (lambda: client.delete_checkpoint("nothing"), hps.ConfigError),
         ):
-            try:
-                call()
-            except error:
-                continue
-            raise ModelViolation("a bad call was not refused")
+            self._expect_refusal(call, error, "")

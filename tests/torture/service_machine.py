@@ -57,7 +57,8 @@ class MachineRecipe:
 
 _OF_TABLES = {
     "create_table": 6, "restore": 5, "push": 5, "checkpoint": 4, "assign": 2, "erase": 2,
-    "pull_create": 1, "delete_checkpoint": 1, "reopen": 1, "items": 1,
+    "pull_create": 1, "delete_checkpoint": 1, "reopen": 1, "items": 1, "half_create": 2,
+    "half_restore": 2,
 }  # fmt: skip
 
 MACHINES = {
@@ -65,7 +66,10 @@ MACHINES = {
         "all verbs of a client, shards killed meanwhile",
         {**dict.fromkeys(VERBS, 2), **dict.fromkeys(READS, 1), "push": 6, "create_table": 4},
         0.12,
-        ("kills", "replayed", "automatic checkpoints", *VERBS),
+        (
+            "kills", "replayed", "automatic checkpoints", "restored", "tables half made",
+            "half restored", *VERBS,
+        ),
         "erases-forgotten",
     ),
     "R1": MachineRecipe(
@@ -74,7 +78,7 @@ MACHINES = {
         0.35,
         (
             "kills", "replayed", "killed in create_table", "killed in restore", "tables emptied",
-            "tables refused", "openings killed",
+            "tables refused", "openings killed", "tables half made", "half restored",
         ),
         "tables-forgotten",
     ),
