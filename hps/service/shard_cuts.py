@@ -130,6 +130,9 @@ class ShardCuts(ShardReads):
                 self._history.close_log()
             try:
                 blobs = self._server.restore_cut(tag, lineage)
+                # Not the checkpoint's: another shard, or this one started anew, has its tables'.
+                rates = {table.name: table.optimizer.lr for table in self.tables}
+                self._server.learning_rates.update(rates)
                 self._failure = self._log_failure = ""
                 self._is_torn = False
             finally:

@@ -165,6 +165,25 @@ def test_records_are_replayed_with_the_numbers_that_the_tables_had_behind_a_rest
         lab.open()
 
 
+def test_a_push_without_a_rate_has_the_tables_own_before_and_after_a_death_behind_a_restore(
+    lab: ShardLab,
+) -> None:
+    """The checkpoint that was gone back to was made with another one."""
+    shard = lab.open()
+    shard.checkpoint("base")
+    shard.close()
+    halved = dataclasses.replace(lab.config.tables[0], optimizer=hps.SGD(lr=0.5))
+    lab.config = dataclasses.replace(lab.config, tables=[halved, lab.config.tables[1]])
+    shard = lab.open()
+    shard.restore("base")
+    for row in (-0.5, -1.0):
+        shard.push(Session(shard).next(), "sgd", KEYS, ones())
+        assert (shard.pull("sgd", KEYS) == row).all()
+        lab.kill()
+        shard = lab.open()
+        assert shard.tables[0] == halved
+
+
 def test_the_store_opened_as_it_lies_there_knows_the_tables_that_a_restore_kept(
     lab: ShardLab,
 ) -> None:

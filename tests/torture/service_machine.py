@@ -34,7 +34,7 @@ _PART_OF_OPENINGS = 0.3  # of kills: the shard is killed again while it starts
 _LONGEST_OPENING = 0.06
 _CLIENTS = ("first", "second")
 _LAST = 12  # calls that a violation tells of
-_SHARD_OPTIONS = ["--dram", "512KiB", "--log-bytes", "1KiB"]
+_SHARD_OPTIONS = ["--dram", "512KiB", "--log-bytes", "2KiB"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ _OF_TABLES = {
 MACHINES = {
     "M1": MachineRecipe(
         "all verbs of a client, shards killed meanwhile",
-        {**dict.fromkeys(VERBS, 2), **dict.fromkeys(READS, 1), "push": 6, "create_table": 4},
-        0.12,
+        {**dict.fromkeys(VERBS, 3), **dict.fromkeys(READS, 1), "push": 6, "erase": 5},
+        0.15,
         (
             "kills", "replayed", "automatic checkpoints", "restored", "tables half made",
             "half restored", *VERBS,
         ),
-        "erases-forgotten",
+        "pushes-alone",
     ),
     "R1": MachineRecipe(
         "tables made, checkpoints older than them restored, shards killed in the middle",

@@ -193,12 +193,12 @@ def _expect_no_damage() -> None:
     Frame.split = careless  # type: ignore[method-assign]
 
 
-def _forget_erases() -> None:
-    """A replay passes over erases, but moves the marks."""
+def _replay_pushes_alone() -> None:
+    """A replay passes over assigns, erases and creates, but moves the marks."""
     change = LoggedVerbs.change
 
     def changed(server: LoggedVerbs, mutation: Any, *log: Any) -> Any:
-        if not log and mutation.kind == Kind.ERASE:
+        if not log and mutation.kind != Kind.PUSH:
             return np.zeros(len(mutation.keys), np.uint8)
         return change(server, mutation, *log)
 
@@ -229,7 +229,7 @@ PLANTED = {
     "repeats-applied": Plant(lambda: _change_mutations(_apply_repeats)),
     "marks-told-low": Plant(_lower_marks),
     "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
-    "erases-forgotten": Plant(_forget_erases),
+    "pushes-alone": Plant(_replay_pushes_alone),
     "tables-forgotten": Plant(_forget_tables),
     "damage-unexpected": Plant(_expect_no_damage),
     "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
