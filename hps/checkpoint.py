@@ -172,6 +172,12 @@ class OtherTables:
             {name: rate for name, rate in rates.items() if name not in known},
         )
 
+    def with_more(self, others: "OtherTables") -> "OtherTables":
+        """These, and those of `others` that are not among them."""
+        here = {value["name"] for value in self.described}
+        more = [value for value in others.described if value["name"] not in here]
+        return OtherTables([*self.described, *more], {**others.rates, **self.rates})
+
 
 def table_to_json(table: TableConfig) -> dict[str, Any]:
     """A TableConfig as plain values; table_from_json makes it again."""
@@ -220,10 +226,13 @@ def described_tables(extras: Mapping[str, bytes]) -> list[TableConfig]:
 
 
 def tables_from_store(
-    schemas: Sequence[TableSchema], extras: Mapping[str, bytes]
+    schemas: Sequence[TableSchema],
+    extras: Mapping[str, bytes],
+    others: Sequence[TableConfig] = (),
 ) -> list[TableConfig]:
-    """Every stored table: as its checkpoint describes it, else its schema with default numbers."""
-    described = {table.name: table for table in described_tables(extras)}
+    """Every stored table: as `others` or else its checkpoint describes it, or its schema with
+    default numbers."""
+    described = {table.name: table for table in [*described_tables(extras), *others]}
     tables = []
     for schema in schemas:
         if schema.name in described:

@@ -13,6 +13,7 @@ from hps import _C
 from hps import checkpoint as cut
 from hps.errors import ConfigError, StoreError
 from hps.update_log import History, ServedCut
+from hps.update_log.served_tables import merged
 
 if TYPE_CHECKING:
     from hps.config import Config, TableConfig
@@ -133,6 +134,8 @@ class CutVerbs:
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a checkpoint, which is the newest from now on.
 
+        A table that is younger than the checkpoint stays, and is empty.
+
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the newest.
 
@@ -193,7 +196,9 @@ class CutVerbs:
         """The store, and all above it, to a checkpoint with these extras."""
         rates = cut.decode_json(extras, cut.RATES) or {}
         known = {name: rate for name, rate in rates.items() if name in self.learning_rates}
-        other_tables = cut.OtherTables.of(extras, self.tables)
+        before = self._other_tables
+        other_tables = cut.OtherTables.of(extras, self.tables).with_more(before)
+        named = [cut.table_to_json(table) for table in self.tables.values()]
         history = self._history
         epoch = None if history is None else history.epoch
         target = cut.id_of(self._store.checkpoints(), tag)
@@ -212,7 +217,7 @@ class CutVerbs:
         num_loads = self._store.num_loads
         try:
             if history is not None:
-                history.begin_restore(target, lineage)
+                history.begin_restore(target, lineage, merged(named, before.described))
             self._store.restore(tag)
             follow()
         except BaseException:

@@ -12,10 +12,13 @@ import numpy as np
 
 from hps import checkpoint as cut
 from hps.batch_verbs import BatchVerbs
-from hps.errors import ConfigError
+from hps.errors import ConfigError, MismatchError
+from hps.ssd_store import TableSchema
 from hps.update_log import History, Kind, Mutation, OpenLog, ServedCut, replay
+from hps.update_log.served_tables import tables_now
 
 if TYPE_CHECKING:
+    from hps.config import TableConfig
     from hps.table_stack import TableStack
 
 
@@ -98,6 +101,22 @@ class LoggedVerbs(BatchVerbs):
         numbers = {**vars(optimizer), "lr": lr}
         return type(optimizer)(**numbers).lr
 
+    def check_new_table(self, table: "TableConfig") -> None:
+        """Makes sure that the store can take a table that it does not serve yet.
+
+        Raises:
+            MismatchError: it holds one of that name with other numbers, which a crash left half
+                made.
+        """
+        stored, asked = self._store.schemas.get(table.name), TableSchema.of(table)
+        for part in ("dim", "optimizer", "initializer", "numbers"):
+            old, new = getattr(stored or asked, part), getattr(asked, part)
+            if old != new:
+                raise MismatchError(
+                    f"create_table({table.name!r}): the store has begun a table of that name, and "
+                    f"its {part} is {old!r}, asked is {new!r}; use another name, or ask for that"
+                )
+
     # Opening.
 
     @property
@@ -134,8 +153,9 @@ class LoggedVerbs(BatchVerbs):
             return
         log = history.open_log(open_log)
         try:
-            described = cut.described_tables(self._store.extras(None))
-            history.num_replayed = replay(self, history, log, described)
+            described = tables_now(self._store.extras(None), history.epoch)
+            tables = [cut.table_from_json(value) for value in described]
+            history.num_replayed = replay(self, history, log, tables)
         except BaseException:
             history.close_log()
             raise

@@ -43,6 +43,7 @@ from hps.table_scan import digest, digest_parts, items
 from hps.table_stack import TableStack
 from hps.tier_stats import TableTiers, server_stats
 from hps.update_log import OpenLog, open_update_log
+from hps.update_log.served_tables import known_tables, tables_now
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 
@@ -373,7 +374,12 @@ class ParameterServer(LoggedVerbs):
     def _find_other_tables(self) -> cut.OtherTables:
         """Of the current cut; the extras are read only if the store has more tables."""
         has_more = not self._is_read_only and set(self._store.schemas) - set(self.tables)
-        return cut.OtherTables.of(self._store.extras(None) if has_more else {}, self.tables)
+        if not has_more:
+            return cut.OtherTables([], {})
+        extras = self._store.extras(None)
+        epoch = None if self._history is None else self._history.epoch
+        now = [value for value in tables_now(extras, epoch) if value["name"] not in self.tables]
+        return cut.OtherTables(now, cut.OtherTables.of(extras, self.tables).rates)
 
 
 def open(
@@ -414,9 +420,10 @@ def open(
     try:
         # Also of a cut that is current but no longer listed: its tag was deleted.
         extras = store.extras(checkpoint)
+        now, others = ([], []) if read_only else known_tables(path, store)
         config = Config(
             path=path,
-            tables=cut.tables_from_store(list(store.schemas.values()), extras),
+            tables=cut.tables_from_store(list(store.schemas.values()), extras, [*now, *others]),
             dram=DramCacheConfig(bytes=dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),

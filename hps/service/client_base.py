@@ -55,6 +55,7 @@ class Shards:
         self.config = config
         self.shard_map = ShardMap(len(config.addresses))
         self.tables: dict[str, TableConfig] = {}
+        self._lacking: dict[str, str] = {}  # tables of some shards alone: which ones lack it
         self.learning_rates: dict[str, float] = {}
         self.seed: int | None = None  # of new rows' weights; None where the shards differ
         self._wait_seconds = 0.0
@@ -207,6 +208,14 @@ class Shards:
             name: table
             for name, table in tables[0].items()
             if all(name in of_shard for of_shard in tables)
+        }
+        self._lacking = {
+            name: ", ".join(
+                str(session)
+                for session, of_shard in zip(self._sessions, tables, strict=True)
+                if name not in of_shard
+            )
+            for name in {name for of_shard in tables for name in of_shard} - set(self.tables)
         }
         for session, of_shard in zip(self._sessions, tables, strict=True):
             for name in self.tables:

@@ -113,7 +113,8 @@ class RemoteCuts(Shards):
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a cut, on all shards or none.
 
-        All clients' sessions end: those of others are refused from then on, this one goes on.
+        All clients' sessions end: those of others are refused from then on, this one goes on. A
+        table that is younger than the cut stays, and is empty.
 
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the newest.

@@ -55,9 +55,17 @@ _HINTS = (
     ("Connection refused", "nothing listens there: is hps serve running, and the port right?"),
     ("WRONG_VERSION_NUMBER", "that address talks no TLS: leave TLS out, or serve with --tls-cert"),
     (
+        "certificate has expired",
+        "the server's certificate has expired: renew its --tls-cert, and send the server SIGHUP",
+    ),
+    (
+        "certificate is not yet valid",
+        "the server's certificate is not valid yet: compare the clocks of both machines",
+    ),
+    (
         "CERTIFICATE_VERIFY_FAILED",
-        "the server's certificate is not signed by the authority that the client trusts, or is out "
-        "of date: compare --tls-ca (TlsConfig(ca=)) and the server's --tls-cert",
+        "the server's certificate is not signed by the authority that the client trusts: compare "
+        "--tls-ca (TlsConfig(ca=)) and the server's --tls-cert",
     ),
     (
         "Hostname Verification",

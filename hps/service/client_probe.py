@@ -18,7 +18,7 @@ _OTHER_NAME = (62, 64)  # what OpenSSL calls a certificate of another host, of a
 _WANTS_TLS = "the server talks TLS: give --tls-ca FILE or --tls (TlsConfig)"
 _WANTS_CERTIFICATE = (
     "the server takes only clients with a certificate that it trusts: give --tls-cert and "
-    "--tls-key (TlsConfig(cert=, key=)), signed by its --tls-client-ca"
+    "--tls-key (TlsConfig(cert=, key=)), signed by its --tls-client-ca and not out of date"
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hps.arrays import as_floats, as_keys, like
 from hps.config import TableConfig
-from hps.errors import ConfigError, RemoteError
+from hps.errors import ConfigError, HpsError, RemoteError
 from hps.row_layout import Keys, RowLayout
 from hps.service.client_base import SLOW
 from hps.service.client_cuts import RemoteCuts
@@ -168,17 +168,31 @@ class RemoteTables(RemoteCuts):
         return {**total, "client": {"wait_seconds": self._wait_seconds}, "shards": each}
 
     def create_table(self, table: TableConfig) -> bool:
-        """Makes a table on all shards; nothing to do where it is there just so.
+        """Makes a table on all shards, durably; nothing to do where it is there just so.
+
+        Shard 0 comes first, and the others get what it has then: so they agree, whoever asks for
+        what at the same time. No restore takes the table away; see `restore`.
 
         Returns:
             True if it was new on any shard.
 
         Raises:
-            RemoteError: a table of that name is there and differs.
+            RemoteError: a table of that name is there and differs; or a shard did not answer, and
+                the same call again makes the table where it is missing.
         """
         self._check_usable("create_table")
         request = pb.CreateTableRequest(table=to_message(table))
-        replies = self._ask_all("CreateTable", request, pb.CreateTableReply)
+        first, others = self._sessions[:1], self._sessions[1:]
+        replies = self._ask_all("CreateTable", request, pb.CreateTableReply, first)
+        if others:
+            (told,) = self._ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply, first)
+            held = next((one for one in told.tables if one.name == table.name), request.table)
+            try:
+                request = pb.CreateTableRequest(table=held)
+                replies += self._ask_all("CreateTable", request, pb.CreateTableReply, others)
+            except HpsError as error:
+                error.add_note(f"table {table.name!r} is not on all shards: call it again")
+                raise
         rates = dict(self.learning_rates)
         self._describe()
         self.learning_rates.update(rates)
@@ -187,6 +201,11 @@ class RemoteTables(RemoteCuts):
     def _table(self, table: str, verb: str) -> TableConfig:
         self._check_usable(verb)
         if table not in self.tables:
+            if table in self._lacking:
+                raise ConfigError(
+                    f"table {table!r} is not on all shards: {self._lacking[table]} lack it, as "
+                    f"create_table was cut short; call create_table again"
+                )
             raise ConfigError(f"there is no table {table!r}; the shards have {sorted(self.tables)}")
         return self.tables[table]
 

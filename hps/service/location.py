@@ -1,7 +1,8 @@
 """StoreLocation: where a served store lies and what it may use, without its tables.
 
-Above it: shard.py, `hps serve`. Below it: config.py, checkpoint.py. The tables of a store that
-exists are read from it; those of a new one come with a config, or one by one.
+Above it: shard.py, `hps serve`. Below it: config.py, update_log/served_tables.py. The
+tables of a store that exists are read from it; those of a new one come with a config, or one by
+one.
 """
 
 import os
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hps import checkpoint as cut
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.parameter_server import _Tiers
 from hps.ssd_store import engine_of
+from hps.update_log.served_tables import known_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,9 @@ def served_config(
     Raises:
         StoreError, CorruptionError: the store could not be looked into.
     """
-    described, seed = _look_into(Path(place.path), tiers)
+    (described, undescribed), seed = _look_into(Path(place.path), tiers)
     named = place.tables if isinstance(place, Config) else ()
-    by_name = {table.name: table for table in [*described, *named]}
+    by_name = {table.name: table for table in [*described, *undescribed, *named]}
     ssd = place.ssd
     if isinstance(place, StoreLocation):
         ssd = replace(ssd, engine=engine_of(place.path) or ssd.engine)
@@ -69,13 +70,15 @@ def served_config(
     return config, described
 
 
-def _look_into(path: Path, tiers: _Tiers) -> tuple[list[TableConfig], int | None]:
-    """Tables that the current checkpoint describes, and the seed; nothing if there is no store."""
+def _look_into(
+    path: Path, tiers: _Tiers
+) -> tuple[tuple[list[TableConfig], list[TableConfig]], int | None]:
+    """What `known_tables` finds, and the seed; nothing if there is no store."""
     if engine_of(path) is None:
-        return [], None
+        return ([], []), None
     store: Any = tiers.open_store(path, [], read_only=True, rows=False)
     try:
-        return cut.described_tables(store.extras(None)), int(store.seed)
+        return known_tables(path, store), int(store.seed)
     finally:
         store.close()
 

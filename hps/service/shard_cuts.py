@@ -130,6 +130,9 @@ class ShardCuts(ShardReads):
                 self._history.close_log()
             try:
                 blobs = self._server.restore_cut(tag, lineage)
+                # Not the checkpoint's: another shard, or this one started anew, has its tables'.
+                rates = {table.name: table.optimizer.lr for table in self.tables}
+                self._server.learning_rates.update(rates)
                 self._failure = self._log_failure = ""
                 self._is_torn = False
             finally:
@@ -165,6 +168,7 @@ class ShardCuts(ShardReads):
                 )
             config = self._server.config
             assert isinstance(config, ServedConfig)
+            self._server.check_new_table(table)
             larger = with_table(config, table)
             self._save(AUTOMATIC, {}, "")
             with self._gate.alone(deadline):

@@ -6,9 +6,10 @@ the store's folder `log` is a line with the checksum of the JSON text that follo
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from hps import _C
 from hps.durable_file import replace_durably, sync
@@ -31,6 +32,8 @@ class Epoch:
         index: of the shard, from 0.
         count: of shards.
         restoring: id of the checkpoint with which the epoch begins, until the store is there.
+        tables: that the epoch begins with, as hps.checkpoint describes them: the checkpoint may
+            lack some, which are empty then. The first epoch has none here.
     """
 
     store: int
@@ -40,6 +43,7 @@ class Epoch:
     index: int = 0
     count: int = 1
     restoring: int | None = None
+    tables: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def load(cls, held: Path, path: Path | None = None) -> Self | None:
@@ -87,7 +91,10 @@ class Epoch:
         """
         held = held or path
         folder = held / FOLDER
-        body = json.dumps(asdict(self)).encode()
+        value = asdict(self)
+        if not self.tables:
+            del value["tables"]  # as an older hps wrote it
+        body = json.dumps(value).encode()
         try:
             if not folder.is_dir():
                 folder.mkdir()

@@ -11,12 +11,13 @@ Whatever moment a process dies at, the next opening finds one of the states that
                 they still have is passed over
     restore     HISTORY names the next epoch and the checkpoint to go back to; then the store goes
                 back. An opening that finds the one without the other goes back first. The records
-                of an older epoch are leftovers from then on, and its sessions have ended
+                of an older epoch are leftovers from then on, and its sessions have ended. HISTORY
+                names the tables, too: none goes with a restore
 """
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -214,12 +215,15 @@ class History:
 
     # Restores.
 
-    def begin_restore(self, checkpoint: int | None, lineage: str | None) -> None:
+    def begin_restore(
+        self, checkpoint: int | None, lineage: str | None, tables: Sequence[Mapping[str, Any]]
+    ) -> None:
         """From now on every opening goes back to a checkpoint, unless `withdraw` is called.
 
         Args:
             checkpoint: its id; None is the current one.
             lineage: names the new history; None makes a name up.
+            tables: descriptions of all tables; those that the checkpoint lacks are empty then.
 
         Raises:
             StoreError: the system refused; nothing has changed.
@@ -233,6 +237,7 @@ class History:
             lineage=lineage or secrets.token_hex(8),
             fence=self.sessions.incarnations,
             restoring=checkpoint,
+            tables=tables,
         )
         try:
             self._write()

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def place(kind: str, certificates: Path) -> Iterator[str]:
     options: dict[str, Any] = {}
     if "tls" in kind:
         options["tls"] = server_files(certificates, client_ca="mutual" in kind)
+    if kind == "expired tls":
+        options["tls"] = replace(
+            server_files(certificates), cert=certificates / "expired-server.pem"
+        )
     with serving(FakeShard(), **options) as local:
         yield local.server.address
 
@@ -95,6 +100,12 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
             "mutual tls",
             {"ca": "ca.pem", "cert": "other-client.pem", "key": "other-client.key"},
             "takes only clients with a certificate",
+        ),
+        ("expired tls", {"ca": "ca.pem"}, "the server's certificate has expired"),
+        (
+            "mutual tls",
+            {"ca": "ca.pem", "cert": "expired-client.pem", "key": "client.key"},
+            "signed by its --tls-client-ca and not out of date",
         ),
     ],
 )

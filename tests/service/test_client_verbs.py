@@ -5,6 +5,7 @@ Above it: pytest. Below it: `hps.RemoteParameterServer` over real shards.
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -161,6 +162,38 @@ def test_table_is_made_on_all_shards_and_a_differing_one_refused(tmp_path: Path)
             client.create_table(hps.TableConfig(name="ads", dim=9))
         client.push("ads", EDGES, np.ones((6, 8), np.float32))
         assert client.num_rows("ads") == 4
+
+
+def test_a_table_is_what_shard_0_has_of_it_on_all_shards(tmp_path: Path) -> None:
+    """Of two clients at once, or of one that died between the shards."""
+    first = replace(ADS, optimizer=hps.Adagrad(lr=0.5), features=["a"])
+    with service(tmp_path, 3, tables=()) as servers:
+        servers.shards[0].create_table(first)
+        with servers.client() as client:
+            with pytest.raises(ConfigError, match=r"'ads' is not on all.*\b1 .*\b2 .*lack it"):
+                client.pull("ads", EDGES)
+            with pytest.raises(RemoteError, match="its dim is 8, asked is 9"):
+                client.create_table(replace(ADS, dim=9))
+            assert [len(shard.tables) for shard in servers.shards] == [1, 0, 0]
+            assert client.create_table(ADS) and not client.create_table(ADS)
+            assert [shard.tables for shard in servers.shards] == [[first]] * 3
+            assert client.tables == {"ads": first}
+            client.push("ads", EDGES, np.ones((6, 8), np.float32))
+        with servers.client("other") as other:
+            assert other.num_rows("ads") == 4
+
+
+def test_a_table_that_is_younger_than_the_cut_is_empty_on_all_shards(tmp_path: Path) -> None:
+    late = hps.TableConfig(name="late", dim=8, features=["late"])
+    tables = (replace(ADS, features=["a"]),)
+    with service(tmp_path, 2, tables=tables) as servers, servers.client() as client:
+        client.checkpoint("base")
+        client.create_table(late)
+        client.push("late", EDGES, np.ones((6, 8), np.float32))
+        client.restore("base")
+        assert client.num_rows("late") == 0 and not client.create_table(late)
+        client.push("late", EDGES, np.ones((6, 8), np.float32), ack="durable")
+        assert client.num_rows("late") == 4
 
 
 def parts_of(client: Any) -> list[list[str]]:

@@ -203,6 +203,10 @@ def make_certificates(folder: Path) -> None:
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
             *("-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names"),
         )
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days"),
+            *("-1", "-CAcreateserial", "-out", f"expired-{name}.pem", "-extfile", "names"),
+        )
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +209,36 @@ def test_a_store_is_served_by_one_process(store: Path) -> None:
         second = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30)
     assert second.returncode == 1 and str(server.popen.pid) in second.stderr
     assert "listening" not in second.stdout
+
+
+def test_tables_that_a_restore_has_emptied_take_durable_pushes_that_a_kill_keeps(
+    store: Path,
+) -> None:
+    late = hps.TableConfig(name="late", dim=DIM, optimizer=hps.SGD(lr=1.0), features=["c"])
+    base = f"{TABLE},features=a"
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                process(store.parent / f"s{i}", "--shard", f"{i}/2", "--table", base)
+            )
+            for i in range(2)
+        ]
+        addresses = [server.address for server in servers]
+        client = stack.enter_context(hps.RemoteParameterServer(addresses, "trainer"))
+        client.checkpoint("base")
+        client.create_table(late)
+        client.push("late", KEYS, np.ones((len(KEYS), DIM), np.float32))
+        client.restore("base")
+        assert client.num_rows("late") == 0
+        client.push("late", KEYS, np.ones((len(KEYS), DIM), np.float32), ack="durable")
+        digest = client.digest("late")
+        servers[1].stop(signal.SIGKILL)  # one has what a kill leaves, the other is stopped
+        servers[0].stop()
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(process(store.parent / f"s{i}")).address for i in range(2)]
+        client = stack.enter_context(hps.RemoteParameterServer(addresses, "trainer"))
+        assert client.tables["late"] == late and client.num_rows("late") == len(KEYS)
+        assert client.digest("late") == digest
 
 
 BAD_FLAGS = [

@@ -23,6 +23,8 @@ from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.kills import run_kills
+from tests.torture.many_clients import PLANT as MANY_PLANT
+from tests.torture.many_clients import run_many_clients
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_kills import PLANT as RANK_PLANT
@@ -32,6 +34,7 @@ from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
 from tests.torture.service_hostile import PLANT as HOSTILE_PLANT
 from tests.torture.service_hostile import run_hostile
+from tests.torture.service_machine import MACHINES, run_machine
 from tests.torture.service_recipes import RECIPES, run_recipe
 from tests.torture.service_shards import nursery
 from tests.torture.service_slow import PLANTS as SLOW_PLANTS
@@ -43,6 +46,8 @@ OVERLAPS = 1000
 RANK_KILLS = 60
 TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+MACHINE_KILLS = {"M1": 500, "R1": 500}
+MANY_CLIENTS = 10
 SERVICE_FAULTS = 30
 ATTACKS = 10_000
 SLOW_RUNS = 5
@@ -115,6 +120,24 @@ def _service_kills(seed: int) -> Iterator[Result]:
             for plant in recipe.plants:
                 found = run_recipe(process, name, seed, 100, plant)
                 yield _planted(name, plant, found.kills, found.violations)
+
+
+def _service_machines(seed: int) -> Iterator[Result]:
+    with nursery() as process:
+        for name, recipe in MACHINES.items():
+            report = run_machine(process, name, seed, MACHINE_KILLS[name])
+            premise = [f"no {what}" for what in report.missing(recipe.needed)]
+            what = f"service, {recipe.what}: {report}"
+            yield Result(name, what, report.tallies["kills"], report.violations + premise)
+            found = run_machine(process, name, seed, 100, recipe.plant)
+            yield _planted(name, recipe.plant, found.tallies["kills"], found.violations)
+        for number in range(MANY_CLIENTS):
+            clients = run_many_clients(process, seed + number)
+            premise = [f"no {what}" for what in clients.missing()]
+            what = f"service, {len(clients.done)} clients at once, the server killed: {clients}"
+            yield Result("L1", what, sum(clients.done), clients.errors + premise)
+        clients = run_many_clients(process, seed, MANY_PLANT)
+        yield _planted("L1", MANY_PLANT, sum(clients.done), clients.errors)
 
 
 def _service_hostile(seed: int) -> Iterator[Result]:
@@ -272,7 +295,7 @@ def main() -> int:
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
-    recipes += [_service_faults, _service_hostile, _hosts]
+    recipes += [_service_machines, _service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 
 

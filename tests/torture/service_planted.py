@@ -6,14 +6,20 @@ of hps that each replaces there, so that no line of hps knows of it. docs/reliab
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
+from hps.checkpoint import described_tables
+from hps.config import TableConfig
 from hps.errors import StoreError
 from hps.logged_verbs import LoggedVerbs
+from hps.service import location
 from hps.service.framing import Frame, FramingError
 from hps.service.shard import Shard
-from hps.update_log import History
+from hps.update_log import History, Kind
 
 _HELD_RECORDS = 3
 
@@ -187,6 +193,27 @@ def _expect_no_damage() -> None:
     Frame.split = careless  # type: ignore[method-assign]
 
 
+def _replay_pushes_alone() -> None:
+    """A replay passes over assigns, erases and creates, but moves the marks."""
+    change = LoggedVerbs.change
+
+    def changed(server: LoggedVerbs, mutation: Any, *log: Any) -> Any:
+        if not log and mutation.kind != Kind.PUSH:
+            return np.zeros(len(mutation.keys), np.uint8)
+        return change(server, mutation, *log)
+
+    LoggedVerbs.change = changed  # type: ignore[method-assign]
+
+
+def _forget_tables() -> None:
+    """An opening knows the tables of its checkpoint alone."""
+
+    def known(path: Path, store: Any) -> tuple[list[TableConfig], list[TableConfig]]:
+        return described_tables(store.extras(None)), []
+
+    location.known_tables = known
+
+
 @dataclass(frozen=True)
 class Plant:
     """A planted bug: what puts it into the process."""
@@ -202,6 +229,8 @@ PLANTED = {
     "repeats-applied": Plant(lambda: _change_mutations(_apply_repeats)),
     "marks-told-low": Plant(_lower_marks),
     "gaps-applied": Plant(lambda: _change_mutations(_apply_gaps)),
+    "pushes-alone": Plant(_replay_pushes_alone),
+    "tables-forgotten": Plant(_forget_tables),
     "damage-unexpected": Plant(_expect_no_damage),
     "failed-sync-ignored": Plant(lambda: _change_log(DeafLog)),
 }

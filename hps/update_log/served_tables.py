@@ -1,0 +1,75 @@
+"""Which tables a store has now: those of its checkpoint, and those that a restore has kept.
+
+Above it: parameter_server.py, cut_verbs.py, logged_verbs.py, hps/service/location.py. Below it:
+epoch.py, history.py, hps/checkpoint.py. A restore takes no table away: one that is younger than the
+checkpoint is empty afterwards. Checkpoints never change, so HISTORY says which tables there are,
+until a checkpoint of its epoch does.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hps import checkpoint as cut
+from hps.config import TableConfig
+from hps.update_log.epoch import Epoch
+from hps.update_log.history import ServedCut
+
+Described = list[dict[str, Any]]
+
+
+def tables_now(extras: Mapping[str, bytes], epoch: Epoch | None) -> Described:
+    """Descriptions of a store's tables, in the order of creation.
+
+    Args:
+        extras: of its current checkpoint.
+        epoch: its own; None if it was never served.
+
+    Raises:
+        CorruptionError: the checkpoint's blobs cannot be read.
+    """
+    in_cut: Described = cut.decode_json(extras, cut.TABLES) or []
+    if epoch is None:
+        return in_cut
+    kept = [dict(table) for table in epoch.tables]
+    served = ServedCut.of(extras)
+    # The records after a restore were made with the numbers that HISTORY has.
+    is_older = served is None or served.epoch < epoch.number
+    return merged(kept, in_cut) if is_older else merged(in_cut, kept)
+
+
+def merged(first: Sequence[Mapping[str, Any]], *others: Sequence[Mapping[str, Any]]) -> Described:
+    """Descriptions of each table once: that of the first list that has it."""
+    by_name: dict[str, dict[str, Any]] = {}
+    for tables in (first, *others):
+        for table in tables:
+            by_name.setdefault(table["name"], dict(table))
+    return list(by_name.values())
+
+
+def known_tables(path: Path, store: Any) -> tuple[list[TableConfig], list[TableConfig]]:
+    """Tables of a store: as they are now, and those that kept checkpoints alone describe.
+
+    An older hps wrote no tables into HISTORY: a restore made it forget those that the checkpoint
+    lacked, which the log may name. The second list has them; a store that was never served has no
+    log, and none in that list.
+
+    Args:
+        path: of the store.
+        store: open, also for reading.
+
+    Raises:
+        CorruptionError: HISTORY, or a blob of a checkpoint, cannot be read.
+    """
+    epoch = Epoch.load(store.held_folder(), path)
+    now = [cut.table_from_json(value) for value in tables_now(store.extras(None), epoch)]
+    missing = set(store.schemas) - {table.name for table in now}
+    found: list[TableConfig] = []
+    if epoch is None or not missing:
+        return now, found
+    for one in reversed(store.checkpoints()):
+        for table in cut.described_tables(store.extras(int(one["id"]), (cut.TABLES,))):
+            if table.name in missing:
+                missing.remove(table.name)
+                found.append(table)
+    return now, found

@@ -1,0 +1,37 @@
+"""Recipes M1 and R1, the short forms, against real server processes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.torture.service_machine import MACHINES, run_machine
+from tests.torture.service_recipes import fresh_seed
+from tests.torture.service_shards import Nursery, nursery
+
+KILLS = {"M1": 15, "R1": 15}
+_MORE = 6  # runs that may be added until all has happened that should
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Nursery]:
+    with nursery() as process:
+        yield process
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_shards_do_what_is_asked_whatever_is_killed_meanwhile(process: Nursery, name: str) -> None:
+    report = run_machine(process, name, fresh_seed(), KILLS[name])
+    for _ in range(_MORE):
+        if report.violations or not report.missing(MACHINES[name].needed):
+            break
+        report.add(run_machine(process, name, fresh_seed(), KILLS[name]))
+    print(report)
+    assert report.violations == []
+    assert not report.missing(MACHINES[name].needed), f"the run proves nothing; {report}"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_planted_bug_is_found(process: Nursery, name: str) -> None:
+    report = run_machine(process, name, fresh_seed(), 100, MACHINES[name].plant)
+    assert report.violations != []
+    print(report.violations[0])
