@@ -16,9 +16,9 @@ from typing import Any
 from hps import checkpoint as dense_side
 from hps.cluster.agreement import agree, attempt
 from hps.cluster.blobs import share_blobs
-from hps.cluster.catalog import Catalog, Cut, Part, new_name, part_folder
+from hps.cluster.catalog import Catalog, Cut, Part, new_name
 from hps.cluster.folders import ClusterParts
-from hps.cluster.reshard import Source, find_readers, move_rows, sources_of
+from hps.cluster.reshard import find_readers, move_rows, sources_of
 from hps.cluster.targets import OwnStore
 from hps.cluster.world import World
 from hps.errors import ConfigError, HpsError
@@ -211,7 +211,7 @@ class ClusterCuts:
 
     def _save_part(self, part_tag: str, dense: Mapping[str, bytes]) -> dict[str, Any]:
         local = self.parts.local
-        info = local.save_cut(part_tag, dense)
+        info = local.save_cut(part_tag, {**dense, **self.parts.name.blobs()})
         listed = next(one for one in local.checkpoints() if one["tag"] == part_tag)
         return {
             "rows": listed["rows"],
@@ -246,13 +246,13 @@ class ClusterCuts:
     def _move_in(self, cut: Cut) -> None:
         """To a cut of other ranks: their stores stay, the rows are appended to the own ones."""
         parts, world = self.parts, self.world
-        sources = sources_of(parts.path, cut)
+        sources = sources_of(parts.path, parts.catalog, cut)
         find_readers(world, sources)  # before anything changes
         name = world.control.gather(new_name())[0]
         moved = replace(cut, name=name, generation=parts.catalog.generation)
         parts.is_apart = True
         try:
-            made = move_rows(world, sources, OwnStore(parts.local, moved.part_tag))
+            made = move_rows(world, sources, OwnStore(parts.local, moved.part_tag, parts.name))
         except HpsError as error:
             error.add_note(_APART)
             raise
@@ -263,9 +263,8 @@ class ClusterCuts:
     def _state_of(self, cut: Cut) -> tuple[Any, Any]:
         """The dense side of a cut, from the rank that sees its first part, on all ranks."""
         parts, world = self.parts, self.world
-        folder = part_folder(parts.path, cut.generation, 0)
         is_own = cut.generation == parts.catalog.generation
-        source = Source(folder, cut.part_tag)
+        source = sources_of(parts.path, parts.catalog, cut)[0]
         reader = 0 if is_own else find_readers(world, [source])[0]
         held: dict[str, bytes] = {}
 
