@@ -22,14 +22,16 @@ from hps.cluster.part_name import ExpectedPart, described, parts_of
 from hps.cluster.targets import Target
 from hps.cluster.world import World
 from hps.config import Config
+from hps.dense_mark import DENSE
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.row_layout import Images, Keys
 from hps.sharding import ShardMap
 from hps.ssd_store import TableSchema, engine_of, open_store
 
 _PIECE_BYTES = 2**23
-# Every part describes its tables; the model and the reader's position lie in that of rank 0.
-_OF_ALL = (checkpoint.TABLES, checkpoint.RATES)
+# Every part describes its tables and says which model fits its rows; the model and the reader's
+# position lie in that of rank 0.
+_OF_ALL = (checkpoint.TABLES, checkpoint.RATES, DENSE)
 _OF_FIRST = (checkpoint.MODEL, checkpoint.READER)
 
 

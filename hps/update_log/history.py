@@ -43,6 +43,11 @@ class ServedCut:
     count: int
     sessions: Sessions
 
+    @property
+    def cut_name(self) -> str:
+        """Of the cut over several shards that it is a part of; empty if of none."""
+        return cut_name(self.group)
+
     @classmethod
     def of(cls, extras: Mapping[str, bytes]) -> "ServedCut | None":
         """From a checkpoint's extras; None if it holds no mutation of a service.
@@ -60,6 +65,17 @@ class ServedCut:
             raise CorruptionError(
                 f"the checkpoint's {SERVICE} cannot be read: {error!r}"
             ) from error
+
+
+def cut_name(group: str) -> str:
+    """The name of the cut in a checkpoint's group: shard 0's describes it, the others' is it."""
+    if not group.startswith("{"):
+        return group
+    try:
+        value = json.loads(group)
+    except (ValueError, RecursionError):
+        return ""
+    return str(value.get("cut", "")) if isinstance(value, dict) else ""
 
 
 class History:
