@@ -411,4 +411,7 @@ def _mark_of(blobs: Mapping[str, bytes], names: Collection[str]) -> DenseMark:
     """
     served = ServedCut.of(blobs)
     found = {name: b"" for name in names if name in DENSE_PARTS}
-    return DenseMark.of({**found, **blobs}, "" if served is None else served.cut_name)
+    mark = DenseMark.of({**found, **blobs}, "" if served is None else served.cut_name)
+    if DENSE in blobs or served is None or not served.index:
+        return mark
+    return replace(mark, has_model=bool(mark.cut))  # if there is one, shard 0 has it

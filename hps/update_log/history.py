@@ -97,6 +97,13 @@ class History:
 
     def _take(self, cut: ServedCut | None) -> None:
         """The rows are those of a checkpoint."""
+        if cut is not None and (cut.index, cut.count) != (self.epoch.index, self.epoch.count):
+            raise CorruptionError(
+                f"{self.path / FOLDER / NAME}: it is of shard {self.epoch.index} of "
+                f"{self.epoch.count}, the checkpoint beside it of shard {cut.index} of "
+                f"{cut.count}: the folder {FOLDER!r} was put into another shard's store; put each "
+                "back"
+            )
         cut = cut or ServedCut(0, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
         if cut.epoch > self.epoch.number:
             raise CorruptionError(
