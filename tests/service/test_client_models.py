@@ -117,7 +117,8 @@ def test_the_command_line_says_whose_model_a_checkpoint_has(
         with servers.client() as client:
             train(client)
             client.erase("ads", KEYS[:20])
-        assert main(["client", "checkpoint", "pruned", "--server", *servers.addresses]) == 0
+        where = ["--server", ",".join(servers.addresses)]
+        assert main(["client", "checkpoint", "pruned", *where]) == 0
         assert "with the model of checkpoint final" in capsys.readouterr().out
 
 
