@@ -1,19 +1,23 @@
 """CutVerbs: the verbs of a ParameterServer that take, list and go back to cuts of the whole store.
 
 Above it: batch_verbs.py, and ParameterServer, which is one. Below it: table_stack.py (dirty rows go
-down), checkpoint.py (the dense side), update_log/history.py (marks of a service), the store.
+down), checkpoint.py (the dense side), dense_mark.py (which one fits the rows),
+update_log/history.py (marks of a service), the store.
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hps import _C
 from hps import checkpoint as cut
+from hps.dense_mark import DENSE, DENSE_PARTS, TRAINING, DenseMark, holds_dense
 from hps.errors import ConfigError, StoreError
 from hps.update_log import History, ServedCut
 from hps.update_log.served_tables import merged
+from hps.update_log.history import SERVICE
 
 if TYPE_CHECKING:
     from hps.config import Config, TableConfig
@@ -36,6 +40,7 @@ class CutVerbs:
     _is_open: bool
     _is_read_only: bool
     _is_changed: bool
+    _dense_mark: DenseMark
 
     @property
     def pins(self) -> int:
@@ -63,13 +68,17 @@ class CutVerbs:
 
         Waits for updates and keeps them waiting; reads and the fetches of other threads go on.
 
+        Without model and reader it takes over those of the checkpoint that its rows descend from,
+        if no push or optimizer step has come since: then they fit the rows.
+
         Args:
             tag: its name; it replaces an older one of that name. None: kept by keep_last.
             model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
             reader: the position of a reader, as its state_dict() gives it; JSON.
 
         Returns:
-            {"tag", "rows_written", "bytes", "seconds"}.
+            {"tag", "rows_written", "bytes", "seconds"}; where it took model and reader over also
+            "model_from", the checkpoint that they were given to, by its tag or id.
 
         Raises:
             ConfigError: a bad tag, or a model or reader that could not be read back; read-only
@@ -89,6 +98,7 @@ class CutVerbs:
         dense: Mapping[str, bytes],
         group: str = "",
         taken: Callable[[], object] | None = None,
+        mark: DenseMark | None = None,
     ) -> dict[str, Any]:
         """As `checkpoint`, with the dense side as bytes.
 
@@ -99,9 +109,11 @@ class CutVerbs:
             taken: called, where the store can, when all is in the cut and only the disk is waited
                 for: who has kept changes away so far need not any more. The history of a service
                 is not told of the checkpoint then; the caller does it, with changes kept away.
+            mark: of a part: what the cut over all ranks or shards says of its dense side, which
+                `dense` has, or is not to have. None: this store decides alone.
 
         Returns:
-            {"tag", "rows_written", "bytes"}.
+            {"tag", "rows_written", "bytes"}, and "model_from" as `checkpoint` says.
 
         Raises:
             ConfigError, StoreError, NonFiniteError: as `checkpoint`.
@@ -113,7 +125,11 @@ class CutVerbs:
             for stack in self._stacks.values():
                 stack.raise_failed(wait=True)
             tables = cut.encode_tables(self.tables, self.learning_rates, self._other_tables)
-            extras = {**dense, **tables}
+            if mark is None:
+                dense, mark = self._fitting(dense)
+            extras = {**dense, **mark.blobs(), **tables}
+            if taken is not None:  # what trains from then on must be seen
+                self._dense_mark = mark
             if self._history is not None:
                 extras.update(self._history.extras(group))
             bytes_written = sum(len(blob) for blob in extras.values())
@@ -125,11 +141,46 @@ class CutVerbs:
             if taken is None:
                 self._store.checkpoint(tag, extras)
                 self._is_changed = False
+                self._dense_mark = mark
                 if self._history is not None:
                     self._history.note_checkpoint(self._history.number)
         if taken is not None:
             self._store.checkpoint(tag, extras, taken)
-        return {"tag": tag, "rows_written": rows_written, "bytes": bytes_written}
+        info = {"tag": tag, "rows_written": rows_written, "bytes": bytes_written}
+        return {**info, **mark.described()}
+
+    def _fitting(self, dense: Mapping[str, bytes]) -> tuple[dict[str, bytes], DenseMark]:
+        """The dense side of a new checkpoint: the one given, or the one that the rows fit."""
+        if holds_dense(dense):
+            return dict(dense), DenseMark(has_model=cut.MODEL in dense)
+        if not self._dense_mark.fits:
+            return dict(dense), self._dense_mark
+        blobs = self._store.extras(None, DENSE_PARTS)
+        return {**dense, **blobs}, self.named_mark
+
+    @property
+    def dense_mark(self) -> DenseMark:
+        """Which dense part fits the rows as they are now."""
+        return self._dense_mark
+
+    @dense_mark.setter
+    def dense_mark(self, mark: DenseMark) -> None:
+        self._dense_mark = mark
+
+    @property
+    def named_mark(self) -> DenseMark:
+        """The same, with the name of the checkpoint that it was given to."""
+        if self._dense_mark.source:
+            return self._dense_mark
+        current = next((one for one in self._store.checkpoints() if one["current"]), None)
+        name = "a deleted checkpoint" if current is None else str(current["tag"] or current["id"])
+        return replace(self._dense_mark, source=name)
+
+    def _find_dense_mark(self) -> DenseMark:
+        """That of the cut that the store is at."""
+        if self._is_read_only:
+            return DenseMark()
+        return _mark_of(self._store.extras(None, (DENSE, SERVICE)), self._store.extra_bytes(None))
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a checkpoint, which is the newest from now on.
@@ -202,7 +253,7 @@ class CutVerbs:
         history = self._history
         epoch = None if history is None else history.epoch
         target = cut.id_of(self._store.checkpoints(), tag)
-        ServedCut.of(extras)
+        mark = _mark_of(extras, extras)
 
         def follow() -> None:
             """Brings all above the store to its cut; may be done twice."""
@@ -211,6 +262,7 @@ class CutVerbs:
             self._other_tables = other_tables
             self.learning_rates.update(known)
             self._is_changed = False
+            self._dense_mark = mark
             if history is not None:
                 history.follow_restore(extras)
 
@@ -348,3 +400,23 @@ class CutVerbs:
     def _begin_change(self, verb: str) -> None:
         self._check_writable(verb)
         self._is_changed = True
+        if verb in TRAINING and not self._dense_mark.is_trained:
+            self._dense_mark = replace(self._dense_mark, is_trained=True)
+
+
+def _mark_of(blobs: Mapping[str, bytes], names: Collection[str]) -> DenseMark:
+    """What a checkpoint says of its dense side.
+
+    Args:
+        blobs: of it; those of the model need not be among them.
+        names: of all its blobs.
+
+    Raises:
+        CorruptionError: it, or what the checkpoint says of a service, cannot be read.
+    """
+    served = ServedCut.of(blobs)
+    found = {name: b"" for name in names if name in DENSE_PARTS}
+    mark = DenseMark.of({**found, **blobs}, "" if served is None else served.cut_name)
+    if DENSE in blobs or served is None or not served.index:
+        return mark
+    return replace(mark, has_model=bool(mark.cut))  # if there is one, shard 0 has it

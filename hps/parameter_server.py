@@ -135,6 +135,7 @@ class ParameterServer(LoggedVerbs):
         )
         try:
             self._find_history()
+            self._dense_mark = self._find_dense_mark()
             self._tiers = {
                 table.name: self._stack_up(table, caches[table.name], gpu_caches.get(table.name))
                 for table in config.tables

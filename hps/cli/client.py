@@ -157,10 +157,12 @@ def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
 
 
 def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
-    """Takes a cut of rows alone: no model is with it."""
+    """Takes a cut; a model is with it where the rows fit that of the cut they descend from."""
     info = server.checkpoint(None if options.tag is None else str(options.tag))
     out = stream_for_people(options.json)
     print(f"{info['tag'] or '(untagged)'}: {info['rows_written']:,} rows written", file=out)
+    if "model_from" in info:
+        print(f"with the model of checkpoint {info['model_from']}, which fits its rows", file=out)
     return info
 
 

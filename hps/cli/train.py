@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         keep_torch_silent()
     from hps.train import TrainOptions  # torch takes its time to import
 
-    values = {**vars(arguments), "remote": remote}
+    resume = arguments.resume or arguments.resume_from is not None
+    values = {**vars(arguments), "remote": remote, "resume": resume}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     return _run_alone(arguments, options) if place is None else _run_rank(arguments, options, place)
 

@@ -6,7 +6,7 @@ Above it: `hps.cli.train`. Below it: hps.cli.flags. Torch is imported by nothing
 import argparse
 
 from hps.cli import flags
-from hps.cli.output import JSON_HELP
+from hps.cli.output import JSON_HELP, checkpoint_name
 from hps.cli.server_flags import WIRES, add_server_flags
 from hps.config import ENGINES, INSTRUCTION_SETS
 from hps.generate.config import FORMATS
@@ -197,6 +197,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="batches between checkpoints; 0: only the one at the end",
     )
     add("--resume", action="store_true", help="go on from the newest checkpoint with a model")
+    add(
+        "--resume-from",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="as --resume, from this checkpoint (tag, or id in digits): the rows go back to it",
+    )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
     add(
         "--progress-seconds",

@@ -7,20 +7,21 @@ When all have, rank 0 puts a new CLUSTER in the place of the old one: that makes
 once. What a death before it leaves behind is deleted at the next opening.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter, time
 from typing import Any
 
 from hps import checkpoint as dense_side
 from hps.cluster.agreement import agree, attempt
 from hps.cluster.blobs import share_blobs
-from hps.cluster.catalog import Catalog, Cut, Part, new_name, part_folder
+from hps.cluster.catalog import Catalog, Cut, Part, new_name
 from hps.cluster.folders import ClusterParts
-from hps.cluster.reshard import Source, find_readers, move_rows, sources_of
+from hps.cluster.reshard import find_readers, move_rows, sources_of
 from hps.cluster.targets import OwnStore
 from hps.cluster.world import World
+from hps.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.errors import ConfigError, HpsError
 
 _APART = "the ranks may be at different cuts now: call restore() again"
@@ -53,7 +54,8 @@ class ClusterCuts:
     ) -> dict[str, Any]:
         """Makes everything durable in one cut over all ranks: rows, model, reader position.
 
-        Collective; between two steps, the same on all ranks.
+        Collective; between two steps, the same on all ranks. Without model and reader it takes over
+        those of the cut that the rows descend from, if no rank has trained since.
 
         Args:
             tag: its name; it replaces an older one of that name. None: kept by keep_last.
@@ -61,7 +63,8 @@ class ClusterCuts:
             reader: the position of a reader; JSON; that of rank 0 is kept.
 
         Returns:
-            {"tag", "rows_written", "bytes", "seconds"}, of all ranks together.
+            {"tag", "rows_written", "bytes", "seconds"}, of all ranks together; "model_from" as
+            hps.ParameterServer.checkpoint says.
 
         Raises:
             ConfigError: a bad tag, or tags that differ; a model or reader that could not be read
@@ -81,14 +84,18 @@ class ClusterCuts:
                 dense_side.check_tag(tag)
             if world.rank == 0:
                 kept.update(dense_side.encode_dense(model, reader))
-            return {"tag": tag, "name": new_name(), "created": time()}
+            dense = [holds_dense(kept), dense_side.MODEL in kept, asdict(before)]
+            return {"tag": tag, "name": new_name(), "created": time(), "dense": dense}
 
+        before = parts.local.dense_mark
         told = agree(world, "checkpoint", prepare)
         _check_one_name("checkpoint", [one["tag"] for one in told])
         name = told[0]["name"]
-        saved = attempt(world, "saving the parts", lambda: self._save_part(f"cut-{name}", kept))
+        mark = self._mark_of_cut(name, [one["dense"] for one in told])
+        part_tag = f"cut-{name}"
+        saved = attempt(world, "saving the parts", lambda: self._save_part(part_tag, kept, mark))
         if saved.failure is not None:  # all ranks know, so none commits
-            self._drop_part(f"cut-{name}")
+            self._drop_part(part_tag, before)
             raise saved.failure
         cut = Cut(
             id=parts.catalog.next_id,
@@ -98,7 +105,7 @@ class ClusterCuts:
             generation=parts.catalog.generation,
             parts=tuple(Part(one["rows"], one["bytes"]) for one in saved.values),
         )
-        self._commit(parts.catalog.with_cut(cut, parts.config.ssd.keep_last), cut.part_tag)
+        self._commit(parts.catalog.with_cut(cut, parts.config.ssd.keep_last), part_tag, before)
         parts.is_unsaved = False
         parts.tidy()
         return {
@@ -106,7 +113,26 @@ class ClusterCuts:
             "rows_written": sum(one["rows_written"] for one in saved.values),
             "bytes": sum(one["bytes_written"] for one in saved.values),
             "seconds": perf_counter() - started,
+            **mark.described(),
         }
+
+    def _mark_of_cut(self, name: str, told: Sequence[Any]) -> DenseMark:
+        """What the parts of a new cut say of its dense side; the same on every rank.
+
+        Args:
+            name: of the cut.
+            told: of each rank: has it been given a dense side, a model, and the mark of its rows.
+        """
+        is_given, has_model, _ = told[0]
+        if is_given:
+            return DenseMark(has_model=has_model, cut=name)
+        marks = [DenseMark(**mark) for _, _, mark in told]
+        if not all(mark.cut == marks[0].cut and not mark.is_trained for mark in marks):
+            return replace(marks[0], is_trained=True)
+        current = self.parts.catalog.current
+        if not marks[0].has_model or marks[0].source or current is None:
+            return marks[0]
+        return replace(marks[0], source=str(current.tag or current.id))
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a cut, on all ranks or none; it is the newest from now on.
@@ -209,9 +235,14 @@ class ClusterCuts:
 
     # Parts.
 
-    def _save_part(self, part_tag: str, dense: Mapping[str, bytes]) -> dict[str, Any]:
-        local = self.parts.local
-        info = local.save_cut(part_tag, dense)
+    def _save_part(
+        self, part_tag: str, dense: Mapping[str, bytes], mark: DenseMark
+    ) -> dict[str, Any]:
+        local, current = self.parts.local, self.parts.catalog.current
+        blobs = {**dense, **self.parts.name.blobs()}
+        if mark.is_taken_over and current is not None and self.world.rank == 0:
+            blobs.update(local.checkpoint_blobs(current.part_tag, DENSE_PARTS))
+        info = local.save_cut(part_tag, blobs, mark=mark)
         listed = next(one for one in local.checkpoints() if one["tag"] == part_tag)
         return {
             "rows": listed["rows"],
@@ -220,15 +251,21 @@ class ClusterCuts:
             "bytes_written": info["bytes"],
         }
 
-    def _drop_part(self, part_tag: str) -> None:
-        """This rank's part of a cut that will not be; an opening drops what cannot go now."""
+    def _drop_part(self, part_tag: str, mark: DenseMark) -> None:
+        """This rank's part of a cut that will not be; an opening drops what cannot go now.
+
+        Args:
+            part_tag: of the part.
+            mark: of the rows, as it was before.
+        """
         self.parts.is_unsaved = True
+        self.parts.local.dense_mark = mark
         with suppress(HpsError):
             self.parts.local.delete_checkpoint(part_tag)
 
-    def _commit(self, catalog: Catalog, part_tag: str) -> None:
+    def _commit(self, catalog: Catalog, part_tag: str, before: DenseMark) -> None:
         self.parts.is_unsaved = True  # until the cut stands, whatever is raised
-        self.parts.commit(catalog, undo=lambda: self._drop_part(part_tag))
+        self.parts.commit(catalog, undo=lambda: self._drop_part(part_tag, before))
 
     def _go_back(self, cut: Cut) -> None:
         """To a cut that these ranks took."""
@@ -246,26 +283,28 @@ class ClusterCuts:
     def _move_in(self, cut: Cut) -> None:
         """To a cut of other ranks: their stores stay, the rows are appended to the own ones."""
         parts, world = self.parts, self.world
-        sources = sources_of(parts.path, cut)
+        sources = sources_of(parts.path, parts.catalog, cut)
         find_readers(world, sources)  # before anything changes
         name = world.control.gather(new_name())[0]
         moved = replace(cut, name=name, generation=parts.catalog.generation)
         parts.is_apart = True
         try:
-            made = move_rows(world, sources, OwnStore(parts.local, moved.part_tag))
+            made = move_rows(world, sources, OwnStore(parts.local, moved.part_tag, parts.name))
         except HpsError as error:
             error.add_note(_APART)
             raise
         parts.is_apart = False
         moved = replace(moved, parts=tuple(made))
-        self._commit(parts.catalog.with_cut(moved, parts.config.ssd.keep_last), moved.part_tag)
+        mark = parts.local.dense_mark
+        self._commit(
+            parts.catalog.with_cut(moved, parts.config.ssd.keep_last), moved.part_tag, mark
+        )
 
     def _state_of(self, cut: Cut) -> tuple[Any, Any]:
         """The dense side of a cut, from the rank that sees its first part, on all ranks."""
         parts, world = self.parts, self.world
-        folder = part_folder(parts.path, cut.generation, 0)
         is_own = cut.generation == parts.catalog.generation
-        source = Source(folder, cut.part_tag)
+        source = sources_of(parts.path, parts.catalog, cut)[0]
         reader = 0 if is_own else find_readers(world, [source])[0]
         held: dict[str, bytes] = {}
 

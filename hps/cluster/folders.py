@@ -25,7 +25,8 @@ from hps.cluster.catalog import (
     part_folder,
 )
 from hps.cluster.housekeeping import FolderLock, remove_generations
-from hps.cluster.reshard import Source, move_rows, sources_of
+from hps.cluster.part_name import PART, ExpectedPart, PartName, parts_of
+from hps.cluster.reshard import move_rows, sources_of
 from hps.cluster.targets import EMPTY, NewStore
 from hps.cluster.world import World
 from hps.config import Config
@@ -64,6 +65,16 @@ class ClusterParts:
     def folder(self) -> Path:
         """Of this rank's store."""
         return part_folder(self.path, self.catalog.generation, self.world.rank)
+
+    @property
+    def name(self) -> PartName:
+        """Of this rank's store."""
+        return PartName(
+            cluster=self.catalog.cluster,
+            generation=self.catalog.generation,
+            rank=self.world.rank,
+            ranks=self.world.size,
+        )
 
     def commit(self, catalog: Catalog, undo: Callable[[], None] = lambda: None) -> None:
         """Collective: rank 0 puts a catalog in the place of the one before; then it counts.
@@ -279,11 +290,12 @@ def _start(parts: ClusterParts) -> None:
 def _is_in_place(parts: ClusterParts, cut: Cut) -> bool:
     """True if every rank sees the store that was its own, in all ranks' eyes."""
     catalog, world = parts.catalog, parts.world
-    source = Source(parts.folder, cut.part_tag)
-    is_here = agree(world, "looking for the own part", source.is_here)
     owners = ShardMap(world.size)
     is_same_map = (catalog.num_virtual, catalog.hash) == (owners.num_virtual, owners.hash)
-    return is_same_map and catalog.ranks == world.size and all(is_here)
+    if not is_same_map or catalog.ranks != world.size:
+        return False
+    own = sources_of(parts.path, catalog, cut)[world.rank]
+    return all(agree(world, "looking for the own part", own.is_here))
 
 
 def _open_local(parts: ClusterParts) -> ParameterServer:
@@ -296,28 +308,25 @@ def _open_local(parts: ClusterParts) -> ParameterServer:
         if cut is None:
             local.save_cut(EMPTY, {})
         else:
-            go_to(local, cut, parts.world.rank)
+            go_to(local, parts_of(parts.path, parts.catalog, cut)[parts.world.rank])
         return local
     except BaseException:
         local.close()
         raise
 
 
-def go_to(local: ParameterServer, cut: Cut, rank: int) -> None:
+def go_to(local: ParameterServer, part: ExpectedPart) -> None:
     """Brings a rank's store to its part of a cut, if it is not there.
 
     Raises:
-        CorruptionError: it has no such part; names it.
+        CorruptionError: it has no such part, or is another rank's.
     """
-    found = [one for one in local.checkpoints() if one["tag"] == cut.part_tag]
-    if not found or found[0]["rows"] != cut.parts[rank].rows:
-        rows = f"with {found[0]['rows']} rows" if found else "missing"
-        raise CorruptionError(
-            f"{local.config.path}: checkpoint {cut.part_tag} is {rows}, CLUSTER expects "
-            f"{cut.parts[rank].rows}; copy that folder back"
-        )
-    if not found[0]["current"]:
-        local.restore(cut.part_tag)
+    listed = local.checkpoints()
+    part.check_listed(listed, lambda tag: local.checkpoint_blobs(tag, (PART,)))
+    if not any(one["current"] and one["tag"] == part.tag for one in listed):
+        local.restore(part.tag)
+    if PART not in local.checkpoint_blobs(None, (PART,)):
+        part.check_folder()
 
 
 def make_folders(path: Path, generation: str, rank: int) -> None:
@@ -338,10 +347,12 @@ def _move(parts: ClusterParts, cut: Cut) -> None:
     catalog, world = parts.catalog, parts.world
     names = [new_name(), new_generation(catalog.cluster, catalog.serial + 1)]
     name, generation = world.control.gather(names)[0]
-    sources = sources_of(parts.path, cut)
+    sources = sources_of(parts.path, catalog, cut)
     moved = replace(cut, name=name, generation=generation)
     folder = part_folder(parts.path, generation, world.rank)
-    target = NewStore(parts.config, folder, moved.part_tag)
+    target = NewStore(
+        parts.config, folder, moved.part_tag, replace(parts.name, generation=generation)
+    )
     try:
         inside = parts.lock.inside
         agree(world, "making folders", lambda: make_folders(inside, generation, world.rank))

@@ -10,6 +10,7 @@ from typing import Any
 
 from hps.checkpoint import MODEL, READER
 from hps.cluster.catalog import Catalog, part_folder
+from hps.cluster.part_name import parts_of
 from hps.ssd_store import engine_of, open_store
 
 
@@ -47,6 +48,7 @@ def glance(path: Path) -> Glance | None:
         return None
     store: Any = open_store(folder, [], read_only=True, rows=False)
     try:
+        parts_of(path, catalog, current)[0].check(store)
         cuts = [cut for cut in catalog.cuts if cut.generation == current.generation]
         cuts.sort(key=lambda cut: (cut.id == current.id, cut.id), reverse=True)
         whole = [cut for cut in cuts if {MODEL, READER} <= set(store.extra_bytes(cut.part_tag))]

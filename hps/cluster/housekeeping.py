@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hps.cluster.catalog import GENERATIONS, Catalog, new_name, part_folder
+from hps.cluster.part_name import parts_of
 from hps.errors import StoreError
 from hps.held_folder import HeldFolder
 from hps.ssd_store import engine_of, open_store
@@ -144,11 +145,12 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
     Raises:
         ConfigError: no such cut. StoreError: a training has the folder open, rank 0's store is on
         another host, there are stores of a generation that CLUSTER does not name, or the system
-        refused.
+        refused. CorruptionError: folders of ranks were exchanged.
     """
     path = path.absolute()
     with _locked(path) as (lock, catalog):
         _refuse_unnamed(path, catalog)
+        _refuse_exchanged(path, catalog)
         first = part_folder(path, catalog.generation, 0)
         if engine_of(first) is None:
             raise StoreError(
@@ -189,6 +191,15 @@ def _refuse_unnamed(path: Path, catalog: Catalog) -> None:
             )
 
 
+def _refuse_exchanged(path: Path, catalog: Catalog) -> None:
+    """Refuses to change stores of which one is not the rank's whose folder it lies in. A host's
+    CLUSTER may be older than the stores beside it, so which checkpoints they have does not tell."""
+    cut = catalog.current
+    for part in () if cut is None else parts_of(path, catalog, cut):
+        if engine_of(part.folder) is not None:
+            part.check_owner()
+
+
 def compact_parts(path: Path, table: str | None) -> dict[str, int]:
     """Compacts the ranks' stores that lie here, one after the other, while no training has them.
 
@@ -201,11 +212,12 @@ def compact_parts(path: Path, table: str | None) -> dict[str, int]:
 
     Raises:
         ConfigError: unknown table. StoreError: a training has the folder open, no store is here, or
-        a disk is full. CorruptionError: a stored row is damaged.
+        a disk is full. CorruptionError: a stored row is damaged; folders of ranks were exchanged.
     """
     sums = {"bytes_before": 0, "bytes_after": 0, "checkpoint_only_bytes": 0}
     path = path.absolute()
     with _locked(path) as (_, catalog):
+        _refuse_exchanged(path, catalog)
         folders = [part_folder(path, catalog.generation, rank) for rank in range(catalog.ranks)]
         here = [folder for folder in folders if engine_of(folder) is not None]
         if not here:

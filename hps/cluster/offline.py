@@ -8,7 +8,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
@@ -26,6 +26,7 @@ from hps.cluster.catalog import (
 from hps.cluster.folders import make_folders
 from hps.cluster.housekeeping import LOCK, FolderLock
 from hps.cluster.local_world import LocalWorld, local_worlds
+from hps.cluster.part_name import PartName
 from hps.cluster.reshard import Source, move_rows, sources_of
 from hps.cluster.targets import NewStore
 from hps.config import Config, SsdStoreConfig, num_cores
@@ -34,6 +35,7 @@ from hps.errors import ClusterError, ConfigError, StoreError
 from hps.field_checks import require_whole
 from hps.sharding import NUM_VIRTUAL
 from hps.ssd_store import engine_of, open_store
+from hps.update_log import ServedCut
 
 _WHOLE = "whole"  # what is renamed to the target
 _TIMEOUT_SECONDS = 3600.0  # one thread may write while the others wait
@@ -139,7 +141,7 @@ def _find(path: Path, checkpoint: str | int | None) -> _Found:
     if catalog.current is None and checkpoint is None:
         raise ConfigError(f"{path}: the ranks have taken no checkpoint yet")
     cut = catalog.find(path, checkpoint)
-    sources = sources_of(path, cut)
+    sources = sources_of(path, catalog, cut)
     return _Found(sources, cut.tag, cut.created, _config_of(path, sources[0]))
 
 
@@ -168,7 +170,10 @@ def _config_of(path: Path, first: Source) -> Config:
         )
     store: Any = open_store(first.folder, [], read_only=True, rows=False)
     try:
+        if first.part is not None:
+            first.part.check(store)
         extras = store.extras(first.checkpoint)
+        _refuse_shard(path, extras)
         return Config(
             path=path,
             tables=dense_side.tables_from_store(list(store.schemas.values()), extras),
@@ -179,13 +184,24 @@ def _config_of(path: Path, first: Source) -> Config:
         store.close()
 
 
+def _refuse_shard(path: Path, extras: Mapping[str, bytes]) -> None:
+    """Refuses the store of one server among others: it has a part of the rows alone."""
+    served = ServedCut.of(extras)
+    if served is not None and served.count > 1:
+        raise ConfigError(
+            f"{path} is the store of shard {served.index} of {served.count}, which has a part of "
+            "the rows alone; bring the shards' tables together with 'hps export' of each and 'hps "
+            "import' into one store"
+        )
+
+
 def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
     """The stores of all ranks, and CLUSTER; or one store."""
     folder.mkdir()
     size = ranks or 1
     config = replace(found.config, threads=max(1, num_cores() // size))
     if ranks is None:
-        target = NewStore(config, folder, found.tag, is_part=False)
+        target = NewStore(config, folder, found.tag)
         return _on_ranks(1, lambda world: move_rows(world, found.sources, target))[0]
     cluster, name = new_name(), new_name()
     generation = new_generation(cluster, 1)
@@ -196,7 +212,8 @@ def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
     def move(world: LocalWorld) -> list[Part]:
         make_folders(folder, generation, world.rank)
         own = part_folder(folder, generation, world.rank)
-        return move_rows(world, found.sources, NewStore(config, own, cut.part_tag))
+        name = PartName(cluster=cluster, generation=generation, rank=world.rank, ranks=size)
+        return move_rows(world, found.sources, NewStore(config, own, cut.part_tag, name))
 
     parts = _on_ranks(size, move)[0]
     catalog = Catalog.begin(cluster).started(generation, size, config.seed)

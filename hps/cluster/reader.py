@@ -14,7 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from hps.cluster.catalog import Catalog, Cut, part_folder
+from hps.cluster.catalog import Catalog, Cut
+from hps.cluster.part_name import PART, ExpectedPart, parts_of
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.sharding import ShardMap
 from hps.ssd_store import TableSchema, engine_of, open_store
@@ -53,7 +54,8 @@ class ClusterStore:
 
         Raises:
             ConfigError: no such checkpoint; a table or the seed is another.
-            StoreError: a part is not here; names it. CorruptionError: a part is damaged.
+            StoreError: a part is not here; names it. CorruptionError: a part is damaged, or is
+                another rank's, another cluster's or an older one.
         """
         folder = Path(path)
         for _ in range(_MOST_ATTEMPTS):
@@ -82,12 +84,14 @@ class ClusterStore:
         own = {**options, "engine": None, "checkpoint": cut.part_tag}
         parts: list[Any] = []
         try:
-            for folder in _folders_of(path, cut):
-                parts.append(open_store(folder, tables, **own))
+            has_rows = options.get("rows", True)
+            for part in _parts_here(path, catalog, cut):
+                parts.append(_open_part(part, tables, own))
+                (part.check_rows if has_rows else part.check)(parts[-1])
             return cls(path, catalog, cut, parts)
         except BaseException:
-            for part in parts:
-                part.close()
+            for store in parts:
+                store.close()
             raise
 
     # Rows.
@@ -174,8 +178,10 @@ class ClusterStore:
         if cut is None or cut == self._cut:
             yield self._parts[0], None if cut is None else cut.part_tag
             return
-        store: Any = open_store(_folders_of(self.path, cut)[0], [], read_only=True, rows=False)
+        part = _parts_here(self.path, self._catalog, cut)[0]
+        store: Any = open_store(part.folder, [], read_only=True, rows=False)
         try:
+            part.check(store)
             yield store, cut.part_tag
         finally:
             store.close()
@@ -202,33 +208,53 @@ class ClusterStore:
 
 
 def verify_cluster(path: Path) -> list[tuple[str, str]]:
-    """Checks CLUSTER, and every checksum of every part that a cut names.
+    """Checks CLUSTER, every checksum of every part that a cut names, whose part each is, and, at
+    the newest cut that lies in a store, that each key's rank is the one that has it.
 
     Returns:
-        (file, what is wrong with it), also of parts that are not here.
+        (file, what is wrong with it), also of parts that are not here, or are not those.
 
     Raises:
         StoreError: there is no cluster. CorruptionError: CLUSTER itself is damaged.
     """
     catalog = _load(path)
     damaged: list[tuple[str, str]] = []
-    tags: dict[Path, list[str]] = {}
+    parts: dict[Path, list[ExpectedPart]] = {}
     for cut in catalog.cuts:
-        for rank in range(len(cut.parts)):
-            folder = part_folder(path, cut.generation, rank)
-            tags.setdefault(folder, []).append(cut.part_tag)
-    for folder, needed in tags.items():
+        for part in parts_of(path, catalog, cut):
+            parts.setdefault(part.folder, []).append(part)
+    for folder, needed in parts.items():
         if engine_of(folder) is None:
             damaged.append((str(folder), "the part is not here"))
             continue
-        damaged += verify(folder)
-        store: Any = open_store(folder, [], read_only=True, rows=False)
-        try:
-            held = {one["tag"] for one in store.checkpoints()}
-        finally:
-            store.close()
-        damaged += [(str(folder), f"has no {tag}") for tag in needed if tag not in held]
+        of_folder = verify(folder)
+        damaged += of_folder
+        wrong = [] if of_folder else list(_wrong_parts(needed))
+        if wrong:  # a trainer beside us may have let go of the cut
+            named = {cut.part_tag for cut in _load(path).cuts}
+            damaged += [(str(folder), what) for tag, what in wrong if tag in named]
     return damaged
+
+
+def _wrong_parts(parts: Sequence[ExpectedPart]) -> Iterator[tuple[str, str]]:
+    """(tag, what is wrong) of parts that lie in one store, the oldest first, whose checksums
+    hold."""
+    for part in parts:
+        try:
+            store: Any = open_store(part.folder, [], read_only=True, rows=False)
+            try:
+                part.check(store)
+                has_name = PART in store.extras(part.tag, (PART,))
+            finally:
+                store.close()
+            if part is parts[-1] or not has_name:
+                store = open_store(part.folder, [], read_only=True, checkpoint=part.tag)
+                try:
+                    part.check_keys(store)
+                finally:
+                    store.close()
+        except HpsError as error:
+            yield part.tag, str(error).removeprefix(f"{part.folder}: ")
 
 
 def _load(path: Path) -> Catalog:
@@ -238,21 +264,33 @@ def _load(path: Path) -> Catalog:
     return catalog
 
 
-def _folders_of(path: Path, cut: Cut) -> list[Path]:
-    """Of each rank's part of a cut.
+def _parts_here(path: Path, catalog: Catalog, cut: Cut) -> list[ExpectedPart]:
+    """Each rank's part of a cut.
 
     Raises:
         StoreError: one is not here.
     """
-    folders = [part_folder(path, cut.generation, rank) for rank in range(len(cut.parts))]
-    for rank, folder in enumerate(folders):
-        if engine_of(folder) is None:
+    parts = parts_of(path, catalog, cut)
+    for rank, part in enumerate(parts):
+        if engine_of(part.folder) is None:
             raise StoreError(
                 errno.ENOENT,
-                f"{folder}: part {rank} of {len(folders)} is not here; mount or copy that folder "
-                "to this host",
+                f"{part.folder}: part {rank} of {len(parts)} is not here; mount or copy that "
+                "folder to this host",
             )
-    return folders
+    return parts
+
+
+def _open_part(part: ExpectedPart, tables: Sequence[TableSchema], options: dict[str, Any]) -> Any:
+    try:
+        return open_store(part.folder, tables, **options)
+    except ConfigError:  # of a table, the seed or the checkpoint: maybe it is another store
+        store: Any = open_store(part.folder, [], read_only=True, rows=False)
+        try:
+            part.check(store)
+        finally:
+            store.close()
+        raise
 
 
 def _add_up(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,18 +17,21 @@ import torch
 from hps import checkpoint
 from hps.cluster.agreement import agree
 from hps.cluster.blobs import send_blobs
-from hps.cluster.catalog import Cut, Part, part_folder
+from hps.cluster.catalog import Catalog, Cut, Part
+from hps.cluster.part_name import ExpectedPart, described, parts_of
 from hps.cluster.targets import Target
 from hps.cluster.world import World
 from hps.config import Config
+from hps.dense_mark import DENSE
 from hps.errors import ConfigError, CorruptionError, StoreError
-from hps.row_layout import Images
+from hps.row_layout import Images, Keys
 from hps.sharding import ShardMap
 from hps.ssd_store import TableSchema, engine_of, open_store
 
 _PIECE_BYTES = 2**23
-# Every part describes its tables; the model and the reader's position lie in that of rank 0.
-_OF_ALL = (checkpoint.TABLES, checkpoint.RATES)
+# Every part describes its tables and says which model fits its rows; the model and the reader's
+# position lie in that of rank 0.
+_OF_ALL = (checkpoint.TABLES, checkpoint.RATES, DENSE)
 _OF_FIRST = (checkpoint.MODEL, checkpoint.READER)
 
 
@@ -40,26 +43,36 @@ class Source:
         folder: of the store.
         checkpoint: tag or id; None is its newest.
         rows: that the cut must have; None where nobody knows.
+        part: that it must be; None of a store of one process.
     """
 
     folder: Path
     checkpoint: str | int | None
     rows: int | None = None
+    part: ExpectedPart | None = None
 
     def is_here(self) -> bool:
-        """True if this process sees the store, with that cut.
+        """True if this process sees the store, with that cut; errors as `look`."""
+        return not self.look()
+
+    def look(self) -> str:
+        """What this process sees instead of the store with that cut, in words; empty if that.
 
         Raises:
+            CorruptionError: it has the cut, and is another part of it.
             CorruptionError, StoreError: it is there and cannot be read.
         """
         if engine_of(self.folder) is None:
-            return False
+            return "no store"
         store: Any = open_store(self.folder, [], read_only=True, rows=False)
         try:
-            if self.checkpoint is None:
-                return True
+            listed = store.checkpoints()
             named = "tag" if isinstance(self.checkpoint, str) else "id"
-            return any(one[named] == self.checkpoint for one in store.checkpoints())
+            if self.checkpoint is not None and all(one[named] != self.checkpoint for one in listed):
+                return described(listed, store.extras)
+            if self.part is not None:
+                self.part.check(store)
+            return ""
         finally:
             store.close()
 
@@ -67,22 +80,21 @@ class Source:
         """The checkpoint's dense side and tables, as bytes by name.
 
         Raises:
-            CorruptionError, StoreError: it cannot be read.
+            CorruptionError, StoreError: it cannot be read, or is another part.
         """
         store: Any = open_store(self.folder, [], read_only=True, rows=False)
         try:
+            if self.part is not None:
+                self.part.check(store)
             blobs: dict[str, bytes] = store.extras(self.checkpoint)
             return blobs
         finally:
             store.close()
 
 
-def sources_of(path: Path, cut: Cut) -> list[Source]:
+def sources_of(path: Path, catalog: Catalog, cut: Cut) -> list[Source]:
     """The parts of a cut in a cluster's folder, in rank order."""
-    return [
-        Source(part_folder(path, cut.generation, rank), cut.part_tag, part.rows)
-        for rank, part in enumerate(cut.parts)
-    ]
+    return [Source(part.folder, part.tag, part.rows, part) for part in parts_of(path, catalog, cut)]
 
 
 def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
@@ -94,18 +106,20 @@ def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
         StoreError: no rank sees one of them; names it.
     """
 
-    def look() -> list[int]:
-        return [number for number, source in enumerate(sources) if source.is_here()]
+    def look() -> list[str]:
+        return [source.look() for source in sources]
 
     seen = agree(world, "looking for parts", look)
     readers: list[int] = []
     for number, source in enumerate(sources):
-        who = [rank for rank, numbers in enumerate(seen) if number in numbers]
+        who = [rank for rank, found in enumerate(seen) if not found[number]]
         if not who:
+            found = "; ".join(sorted({of_rank[number] for of_rank in seen}))
             raise StoreError(
                 f"part {number} of {len(sources)} is missing: none of the {world.size} rank(s) "
-                f"sees {source.folder} with checkpoint {source.checkpoint!r}; mount or copy that "
-                "folder to one of the hosts, under the same path in the store's folder"
+                f"sees {source.folder} with checkpoint {source.checkpoint!r}, there is {found}; "
+                "mount or copy that folder to one of the hosts, under the same path in the "
+                "store's folder"
             )
         readers.append(min(who, key=lambda rank: (readers.count(rank), rank)))
     return readers
@@ -123,7 +137,8 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
 
     Raises:
         ConfigError: the sources differ, or the target's tables or seed do not fit them.
-        CorruptionError, StoreError: a source cannot be read, a target not be written.
+        CorruptionError, StoreError: a source cannot be read or is another part, a target not be
+        written.
 
     Cost: reads every row once, sends it once, writes it once; memory a piece (8 MiB) a rank.
     """
@@ -145,7 +160,7 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
         opened.callback(target.close)
         agree(world, "making a part", lambda: target.begin(schemas))
         for schema in schemas:
-            _move_table(world, list(stores.values()), target, schema)
+            _move_table(world, [(sources[n], stores[n]) for n in mine], target, schema)
 
         def end() -> dict[str, int]:
             info = target.end(blobs)
@@ -162,7 +177,14 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
 
 
 def _open_source(source: Source) -> Any:
-    return open_store(source.folder, [], read_only=True, checkpoint=source.checkpoint)
+    store: Any = open_store(source.folder, [], read_only=True, checkpoint=source.checkpoint)
+    try:
+        if source.part is not None:
+            source.part.check(store)
+        return store
+    except BaseException:
+        store.close()
+        raise
 
 
 def _description(store: Any) -> dict[str, Any]:
@@ -234,7 +256,9 @@ def _send_dense(world: World, first: Any, source: Source) -> dict[str, bytes]:
     return send_blobs(world.control, outgoing)
 
 
-def _move_table(world: World, sources: list[Any], target: Target, schema: TableSchema) -> None:
+def _move_table(
+    world: World, sources: list[tuple[Source, Any]], target: Target, schema: TableSchema
+) -> None:
     pieces = _pieces(sources, schema)
     owners = ShardMap(world.size)
     received: Images = np.empty((0, schema.row_bytes), np.uint8)
@@ -249,15 +273,22 @@ def _move_table(world: World, sources: list[Any], target: Target, schema: TableS
 
     while any(agree(world, f"moving rows of table {schema.name!r}", step)):
         rows = np.empty((0, schema.row_bytes), np.uint8) if piece is None else piece
-        keys = np.ascontiguousarray(rows[:, :8]).view(np.uint64)[:, 0]
-        places = owners.split(keys)
+        places = owners.split(_keys_of(rows))
         sorted_rows = torch.from_numpy(rows[np.concatenate(places)])
         received = world.control.exchange(sorted_rows, [len(part) for part in places]).numpy()
 
 
-def _pieces(sources: list[Any], schema: TableSchema) -> Iterator[Images]:
-    """The rows of one table, of sources one after the other."""
+def _pieces(sources: list[tuple[Source, Any]], schema: TableSchema) -> Iterator[Images]:
+    """The rows of one table, of sources one after the other; each must own its keys."""
     count = max(1, _PIECE_BYTES // schema.row_bytes)
-    for source in sources:
-        if schema.name in source.schemas:
-            yield from source.scan(schema.name, count)
+    for source, store in sources:
+        if schema.name not in store.schemas:
+            continue
+        for rows in store.scan(schema.name, count):
+            if source.part is not None:
+                source.part.check_owned(schema.name, _keys_of(rows))
+            yield rows
+
+
+def _keys_of(rows: Images) -> Keys:
+    return np.ascontiguousarray(rows[:, :8]).view(np.uint64)[:, 0]

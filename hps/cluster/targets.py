@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hps.cluster.part_name import PartName
 from hps.config import Config
 from hps.parameter_server import ParameterServer
 from hps.ssd_store import TableSchema, open_store
@@ -45,13 +46,13 @@ class NewStore:
         config: how it is made; its tables, if the source has them, must fit.
         folder: where.
         tag: of the checkpoint with which it ends.
-        is_part: it is of one rank among others.
+        name: of the rank among others that it is of; None of a store of one process.
     """
 
     config: Config
     folder: Path
     tag: str | None
-    is_part: bool = True
+    name: PartName | None = None
     _store: Any = None
 
     def begin(self, schemas: Sequence[TableSchema]) -> None:
@@ -65,7 +66,7 @@ class NewStore:
             seed=self.config.seed,
             threads=self.config.num_threads(),
         )
-        if self.is_part:
+        if self.name is not None:
             self._store.checkpoint(EMPTY, {})
 
     def append(self, table: str, rows: Rows) -> None:
@@ -74,7 +75,8 @@ class NewStore:
 
     def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
         """As Target."""
-        info: dict[str, Any] = self._store.checkpoint(self.tag, blobs)
+        name = {} if self.name is None else self.name.blobs()
+        info: dict[str, Any] = self._store.checkpoint(self.tag, {**blobs, **name})
         return info
 
     def close(self) -> None:
@@ -89,12 +91,14 @@ class OwnStore:
     Args:
         local: of the rank, without batches in flight.
         tag: of the checkpoint with which it ends, and stands at.
+        name: of the rank.
     """
 
-    def __init__(self, local: ParameterServer, tag: str) -> None:
+    def __init__(self, local: ParameterServer, tag: str, name: PartName) -> None:
         self.config = local.config
         self._local = local
         self._tag = tag
+        self._name = name
         self._store: Any = None
 
     def begin(self, schemas: Sequence[TableSchema]) -> None:
@@ -107,6 +111,7 @@ class OwnStore:
 
     def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
         """As Target."""
+        blobs = {**blobs, **self._name.blobs()}
         info: dict[str, Any] = self._store.checkpoint(self._tag, blobs)
         self._local.restore(self._tag)
         return info

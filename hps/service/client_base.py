@@ -27,6 +27,7 @@ from hps.sharding import ShardMap
 from hps.v1 import parameter_server_pb2 as pb
 
 _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
+_LOOKS = 3  # at shards that seem to be of different services, while cuts are taken
 SLOW = 10.0  # calls that go over whole tables may take so many deadlines
 # Of the store, not of this client: they go on where its session cannot, so that a restore can help.
 _WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
@@ -203,6 +204,8 @@ class Shards:
                 f"the shards are at different cuts, with histories {lineages}: a restore has not "
                 "reached all of them, or they are not of one service; restore() a checkpoint again"
             )
+        else:
+            self._mixed_histories = self._lacking_part(replies)
         tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
         self.tables = {
             name: table
@@ -229,6 +232,43 @@ class Shards:
         limits = [reply.limits for reply in replies]
         self._max_keys = min(limit.max_keys or 2**31 for limit in limits)
         self._max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
+
+    def _lacking_part(self, replies: Sequence[pb.DescribeReply]) -> str:
+        """Why the shards cannot be of one service, in words: one lacks its part of the newest cut
+        that shard 0 holds. Its store is another service's, or an older copy. Empty if all is well.
+        """
+        for _ in range(_LOOKS):
+            name = next(iter(replies[0].cuts.names), "")
+            lacking = [
+                session
+                for session, reply in zip(self._sessions, replies, strict=True)
+                if name and reply.HasField("cuts") and name not in reply.cuts.names
+            ]
+            if not lacking:
+                return ""
+            # It may have been taken between the answers, or let go of: shard 0 is asked on both
+            # sides of the others, for it is the last to have a cut and the first to be without.
+            others = self._ask_all(
+                "Describe", pb.DescribeRequest(), pb.DescribeReply, self._sessions[1:]
+            )
+            first = self._ask_all(
+                "Describe", pb.DescribeRequest(), pb.DescribeReply, self._sessions[:1]
+            )
+            replies = [*first, *others]
+            still = [
+                session
+                for session, reply in zip(self._sessions[1:], others, strict=True)
+                if session in lacking and name not in reply.cuts.names
+            ]
+            if still and name in replies[0].cuts.names:
+                return (
+                    f"shard {still[0]} lacks its part of the newest checkpoint that shard "
+                    f"{self._sessions[0]} holds (cut {name}): its store is of another service, or "
+                    "an older copy; start that server over its own store, or restore() a "
+                    "checkpoint that all shards hold. If that part was deleted on purpose, delete "
+                    "the checkpoint on shard 0, too ('hps checkpoints DIR --delete')"
+                )
+        return ""
 
     def _check_map(self, number: int, described: bytes) -> None:
         """As soon as a shard answers, though another one may not."""

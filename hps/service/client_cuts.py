@@ -53,6 +53,8 @@ class _Cut:
             "rows": sum(info.rows for info in (self.info, *self.parts)),
             "bytes": sum(info.bytes for info in (self.info, *self.parts)),
             "created": self.info.created,
+            "current": self.info.current,
+            "automatic": not self.name,
         }
 
 
@@ -68,7 +70,8 @@ class RemoteCuts(Shards):
         """Makes everything durable in one cut over all shards: rows, model, reader position.
 
         Changes of this client that come before are in it, those after are not; other clients must
-        hold still meanwhile, or each shard has its own idea of theirs.
+        hold still meanwhile, or each shard has its own idea of theirs. Without model and reader it
+        takes over those of the cut that the rows descend from, if no client has pushed since.
 
         Args:
             tag: its name; it replaces an older one of that name. None: the newest two are kept.
@@ -78,6 +81,7 @@ class RemoteCuts(Shards):
         Returns:
             {"tag", "rows_written", "bytes", "seconds", "marks"}: of each shard this client's
             incarnation and the last change that the cut holds; None on a shard it never changed.
+            "model_from" as hps.ParameterServer.checkpoint says.
 
         Raises:
             ConfigError: a bad tag, or a model or reader that could not be read back.
@@ -96,18 +100,26 @@ class RemoteCuts(Shards):
         name = uuid4().hex
         dense.tag = tag or f"cut-{name}"
         part = pb.CheckpointRequest(tag=f"cut-{name}", group=name, clients=dense.clients)
+        is_given = model is not None or reader is not None
+        if is_given:
+            part.model_cut = dense.model_cut = name
         replies = self._ask_all("Checkpoint", part, pb.CheckpointReply, self._sessions[1:])
         marks = [self._mark_in(reply) for reply in replies]
+        fitting = {reply.model_cut for reply in replies}
+        if not is_given and replies:
+            dense.model_cut = fitting.pop() if len(fitting) == 1 else ""
         dense.group = json.dumps({"cut": name, "marks": marks}, sort_keys=True)
         first = self._ask_all("Checkpoint", dense, pb.CheckpointReply, self._sessions[:1])
         self._tidy(name, before)
         replies = [*first, *replies]
+        source = first[0].model_from
         return {
             "tag": tag,
             "rows_written": sum(reply.rows_written for reply in replies),
             "bytes": sum(reply.bytes_written for reply in replies),
             "seconds": time.perf_counter() - started,
             "marks": [self._mark_in(first[0]), *marks],
+            **({"model_from": source} if source else {}),
         }
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
@@ -170,9 +182,14 @@ class RemoteCuts(Shards):
     def checkpoints(self) -> list[dict[str, Any]]:
         """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
 
-        Checkpoints that the shards take by themselves are no cuts.
+        Checkpoints that the shards take by themselves are no cuts; of a single shard the one that
+        it takes at its end is listed, as `automatic`. The cut that the rows descend from is
+        `current`.
         """
-        return [found.described() for found in self._cuts(self._listed())]
+        described = [found.described() for found in self._cuts(self._listed())]
+        if described and not any(one["current"] for one in described):
+            described[-1]["current"] = True  # a shard has taken one since, or does not tell
+        return described
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
         """Lets go of a cut, named by its tag or its id.

@@ -13,6 +13,7 @@ from typing import Any
 
 from hps import checkpoint as cut
 from hps.config import MAX_TABLES, Config, TableConfig
+from hps.dense_mark import DenseMark
 from hps.errors import ConfigError, StoreError
 from hps.field_checks import require_whole
 from hps.forked import refuse_in_children
@@ -20,6 +21,7 @@ from hps.parameter_server import ParameterServer, _Tiers
 from hps.service.checkpointer import Checkpointer
 from hps.service.gate import Arrivals, ChangeTurn, Gate, Moves
 from hps.service.location import StoreLocation, served_config
+from hps.sharding import ShardMap
 from hps.update_log import MAX_SESSIONS, History, Identity, UpdateLog
 
 AUTOMATIC = "automatic"  # tag of the checkpoints that a shard takes by itself
@@ -81,11 +83,12 @@ class ShardCore:
         self._is_torn = False  # the rows hold a mutation in part
         self._is_dead = False  # there is no store any more to read from
         self._is_closed = False
-        self._groups: dict[int, str] = {}
+        self._groups: dict[int, tuple[str, str]] = {}
         config, described = served_config(place, self._tiers)
         self._server = ParameterServer(config, _tiers=self._tiers)
         try:
             self._history = self._find_history()
+            self._owners = ShardMap(self.count).owners()
             self._history.sessions.trim(self.options.max_sessions)
             log = self._log
             log.wait(log.appended, True, LONG)  # marks that were replayed hold from now on
@@ -161,15 +164,17 @@ class ShardCore:
         blobs: dict[str, bytes],
         group: str,
         turn: ChangeTurn | None = None,
+        mark: DenseMark | None = None,
     ) -> dict[str, Any]:
-        """Within the turn. If it is given, others have it while the disk is waited for."""
+        """Within the turn. If it is given, others have it while the disk is waited for. The mark is
+        as `save_cut` takes it."""
         self._check_open()
         if self._is_torn:
             self._check_able()
         log, number = self._history.log, self._history.number
         taken = None if turn is None else turn.let_others
         try:
-            info = self._server.save_cut(tag, blobs, group, taken)
+            info = self._server.save_cut(tag, blobs, group, taken, mark)
         except StoreError as error:
             if error.errno == errno.EIO:
                 self._fail(f"a checkpoint could not be made: {error}")

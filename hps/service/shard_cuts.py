@@ -3,6 +3,7 @@
 Above it: shard.py. Below it: shard_reads.py, shard_core.py. Each takes the turn.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
@@ -10,6 +11,7 @@ from typing import Any
 
 from hps import checkpoint as cut
 from hps.config import TableConfig
+from hps.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.errors import CapacityError, ConfigError, MismatchError, StoreError
 from hps.parameter_server import ParameterServer
 from hps.service.location import ServedConfig, with_table
@@ -29,6 +31,7 @@ class ShardCuts(ShardReads):
         reader: bytes | None = None,
         group: str = "",
         timeout: float = LONG,
+        model_cut: str | None = None,
     ) -> dict[str, Any]:
         """Makes rows, marks, model and reader durable in one cut; mutations wait meanwhile.
 
@@ -38,10 +41,15 @@ class ShardCuts(ShardReads):
             reader: JSON of a reader's position; kept as it is.
             group: names the cut over several shards that this is a part of.
             timeout: seconds to wait for the turn.
+            model_cut: of several shards: names the cut whose dense side this one has. Where one is
+                given, this cut, on all shards. Else None, and on shard 0 what `model_cut` of all
+                the others is: then it takes that cut's dense side over, if its rows fit it, too.
 
         Returns:
-            {"tag", "rows_written", "bytes", "seconds", "lineage", "sessions"}, the last a dict
-            from client to (incarnation, sequence).
+            {"tag", "rows_written", "bytes", "seconds", "lineage", "model_cut", "sessions"}, the
+            last a dict from client to (incarnation, sequence); "model_cut" names the cut whose
+            dense side fits this shard's rows, or is empty. "model_from" as
+            ParameterServer.checkpoint says.
 
         Raises:
             ConfigError: a bad tag, or the shard's own. StoreError: disk full or an I/O error; the
@@ -53,10 +61,33 @@ class ShardCuts(ShardReads):
         dense = {cut.MODEL: model, cut.READER: reader}
         with self._gate.change(started + timeout):
             blobs = {name: blob for name, blob in dense.items() if blob is not None}
-            info = self._save(tag, blobs, group)
+            mark = self._mark(blobs, model_cut)
+            if mark is not None and mark.is_taken_over:
+                blobs |= self._server.checkpoint_blobs(None, DENSE_PARTS)
+            info = self._save(tag, blobs, group, mark=mark)
+            fitting = self._server.dense_mark
             sessions = {name: (s.incarnation, s.mark) for name, s in self._history.sessions}
             seconds = monotonic() - started
-            return {**info, "seconds": seconds, "lineage": self.lineage, "sessions": sessions}
+            return {
+                **info,
+                "seconds": seconds,
+                "lineage": self.lineage,
+                "model_cut": fitting.cut if fitting.fits else "",
+                "sessions": sessions,
+            }
+
+    def _mark(self, blobs: Mapping[str, bytes], model_cut: str | None) -> DenseMark | None:
+        """What a new checkpoint says of its dense side; None: the store decides alone."""
+        if self.count == 1:
+            return None
+        if holds_dense(blobs) or (self.index and model_cut):
+            return DenseMark(has_model=self.index > 0 or cut.MODEL in blobs, cut=model_cut or "")
+        mark = self._server.dense_mark
+        if self.index or not mark.fits:
+            return mark
+        if model_cut and model_cut == mark.cut:
+            return self._server.named_mark
+        return replace(mark, is_trained=True)  # the rows of another shard were
 
     def delete_checkpoint(self, tag: str | int, timeout: float = LONG) -> list[str]:
         """As ParameterServer.delete_checkpoint."""

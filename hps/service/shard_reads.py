@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
+from hps import _C
 from hps import checkpoint as cut
-from hps.errors import ChangedError, DeadlineError
+from hps.arrays import as_keys, on_host
+from hps.errors import ChangedError, DeadlineError, MismatchError
 from hps.service.shard_core import LONG, ShardCore
+from hps.sharding import NUM_VIRTUAL
 from hps.update_log import ServedCut
-from hps.update_log.history import SERVICE
+from hps.update_log.history import SERVICE, cut_name
 
 _DIGEST_ATTEMPTS = 3  # beside mutations
 _DIGEST_TURN_SECONDS = 1.0  # that mutations may wait for a digest
@@ -23,14 +26,36 @@ class ShardReads(ShardCore):
     """Rows, figures, and what checkpoints hold."""
 
     def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
-        """As ParameterServer.pull."""
+        """As ParameterServer.pull.
+
+        Raises:
+            MismatchError: the keys are those of another shard.
+        """
+        self._check_owner(keys)
         with self._reading(timeout) as server:
             return server.pull(table, keys, out)
 
     def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
-        """As ParameterServer.contains."""
+        """As ParameterServer.contains; errors as pull."""
+        self._check_owner(keys)
         with self._reading(timeout) as server:
             return server.contains(table, keys)
+
+    def _check_owner(self, keys: Any) -> None:
+        """Clients that only read open no session: one that asks a server which was started over
+        another shard's store has the keys of that other shard. The first one tells."""
+        if self.count == 1:
+            return
+        first = on_host(as_keys(keys))[:1]
+        if not len(first):
+            return
+        owner = self._owners[_C.virtual_shards(first, NUM_VIRTUAL)[0]]
+        if owner != self.index:
+            raise MismatchError(
+                f"key {int(first[0])} belongs to shard {owner} of {self.count}, this is shard "
+                f"{self.index}: another shard's store was put under this address, or the servers "
+                "are listed in another order; start each server over its own store"
+            )
 
     def num_rows(self, table: str, timeout: float = LONG) -> int:
         """As ParameterServer.num_rows."""
@@ -122,10 +147,17 @@ class ShardReads(ShardCore):
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
         with self._reading(timeout) as server:
             listed = server.checkpoints()
+            self._groups = {int(one["id"]): self._group(int(one["id"])) for one in listed}
             for one in listed:
-                one["group"] = self._group(int(one["id"]))
-            self._groups = {int(one["id"]): one["group"] for one in listed}
+                one["group"], _ = self._groups[int(one["id"])]
             return listed
+
+    def cut_names(self, timeout: float = LONG) -> list[str]:
+        """Of the cuts over several shards that were taken in this history, the newest first."""
+        listed = self.checkpoints(timeout)
+        groups = [self._groups[int(one["id"])] for one in reversed(listed)]
+        names = [cut_name(group) for group, lineage in groups if lineage == self.lineage]
+        return [name for name in names if name]
 
     def checkpoint_named(
         self, tag: str | int | None, timeout: float = LONG
@@ -139,9 +171,11 @@ class ShardReads(ShardCore):
                 return int(one["id"]), one["tag"]
         return None, None
 
-    def _group(self, checkpoint: int) -> str:
+    def _group(self, checkpoint: int) -> tuple[str, str]:
+        """(group, lineage) of a checkpoint."""
         if checkpoint not in self._groups:
-            return _group_of(self._server.checkpoint_blobs(checkpoint, (SERVICE,)))
+            served = ServedCut.of(self._server.checkpoint_blobs(checkpoint, (SERVICE,)))
+            return ("", "") if served is None else (served.group, served.lineage)
         return self._groups[checkpoint]
 
     def checkpoint_state_bytes(self, tag: str | int | None = None, timeout: float = LONG) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 
 import hps
-from hps.errors import ConfigError
+from hps.errors import ConfigError, HpsError
 from hps.service.auth import ADMIN, EVERY_TABLE, READ, WRITE
 from hps.service.calls import Call
 from hps.service.framing import read_small
@@ -24,6 +24,7 @@ _MAX_ID_DIGITS = 18  # of a checkpoint's id
 _MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
 _REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
 _MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
+_MAX_CUT_NAMES = 1000  # that a shard tells of itself
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
 
 
@@ -59,6 +60,7 @@ class StoreHandlers:
             ),
             tables=self._tables(call),
             seed=self._shard.seed,
+            cuts=self._cut_names(call),
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -157,6 +159,7 @@ class StoreHandlers:
             request.reader if request.HasField("reader") else None,
             request.group,
             call.remaining(),
+            request.model_cut if request.HasField("model_cut") else None,
         )
         self._log.info("checkpoint", tag=request.tag, seconds=info["seconds"])
         return pb.CheckpointReply(
@@ -166,6 +169,8 @@ class StoreHandlers:
             seconds=info["seconds"],
             lineage=info["lineage"],
             sessions=self._marks_of(info["sessions"], request.clients),
+            model_cut=info["model_cut"],
+            model_from=info.get("model_from", ""),
         ).SerializeToString()
 
     def _marks_of(
@@ -202,6 +207,7 @@ class StoreHandlers:
                     bytes=info["bytes"],
                     created=info["created"],
                     group=info["group"],
+                    current=info["current"],
                 )
                 for info in self._shard.checkpoints(call.remaining())
             ]
@@ -250,6 +256,13 @@ class StoreHandlers:
     def _tables(self, call: Call) -> list[pb.Table]:
         tables = self._shard.tables
         return [to_message(table) for table in tables if call.caller.right(table.name)]
+
+    def _cut_names(self, call: Call) -> pb.CutNames | None:
+        """Those that matter to who compares shards; a shard whose store is gone tells none."""
+        try:
+            return pb.CutNames(names=self._shard.cut_names(call.remaining())[:_MAX_CUT_NAMES])
+        except HpsError:
+            return None
 
     def _shard_map(self) -> pb.ShardMap:
         return pb.ShardMap(

@@ -6,6 +6,8 @@ Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hps.errors import ConfigError
+
 if TYPE_CHECKING:
     from hps.row_server import CutServer
 
@@ -28,11 +30,19 @@ class ModelCheckpoint:
         return "the newest" if self.name is None else repr(self.name)
 
 
-def newest_with_model(server: "CutServer") -> ModelCheckpoint | None:
+def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> ModelCheckpoint | None:
     """The checkpoint to go on from, or None: one that holds a model and a reader's position.
 
     The current cut comes first: after `restore` it is older than others that are kept. Then the
     newest.
+
+    Args:
+        server: of any kind.
+        passes_over: take an older one also where that which comes first holds no model.
+
+    Raises:
+        ConfigError: the one that comes first holds no model, and an older one does. Those that a
+            server takes by itself do not count: what came after a client's is its to do again.
     """
     entries = sorted(reversed(server.checkpoints()), key=lambda entry: not entry.get("current"))
     names: list[str | int | None] = [
@@ -40,8 +50,41 @@ def newest_with_model(server: "CutServer") -> ModelCheckpoint | None:
     ]
     if not entries or not entries[0].get("current"):
         names.insert(0, None)  # the current cut is not listed any more: its tag was deleted
+    by_itself = {entry["id"] for entry in entries if entry.get("automatic")}
+    by_itself |= {entry["tag"] for entry in entries if entry.get("automatic")}
+    passed_over: list[str | int | None] = []
     for name in names:
         model, reader = server.checkpoint_state(name)
         if model is not None and reader is not None:
+            if passed_over and not passes_over:
+                raise _without_model(passed_over[0], name)
             return ModelCheckpoint(name, model, reader)
+        if name not in by_itself:
+            passed_over.append(name)
     return None
+
+
+def named_with_model(server: "CutServer", name: str | int) -> ModelCheckpoint:
+    """A checkpoint by its tag or id.
+
+    Raises:
+        ConfigError: there is none, or it holds no model and position.
+    """
+    model, reader = server.checkpoint_state(name)
+    if model is None or reader is None:
+        raise ConfigError(
+            f"checkpoint {name!r} holds no model and position to resume from; name one that `hps "
+            "train` has taken, or that took one over"
+        )
+    return ModelCheckpoint(name, model, reader)
+
+
+def _without_model(passed_over: str | int | None, older: str | int | None) -> ConfigError:
+    what = "the current checkpoint" if passed_over is None else f"checkpoint {passed_over!r}"
+    return ConfigError(
+        f"{what}, at which the rows are, holds no model, and {older!r} does: the rows were trained "
+        "on without that model, or an older hps took the checkpoint. Name the one to take: 'hps "
+        f"evaluate --checkpoint {older}' measures that one, 'hps train --resume-from {older}' goes "
+        "back to its rows and on from there; or take one of the rows as they are with "
+        "checkpoint(model=, reader=)"
+    )

@@ -77,6 +77,8 @@ class TrainOptions:
         checkpoint_every: batches between checkpoints; 0 for the final one only.
         resume: go on from the newest checkpoint that holds a model and a position, with its
             learning rates and random state.
+        resume_from: when resuming, the checkpoint to go on from, by tag or id; the rows go back to
+            it. None is the newest.
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
         digest: compute each table's digest in the end.
@@ -130,6 +132,7 @@ class TrainOptions:
     instruction_set: str = "auto"
     checkpoint_every: int = 0
     resume: bool = False
+    resume_from: str | int | None = None
     new_data: bool = False
     digest: bool = True
     row_wire: str = "float32"
@@ -177,6 +180,8 @@ class TrainOptions:
         if self.depth != AUTO:
             require_whole(f"depth ({AUTO!r} chooses)", self.depth, 0, MAX_DEPTH)
         require_whole("lookahead", self.lookahead, 0, MAX_LOOKAHEAD)
+        if self.resume_from is not None and not self.resume:
+            raise ConfigError("resume_from (--resume-from) names what to resume: set resume, too")
         if self.new_data and not self.resume:
             raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
         if self.scheduler != "constant" and self.scheduler_steps < 1:

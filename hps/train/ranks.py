@@ -110,6 +110,7 @@ def options_of_rank(
         device=device,
         threads=options.threads or cores_of_rank(),
         resume=options.resume or is_restarted,
+        resume_from=None if is_restarted else options.resume_from,
         # The first attempt has left a checkpoint at the beginning of the new data.
         new_data=options.new_data and not is_restarted,
         trace=None if options.trace is None else f"{options.trace}.rank-{place.rank}",

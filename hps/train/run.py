@@ -22,7 +22,7 @@ from hps.reader.files import find_files
 from hps.reader.open import open_reader
 from hps.row_server import CutServer
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
-from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.depth import AUTO, DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
@@ -223,6 +223,8 @@ class TrainingRun:
     def _say_resumed(self) -> None:
         totals = self.trainer.totals
         where = ", at the beginning of DATA" if self._options.new_data else ""
+        if self._options.remote is not None:
+            where += "; what clients changed on the servers after it, erased rows too, is undone"
         self._progress.say(
             f"goes on from checkpoint {self.resumed_from}, after {totals.batches:,} batches and "
             f"{totals.examples:,} examples{where}"
@@ -307,8 +309,12 @@ class TrainingRun:
 
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
-        found = newest_with_model(self._server)
-        where = self._options.where
+        where, name = self._options.where, self._options.resume_from
+        if name is None:
+            # Whichever it is that holds a model, a run of its own may not go on top of it.
+            found = newest_with_model(self._server, passes_over=not self._options.resume)
+        else:
+            found = named_with_model(self._server, name)
         if not self._options.resume:
             if found is not None:
                 raise _holds_model(self._options, str(found))

@@ -44,6 +44,11 @@ class ServedCut:
     count: int
     sessions: Sessions
 
+    @property
+    def cut_name(self) -> str:
+        """Of the cut over several shards that it is a part of; empty if of none."""
+        return cut_name(self.group)
+
     @classmethod
     def of(cls, extras: Mapping[str, bytes]) -> "ServedCut | None":
         """From a checkpoint's extras; None if it holds no mutation of a service.
@@ -61,6 +66,17 @@ class ServedCut:
             raise CorruptionError(
                 f"the checkpoint's {SERVICE} cannot be read: {error!r}"
             ) from error
+
+
+def cut_name(group: str) -> str:
+    """The name of the cut in a checkpoint's group: shard 0's describes it, the others' is it."""
+    if not group.startswith("{"):
+        return group
+    try:
+        value = json.loads(group)
+    except (ValueError, RecursionError):
+        return ""
+    return str(value.get("cut", "")) if isinstance(value, dict) else ""
 
 
 class History:
@@ -83,6 +99,13 @@ class History:
 
     def _take(self, cut: ServedCut | None) -> None:
         """The rows are those of a checkpoint."""
+        if cut is not None and (cut.index, cut.count) != (self.epoch.index, self.epoch.count):
+            raise CorruptionError(
+                f"{self.path / FOLDER / NAME}: it is of shard {self.epoch.index} of "
+                f"{self.epoch.count}, the checkpoint beside it of shard {cut.index} of "
+                f"{cut.count}: the folder {FOLDER!r} was put into another shard's store; put each "
+                "back"
+            )
         cut = cut or ServedCut(0, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
         if cut.epoch > self.epoch.number:
             raise CorruptionError(

@@ -94,20 +94,28 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
     limits: Limits
     tables: _containers.RepeatedCompositeFieldContainer[Table]
     seed: int
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
+    cuts: CutNames
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ...) -> None: ...
+
+class CutNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShardMap(_message.Message):
     __slots__ = ("index", "count", "num_virtual", "hash")
@@ -490,21 +498,23 @@ class ListTablesReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
 
 class CheckpointRequest(_message.Message):
-    __slots__ = ("tag", "model", "reader", "group", "clients")
+    __slots__ = ("tag", "model", "reader", "group", "clients", "model_cut")
     TAG_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CUT_FIELD_NUMBER: _ClassVar[int]
     tag: str
     model: bytes
     reader: bytes
     group: str
     clients: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tag: _Optional[str] = ..., model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ..., clients: _Optional[_Iterable[str]] = ...) -> None: ...
+    model_cut: str
+    def __init__(self, tag: _Optional[str] = ..., model: _Optional[bytes] = ..., reader: _Optional[bytes] = ..., group: _Optional[str] = ..., clients: _Optional[_Iterable[str]] = ..., model_cut: _Optional[str] = ...) -> None: ...
 
 class CheckpointReply(_message.Message):
-    __slots__ = ("tag", "rows_written", "bytes_written", "seconds", "lineage", "sessions")
+    __slots__ = ("tag", "rows_written", "bytes_written", "seconds", "lineage", "sessions", "model_cut", "model_from")
     class SessionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -518,13 +528,17 @@ class CheckpointReply(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CUT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FROM_FIELD_NUMBER: _ClassVar[int]
     tag: str
     rows_written: int
     bytes_written: int
     seconds: float
     lineage: str
     sessions: _containers.MessageMap[str, SessionMark]
-    def __init__(self, tag: _Optional[str] = ..., rows_written: _Optional[int] = ..., bytes_written: _Optional[int] = ..., seconds: _Optional[float] = ..., lineage: _Optional[str] = ..., sessions: _Optional[_Mapping[str, SessionMark]] = ...) -> None: ...
+    model_cut: str
+    model_from: str
+    def __init__(self, tag: _Optional[str] = ..., rows_written: _Optional[int] = ..., bytes_written: _Optional[int] = ..., seconds: _Optional[float] = ..., lineage: _Optional[str] = ..., sessions: _Optional[_Mapping[str, SessionMark]] = ..., model_cut: _Optional[str] = ..., model_from: _Optional[str] = ...) -> None: ...
 
 class SessionMark(_message.Message):
     __slots__ = ("incarnation", "sequence")
@@ -563,20 +577,22 @@ class ListCheckpointsReply(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
-    __slots__ = ("id", "tag", "rows", "bytes", "created", "group")
+    __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current")
     ID_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     tag: str
     rows: int
     bytes: int
     created: float
     group: str
-    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ...) -> None: ...
+    current: bool
+    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ..., current: bool = ...) -> None: ...
 
 class DeleteCheckpointRequest(_message.Message):
     __slots__ = ("tag",)

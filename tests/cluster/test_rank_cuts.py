@@ -183,10 +183,10 @@ def test_a_full_disk_under_one_rank_leaves_the_cut_before(
     path = tmp_path / "cluster"
     save, fails = ParameterServer.save_cut, [True]
 
-    def full(self: ParameterServer, tag: str | None, *others: Any) -> Any:
+    def full(self: ParameterServer, tag: str | None, *others: Any, **named: Any) -> Any:
         if fails[0] and self.config.path.name == "rank-1":
             raise hps.StoreError(errno.ENOSPC, f"{self.config.path}: the disk is full")
-        return save(self, tag, *others)
+        return save(self, tag, *others, **named)
 
     def act(rank: Rank) -> Any:
         train(range(1, 3))(rank)
@@ -373,10 +373,10 @@ def test_a_rank_that_dies_in_a_checkpoint_frees_the_others(
     on_ranks(path, 2, train(range(1, 3)))
     save = ParameterServer.save_cut
 
-    def die(self: ParameterServer, tag: str | None, *others: Any) -> Any:
+    def die(self: ParameterServer, tag: str | None, *others: Any, **named: Any) -> Any:
         if self.config.path.name == "rank-1":
             raise SystemExit("the rank is gone")
-        return save(self, tag, *others)
+        return save(self, tag, *others, **named)
 
     def act(rank: Rank) -> None:
         rank.step(3)

@@ -290,7 +290,9 @@ def test_two_keys_in_two_parts_are_noticed(tmp_path: Path) -> None:
     told["cuts"][0]["parts"] = [vars(first), vars(first)]
     Catalog.from_json(told).save(path)
     _, errors = try_ranks(path, 1, look)
-    assert isinstance(errors[0], hps.CorruptionError) and "two parts" in str(errors[0])
+    assert isinstance(
+        errors[0], hps.CorruptionError
+    ) and "rank-1: the store here is that of rank 0" in str(errors[0])
 
 
 def test_config_of_budgets_may_differ_between_ranks(tmp_path: Path, reference: Reference) -> None:

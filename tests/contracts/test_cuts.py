@@ -268,8 +268,11 @@ def test_a_run_goes_on_from_the_current_cut_first(tmp_path: Path) -> None:
         server.delete_checkpoint("day-1")
         found = newest_with_model(server)
         assert found is not None and found.model == {"day": 1} and found.name is None
+        server.push("ads", keys_of(1), ones(1))
         server.checkpoint("rows-only")
-        found = newest_with_model(server)
+        with pytest.raises(hps.ConfigError, match=r"'rows-only'.* holds no model, and 'day-2'"):
+            newest_with_model(server)
+        found = newest_with_model(server, passes_over=True)
         assert found is not None and found.model == {"day": 2}
 
 

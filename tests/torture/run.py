@@ -20,6 +20,8 @@ from tests.pipeline.planted import PLANTED as PLANTED_STAGES
 from tests.torture.cluster_hosts import RECIPES as HOSTS_RECIPES
 from tests.torture.cluster_hosts import ClusterLab
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
+from tests.torture.exchanged_parts import PLANTS as EXCHANGE_PLANTS
+from tests.torture.exchanged_parts import run_exchanged_ranks, run_exchanged_shards
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.kills import run_kills
@@ -27,6 +29,8 @@ from tests.torture.many_clients import PLANT as MANY_PLANT
 from tests.torture.many_clients import run_many_clients
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
+from tests.torture.rank_counts import PLANT as COUNTS_PLANT
+from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT as RANK_PLANT
 from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
 from tests.torture.scratch import scratch_folder
@@ -44,7 +48,10 @@ KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
 RANK_KILLS = 60
+RANK_COUNT_KILLS = 40
 TORCHRUN_KILLS = 5
+EXCHANGES = {"ranks": 400, "shards": 100}
+EXCHANGES_OF_A_WHOLE = 50
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
 MACHINE_KILLS = {"M1": 500, "R1": 500}
 MANY_CLIENTS = 10
@@ -94,7 +101,8 @@ def _kills(seed: int) -> Iterator[Result]:
 
 def _rank_kills(seed: int) -> Iterator[Result]:
     with scratch_folder() as folder:
-        places = [folder / name for name in ("ranks", "kills", "plant", "static", "c10d")]
+        names = ("ranks", "kills", "plant", "static", "c10d", "counts", "counts-plant")
+        places = [folder / name for name in names]
         for place in places:
             place.mkdir()
         with rank_nursery(places[0]) as ranks:
@@ -103,11 +111,32 @@ def _rank_kills(seed: int) -> Iterator[Result]:
             yield Result("K1", f"cluster: {report}", report.kills, report.violations + premise)
             found = run_rank_kills(ranks, places[2], seed, 4, RANK_PLANT)
             yield _planted("K1", RANK_PLANT, found.kills, found.violations)
+            counts = run_rank_counts(ranks, places[5], seed, RANK_COUNT_KILLS)
+            premise = [f"no {what}" for what in counts.missing()]
+            yield Result("K1", f"cluster: {counts}", counts.kills, counts.violations + premise)
+            counts = run_rank_counts(ranks, places[6], seed, 3, COUNTS_PLANT)
+            yield _planted("K1", COUNTS_PLANT, counts.kills, counts.violations)
             for place, flags in ((places[3], ()), (places[4], ("--standalone",))):
                 report = run_torchrun_kills(ranks, place, seed, TORCHRUN_KILLS, flags)
                 premise = [] if report.kills == TORCHRUN_KILLS else [f"{report.kills} kills only"]
                 what = f"cluster, torchrun {' '.join(flags)}: {report}"
                 yield Result("K1", what, report.kills, report.violations + premise)
+
+
+def _exchanges(seed: int) -> Iterator[Result]:
+    runs = (run_exchanged_ranks, run_exchanged_shards)
+    for (name, count), run_some, plant in zip(
+        EXCHANGES.items(), runs, EXCHANGE_PLANTS, strict=True
+    ):
+        for number in range(count // EXCHANGES_OF_A_WHOLE):
+            with scratch_folder() as folder:
+                report = run_some(folder, seed + number, EXCHANGES_OF_A_WHOLE)
+            premise = [f"no {what}" for what in report.missing(())]
+            what = f"exchanged and copied parts of {name}: {report}"
+            yield Result("X1", what, EXCHANGES_OF_A_WHOLE, report.violations + premise)
+        with scratch_folder() as folder:
+            report = run_some(folder, seed, EXCHANGES_OF_A_WHOLE, plant)
+        yield _planted("X1", plant, EXCHANGES_OF_A_WHOLE, report.violations)
 
 
 def _service_kills(seed: int) -> Iterator[Result]:
@@ -294,7 +323,7 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
+    recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _exchanges, _service_kills]
     recipes += [_service_machines, _service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 

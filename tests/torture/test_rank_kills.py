@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rank_nursery import Nursery, nursery
+from tests.torture.rank_counts import PLANT as COUNTS_PLANT
+from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT, run_rank_kills
 
 
@@ -30,3 +32,15 @@ def test_killed_ranks_go_on_to_the_same_bits(tmp_path: Path, ranks: Nursery) -> 
 
 def test_a_planted_bug_is_found_by_killed_ranks(tmp_path: Path, ranks: Nursery) -> None:
     assert run_rank_kills(ranks, tmp_path, _fresh_seed(), 2, PLANT).violations
+
+
+def test_killed_ranks_go_on_as_another_number_with_the_rows_of_the_checkpoint(
+    tmp_path: Path, ranks: Nursery
+) -> None:
+    report = run_rank_counts(ranks, tmp_path, _fresh_seed(), 2)
+    assert not report.missing(), f"the run proves nothing; {report}"
+    assert report.violations == []
+
+
+def test_a_planted_bug_is_found_by_other_numbers_of_ranks(tmp_path: Path, ranks: Nursery) -> None:
+    assert run_rank_counts(ranks, tmp_path, _fresh_seed(), 1, COUNTS_PLANT).violations

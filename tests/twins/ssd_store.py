@@ -157,7 +157,13 @@ class TwinSsdStore:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         return [
-            {"tag": cut.tag, "id": cut.id, "rows": sum(map(len, cut.tables.values())), "bytes": 0}
+            {
+                "tag": cut.tag,
+                "id": cut.id,
+                "rows": sum(map(len, cut.tables.values())),
+                "bytes": 0,
+                "current": cut is self.disk.checkpoints[-1],
+            }
             for cut in self.disk.checkpoints
         ]
 

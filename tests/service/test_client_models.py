@@ -1,0 +1,241 @@
+"""Models and erased rows over shards; and stores that were put under another shard's address."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.cli.main import main
+from hps.errors import RemoteError
+from hps.service.client import RemoteParameterServer
+from hps.service.shard import Shard, ShardOptions
+from hps.service.shard_core import AUTOMATIC
+from hps.sharding import ShardMap
+from hps.train.checkpoints import newest_with_model
+from tests.service.client_lab import ADS, service
+
+KEYS = np.arange(64, dtype=np.uint64)
+MODEL: dict[str, Any] = {"model": {"step": 1}, "reader": {"line": 1}}
+FINAL = ({"step": 1}, {"line": 1})
+
+
+def ones(keys: np.ndarray) -> np.ndarray:
+    return np.ones((len(keys), ADS.dim), np.float32)
+
+
+def train(client: RemoteParameterServer, tag: str = "final") -> None:
+    client.push("ads", KEYS, ones(KEYS))
+    client.checkpoint(tag, **MODEL)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_model_goes_with_rows_that_no_client_has_pushed_to(tmp_path: Path, count: int) -> None:
+    with service(tmp_path, count) as servers, servers.client() as client:
+        train(client)
+        client.erase("ads", KEYS[:20])
+        for shard in servers.shards:
+            shard._save(AUTOMATIC, {}, "")  # as it does when its log has grown
+        assert client.checkpoint("pruned")["model_from"] == "final"
+        found = newest_with_model(client)
+        assert found is not None and (found.name, found.model) == ("pruned", FINAL[0])
+        assert client.restore("final") == FINAL and client.num_rows("ads") == 64
+        assert client.restore("pruned") == FINAL and client.num_rows("ads") == 44
+        client.assign("ads", KEYS[:1], ones(KEYS[:1]))
+        assert client.checkpoint()["model_from"] == "final"
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_push_to_one_shard_ends_it_for_all(tmp_path: Path, shard: int) -> None:
+    with service(tmp_path, 2) as servers:
+        with servers.client() as client:
+            train(client)
+            own = KEYS[ShardMap(2).split(KEYS)[shard]]
+            client.push("ads", own, ones(own))
+            assert "model_from" not in client.checkpoint("pushed")
+        with servers.client("other") as client:
+            client.erase("ads", KEYS[:20])
+            assert "model_from" not in client.checkpoint("pruned")
+            with pytest.raises(hps.ConfigError, match=r"'pruned'.*--resume-from final"):
+                newest_with_model(client)
+            client.restore("final")
+            found = newest_with_model(client)
+            assert found is not None and found.name == "final"
+            client.erase("ads", KEYS[:20])
+            assert client.checkpoint("again")["model_from"] == "final"
+
+
+def test_a_cut_that_dies_between_its_parts_takes_no_model_with_it(tmp_path: Path) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        train(client)
+        own = KEYS[ShardMap(2).split(KEYS)[1]]
+        client.push("ads", own, ones(own))
+        # The part of a cut with a model, of which shard 0 has never heard.
+        servers.shards[1].checkpoint(f"cut-{'0' * 32}", group="0" * 32, model_cut="0" * 32)
+        assert "model_from" not in client.checkpoint("rows")
+
+
+def test_marks_outlive_kills(tmp_path: Path) -> None:
+    for change, source in (("push", None), ("erase", "final")):
+        with service(tmp_path / change, 2) as servers, servers.client() as client:
+            train(client)
+            if change == "push":
+                client.push("ads", KEYS[:1], ones(KEYS[:1]))
+            else:
+                client.erase("ads", KEYS[:20])
+            client.flush(durable=True)
+            for shard in servers.shards:
+                shard.close(checkpoint=False)  # as a kill leaves it: the log has the change
+        with service(tmp_path / change, 2) as servers, servers.client() as client:
+            assert client.checkpoint("later").get("model_from") == source
+
+
+def test_what_a_server_saves_at_its_end_is_passed_over_where_it_was_trained_on(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path, 1) as servers, servers.client() as client:
+        train(client)
+        client.push("ads", KEYS, ones(KEYS))
+    with service(tmp_path, 1) as servers, servers.client() as client:
+        assert [one["tag"] for one in client.checkpoints()] == ["final", "last"]
+        found = newest_with_model(client)  # the trainer goes on from where it stood
+        assert found is not None and found.name == "final"
+        client.restore("final")
+        client.erase("ads", KEYS[:20])
+    with service(tmp_path, 1) as servers, servers.client() as client:
+        found = newest_with_model(client)
+        assert found is not None and found.name == "last" and found.model == FINAL[0]
+
+
+def test_the_command_line_says_whose_model_a_checkpoint_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with service(tmp_path, 2) as servers:
+        with servers.client() as client:
+            train(client)
+            client.erase("ads", KEYS[:20])
+        where = ["--server", ",".join(servers.addresses)]
+        assert main(["client", "checkpoint", "pruned", *where]) == 0
+        assert "with the model of checkpoint final" in capsys.readouterr().out
+
+
+# Stores under other addresses.
+
+
+def trained(folder: Path) -> Path:
+    with service(folder, 2) as servers, servers.client() as client:
+        train(client)
+    return folder
+
+
+def exchange(folder: Path) -> None:
+    (folder / "shard0").rename(folder / "aside")
+    (folder / "shard1").rename(folder / "shard0")
+    (folder / "aside").rename(folder / "shard1")
+
+
+def copy_over(folder: Path) -> None:
+    shutil.rmtree(folder / "shard1")
+    shutil.copytree(folder / "shard0", folder / "shard1")
+
+
+def put_log(folder: Path) -> None:
+    shutil.rmtree(folder / "shard1" / "log")
+    shutil.copytree(folder / "shard0" / "log", folder / "shard1" / "log")
+
+
+@pytest.mark.parametrize("damage", [exchange, copy_over])
+def test_a_server_refuses_the_store_of_another_shard(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(trained(tmp_path))
+    with (
+        pytest.raises(hps.ConfigError, match=r"is shard [01] of 2, asked is [01] of 2"),
+        service(tmp_path, 2),
+    ):
+        pass
+
+
+def test_a_log_of_another_shard_is_refused_at_the_opening(tmp_path: Path) -> None:
+    put_log(trained(tmp_path))
+    for options in (ShardOptions(), ShardOptions(index=1, count=2)):
+        with pytest.raises(hps.HpsError, match="shard 0 of 2"):
+            Shard(hps.Config(path=tmp_path / "shard1", tables=[ADS]), options)
+
+
+def test_a_client_refuses_servers_over_exchanged_stores(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with service(tmp_path, 2) as servers:
+        servers.servers.reverse()  # as servers without --shard over exchanged folders
+        with pytest.raises(hps.ConfigError, match="is shard 1 of 2, not 0 of 2"):
+            servers.client()
+
+
+def test_a_client_that_only_reads_notices_an_exchange(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with service(tmp_path, 2) as servers:
+        client = servers.client()
+        assert client.contains("ads", KEYS).all()
+        first, second = client._sessions
+        first.transport, second.transport = second.transport, first.transport
+        for ask in (client.pull, client.contains):
+            with pytest.raises(RemoteError, match=r"belongs to shard [01] of 2"):
+                ask("ads", KEYS)
+        client.close()
+
+
+@pytest.mark.parametrize("origin", ["another service", "an older copy"])
+def test_a_client_refuses_a_shard_of_another_service_or_time(tmp_path: Path, origin: str) -> None:
+    folder, other = tmp_path / "one", tmp_path / "other"
+    if origin == "another service":
+        trained(other)
+        trained(folder)
+    else:
+        with service(folder, 2) as servers, servers.client() as client:
+            train(client, "first")
+        shutil.copytree(folder, other)
+        with service(folder, 2) as servers, servers.client() as client:
+            train(client)
+    shutil.rmtree(folder / "shard1")
+    shutil.copytree(other / "shard1", folder / "shard1")
+    with service(folder, 2) as servers, servers.client() as client:
+        for verb in (
+            lambda: client.pull("ads", KEYS),
+            lambda: client.push("ads", KEYS, ones(KEYS)),
+            lambda: client.num_rows("ads"),
+            client.flush,
+        ):
+            with pytest.raises(RemoteError, match=r"shard 1 .*lacks its part.*another service"):
+                verb()
+        if origin == "an older copy":
+            assert client.restore("first") == FINAL
+            assert client.num_rows("ads") == 64
+            train(client)
+    if origin == "an older copy":
+        with service(folder, 2) as servers, servers.client("second") as client:
+            assert client.num_rows("ads") == 64
+
+
+def test_cuts_that_are_taken_and_let_go_meanwhile_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        train(client)
+        ask, looks = type(client)._ask_all, []
+
+        def between(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+            replies = ask(self, method, *arguments, **options)
+            if method == "Describe" and not looks:
+                looks.append(method)
+                client.checkpoint()
+                client.delete_checkpoint("final")
+                replies[0].cuts.names[:] = ["1" * 32, *replies[0].cuts.names]  # one that has gone
+            return replies
+
+        type(client)._ask_all = between  # type: ignore[method-assign]
+        try:
+            with servers.client("second") as second:
+                assert second.num_rows("ads") == 64 and looks
+        finally:
+            type(client)._ask_all = ask  # type: ignore[method-assign]
