@@ -15,6 +15,7 @@ from typing import Any
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.initializers import INITIALIZERS, Initializer
+from hps.json_text import check_depth, parse_json
 from hps.optimizers import OPTIMIZERS, Optimizer
 from hps.ssd_store.schema import TableSchema
 
@@ -71,24 +72,23 @@ def encode_json(value: object, what: str) -> bytes:
     """JSON bytes.
 
     Raises:
-        ConfigError: `value` has parts that JSON cannot carry.
+        ConfigError: `value` has parts that JSON cannot carry, or is nested too deeply.
     """
     try:
-        return json.dumps(value, allow_nan=False, sort_keys=True).encode()
-    except (TypeError, ValueError) as error:
+        text = json.dumps(value, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{what} cannot be written as JSON: {error}; use numbers, strings, lists and dicts"
         ) from error
+    check_depth(text, what)  # what is written can be read
+    return text.encode()
 
 
 def decode_json(extras: Mapping[str, bytes], name: str) -> Any:
     """What encode_json wrote under `name`, or None."""
     if name not in extras:
         return None
-    try:
-        return json.loads(extras[name])
-    except ValueError as error:
-        raise CorruptionError(f"the checkpoint's {name} is not JSON: {error}") from error
+    return parse_json(extras[name], f"the checkpoint's {name}")
 
 
 def encode_tables(
@@ -206,8 +206,10 @@ def table_from_json(value: Mapping[str, Any]) -> TableConfig:
                 "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
             }
         )
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{dict(value)!r} does not describe a table: {error!r}") from error
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{repr(value)[:200]} does not describe a table: {error!r}") from error
 
 
 def described_tables(extras: Mapping[str, bytes]) -> list[TableConfig]:

@@ -17,6 +17,7 @@ from hps.field_checks import require_flag, require_number, require_path, require
 from hps.initializers import Initializer, Normal
 from hps.optimizers import Adagrad, Optimizer
 
+_MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -47,7 +48,10 @@ def parse_bytes(text: int | str, where: str = "bytes") -> int:
             raise ConfigError(
                 f"{where}={text!r} is not a size; write e.g. 1073741824, '1GiB', '800MB'"
             )
-        size = int(float(match[1]) * _UNITS[match[2].upper()])
+        number = float(match[1]) * _UNITS[match[2].upper()]
+        if number > _MAX_SIZE:  # also one that is infinite, which int() does not take
+            raise ConfigError(f"{where}={str(text)[:40]!r}: must be less than 8 EiB")
+        size = int(number)
     if size <= 0:
         raise ConfigError(f"{where}={text!r}: must be more than 0 bytes")
     return size

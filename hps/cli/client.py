@@ -44,7 +44,7 @@ def add_parsers(subparsers: Any) -> None:
             out_help = "rows to a .npy file, float32 [L, dim], instead of a line a key"
             verb.add_argument("--out", type=flags.path, metavar="FILE", help=out_help)
         if name == "push":
-            verb.add_argument("--value", type=float, help="the gradient in every column")
+            verb.add_argument("--value", type=flags.number(), help="the gradient in every column")
             grads_help = "gradients as a .npy file, float32 [L, dim], instead of --value"
             verb.add_argument("--grads", type=flags.path, metavar="FILE", help=grads_help)
         if name != "pull":

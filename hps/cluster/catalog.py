@@ -17,6 +17,7 @@ from typing import Any, Self
 from hps import _C
 from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.sharding import ShardMap
 
 NAME = "CLUSTER"
@@ -181,7 +182,7 @@ class Catalog:
                 "behind it; put the file back from a copy"
             )
         try:
-            return cls.from_json(json.loads(body))
+            return cls.from_json(parse_json(body, str(file)))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 

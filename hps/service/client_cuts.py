@@ -16,7 +16,8 @@ from typing import Any
 from uuid import uuid4
 
 from hps import checkpoint as cut
-from hps.errors import ConfigError, HpsError
+from hps.errors import ConfigError, CorruptionError, HpsError
+from hps.json_text import parse_json
 from hps.service.client_base import Shards
 from hps.service.client_session import Session
 from hps.v1 import parameter_server_pb2 as pb
@@ -271,7 +272,7 @@ class RemoteCuts(Shards):
 def _name_of(group: str) -> str:
     """The name of the cut that shard 0's group describes; empty for anything else."""
     try:
-        value = json.loads(group)
-    except ValueError:
+        value = parse_json(group, "group", max_bytes=2**16)
+    except CorruptionError:  # another program's, which may be anything
         return ""
     return str(value.get("cut", "")) if isinstance(value, dict) else ""

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import hps
 from hps.errors import ConfigError
+from hps.json_text import check_depth
 from hps.service.auth import ADMIN, EVERY_TABLE, READ, WRITE
 from hps.service.calls import Call
 from hps.service.framing import read_small
@@ -151,6 +152,7 @@ class StoreHandlers:
         require_right(call.caller, EVERY_TABLE, ADMIN)
         if len(request.group.encode()) > _MAX_GROUP_BYTES:
             raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
+        check_depth(request.group, "Checkpoint: group")  # every client's checkpoints() parses it
         info = self._shard.checkpoint(
             request.tag or None,
             request.model if request.HasField("model") else None,

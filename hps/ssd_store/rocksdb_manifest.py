@@ -14,6 +14,7 @@ from typing import Any, Self
 from hps import _C
 from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
 from hps.ssd_store.schema import TableSchema
 
@@ -99,7 +100,12 @@ class RocksDbManifest:
                 f"{file}: offset 0: the checksum of the {len(text)} bytes does not match; copy the "
                 f"file back"
             )
-        return cls._from_fields(json.loads(body))
+        try:
+            return cls._from_fields(parse_json(body, str(file)))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{file}: written by another version of hps: {error!r}"
+            ) from error
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> Self:
