@@ -43,12 +43,14 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
+    from hps.service.descriptors import raise_descriptor_limit
     from hps.service.log_lines import LogLines
     from hps.service.memory import keep_message_memory
     from hps.service.server import Server
     from hps.service.shard import Shard, ShardOptions
 
     keep_message_memory()
+    raise_descriptor_limit()
     options = _server_options(arguments)
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     index, count = _shard(arguments.shard)
@@ -187,6 +189,7 @@ def _server_options(arguments: argparse.Namespace) -> Any:
         flight_bytes=arguments.max_flight,
         client_bytes=arguments.max_client_flight,
         streams=arguments.max_streams,
+        connections=arguments.max_connections,
         deadline_seconds=arguments.deadline,
     )
     return ServerOptions(
@@ -289,6 +292,7 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
         ("requests", 64, 1, 1024, "calls in flight; 1 to 1024"),
         ("client-requests", 16, 1, 1024, "of those, one client's; 1 to 1024"),
         ("streams", 16, 0, 1024, "push streams that are open; 0 to 1024"),
+        ("connections", 1024, 1, 65536, "that are open; 1 to 65536, half of the descriptors"),
     ):
         kind = flags.whole(least, most)
         add(f"--max-{name}", type=kind, default=count, metavar="N", help=text)
