@@ -7,11 +7,11 @@ checkpoint from a stranger can run no code; torch is needed only where a model i
 
 import io
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from hps.checkpoint_names import find_named
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.initializers import INITIALIZERS, Initializer
@@ -21,13 +21,6 @@ from hps.ssd_store.schema import TableSchema
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
 LAST = "last"
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-
-
-def check_tag(tag: object) -> None:
-    """Raises ConfigError if `tag` cannot name a checkpoint."""
-    if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
-        raise ConfigError(f"tag={tag!r}: needs 1-64 letters, digits, '_', '.', '-'")
 
 
 def encode_model(model: Mapping[str, Any]) -> bytes:
@@ -142,10 +135,15 @@ def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
 
 
 def id_of(checkpoints: Sequence[Mapping[str, Any]], tag: str | int | None) -> int | None:
-    """The id of a checkpoint among those listed; None if there is none, and of None."""
-    named = "tag" if isinstance(tag, str) else "id"
-    found = [int(one["id"]) for one in checkpoints if tag is not None and one[named] == tag]
-    return found[-1] if found else None
+    """The id of a checkpoint among those listed; of None None.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if tag is None:
+        return None
+    found = find_named("the store", checkpoints, tag, lambda one: (one["tag"], int(one["id"])))
+    return int(found["id"])
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,7 @@ class SsdStore {
 
   // store_queries.cc
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
+  Status NoSuchCheckpoint(const CheckpointName& name) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
   FileSystem* files_;

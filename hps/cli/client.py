@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from hps.checkpoint_names import text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -59,8 +60,9 @@ def add_parsers(subparsers: Any) -> None:
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
-        tag_help = "tag of the cut" if how else "tag of the cut, or its id in digits"
-        verb.add_argument("tag", metavar="TAG", nargs=how, type=checkpoint_name, help=tag_help)
+        tag_help = "tag of the cut" if how else "tag of the cut, or its id as id:N"
+        kind = flags.word if how else checkpoint_name
+        verb.add_argument("tag", metavar="TAG", nargs=how, type=kind, help=tag_help)
     verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")
     verb.add_argument("--durable", action="store_true", help="on the disks")
 
@@ -158,7 +160,7 @@ def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
 
 def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
     """Takes a cut of rows alone: no model is with it."""
-    info = server.checkpoint(None if options.tag is None else str(options.tag))
+    info = server.checkpoint(options.tag)
     out = stream_for_people(options.json)
     print(f"{info['tag'] or '(untagged)'}: {info['rows_written']:,} rows written", file=out)
     return info
@@ -175,7 +177,7 @@ def run_delete(options: argparse.Namespace, server: Any) -> Any:
     """Lets go of a cut."""
     readers = server.delete_checkpoint(options.tag)
     out = stream_for_people(options.json)
-    print(f"deleted {options.tag}", file=out)
+    print(f"deleted {text_of(options.tag)}", file=out)
     for reader in readers:
         print(f"its files stay until {reader} closes", file=out)
     return {"deleted": options.tag, "readers": readers}

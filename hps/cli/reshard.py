@@ -29,7 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     form.add_argument("--ranks", type=ranks, metavar="N", help="of the trainings to come")
     form.add_argument("--plain", action="store_true", help="a store of one process, no torchrun")
     parser.add_argument(
-        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id in digits; newest"
+        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id:N; newest"
     )
     parser.add_argument(
         "--json", type=flags.path, metavar="FILE", help="write the figures to a file"

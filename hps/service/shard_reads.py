@@ -137,7 +137,7 @@ class ShardReads(ShardCore):
         for one in listed:
             if one["current"] if tag is None else one["id"] == found:
                 return int(one["id"]), one["tag"]
-        return None, None
+        return None, None  # the current one was deleted
 
     def _group(self, checkpoint: int) -> str:
         if checkpoint not in self._groups:

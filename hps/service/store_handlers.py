@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection
 
 import hps
+from hps.checkpoint_names import parse_name
 from hps.errors import ConfigError
 from hps.json_text import check_depth
 from hps.service.auth import ADMIN, EVERY_TABLE, READ, WRITE
@@ -21,7 +22,6 @@ from hps.service.table_messages import from_message, to_message
 from hps.sharding import HASH, NUM_VIRTUAL
 from hps.v1 import parameter_server_pb2 as pb
 
-_MAX_ID_DIGITS = 18  # of a checkpoint's id
 _MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
 _REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
 _MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
@@ -270,8 +270,5 @@ def _in_words(shard_map: pb.ShardMap) -> str:
 
 
 def _tag(text: str) -> str | int | None:
-    """A checkpoint's name: digits are its id, nothing is the newest."""
-    if not text:
-        return None
-    is_id = text.isdecimal() and len(text) <= _MAX_ID_DIGITS
-    return int(text) if is_id else text
+    """A checkpoint's name; nothing is the newest."""
+    return parse_name(text) if text else None

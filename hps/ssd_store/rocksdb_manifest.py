@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hps import _C
+from hps.checkpoint_names import find_named
 from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.json_text import parse_json
@@ -150,13 +151,7 @@ class RocksDbManifest:
         Raises:
             ConfigError: there is none; lists those kept.
         """
-        for cut in self.listed:
-            if checkpoint == (cut.tag if isinstance(checkpoint, str) else cut.id):
-                return cut
-        kept = [f"{cut.id} ({cut.tag!r})" if cut.tag else str(cut.id) for cut in self.listed]
-        raise ConfigError(
-            f"{path}: there is no checkpoint {checkpoint!r}; kept are: {', '.join(kept) or 'none'}"
-        )
+        return find_named(str(path), self.listed, checkpoint, lambda cut: (cut.tag, cut.id))
 
     def check_tables(
         self, path: Path, asked: Sequence[TableSchema], seed: int | None, read_only: bool

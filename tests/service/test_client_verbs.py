@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import hps
+from hps.checkpoint_names import AUTOMATIC
 from hps.errors import ConfigError, RemoteError
 from hps.service.client import RemoteParameterServer
 from hps.service.client_base import Shards
 from hps.service.client_errors import Failure
 from hps.service.client_transport import GrpcTransport
-from hps.service.shard_core import AUTOMATIC
 from hps.update_log.sessions import Sessions
 from tests.service.client_lab import ADS, service
 from tests.service.fake_service import Answered
