@@ -228,7 +228,7 @@ class Config:
 
     Args:
         path: directory of the store; created if missing.
-        tables: at least one TableConfig; names unique; a feature in one table only.
+        tables: at least one TableConfig; names unique. A reader asks that each feature goes to one.
         dram: budget of the host tier.
         gpu: budget and device of the GPU tier; None is two tiers, DRAM and SSD.
         ssd: layout of the SSD tier.
@@ -237,7 +237,7 @@ class Config:
         instruction_set: "auto", "avx512", "avx2" or "plain"; never changes a bit.
 
     Raises:
-        ConfigError: a field outside its limits, or two tables that collide.
+        ConfigError: a field outside its limits, or two tables of one name.
 
     >>> Config(path="model", tables=[TableConfig(name="ads", dim=16)]).tables[0].name
     'ads'
@@ -268,7 +268,6 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name stands twice")
-        self._check_features()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -289,22 +288,6 @@ class Config:
                 raise ConfigError(
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
-
-    def _check_features(self) -> None:
-        owner: dict[str, str] = {}
-        catch_all = [table.name for table in self.tables if table.features is None]
-        if len(catch_all) > 1:
-            raise ConfigError(
-                f"tables {catch_all} all have features=None; name the features of all but one"
-            )
-        for table in self.tables:
-            for feature in table.features or ():
-                if feature in owner:
-                    raise ConfigError(
-                        f"feature {feature!r} stands in tables {owner[feature]!r} and "
-                        f"{table.name!r}"
-                    )
-                owner[feature] = table.name
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

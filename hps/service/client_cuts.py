@@ -209,7 +209,7 @@ class RemoteCuts(Shards):
         cuts = self._cuts(self._listed())
         if tag is None and cuts:
             return cuts[-1]
-        where = f"of what all {len(self._sessions)} shard(s) hold"
+        where = f"what all {len(self._sessions)} shard(s) hold"
         if tag is None:
             raise ConfigError(f"{where}: there is no checkpoint yet")
         return find_named(where, cuts, tag, lambda found: (found.tag, found.info.id))

@@ -112,7 +112,14 @@ class Server:
         if options.metrics is not None:
             self._metrics = self._serve_metrics(counts, shard)
         self._watchdog = Watchdog()
-        calls = Service(self._admissions, self._watchdog, counts, log, options.limits)
+        calls = Service(
+            self._admissions,
+            self._watchdog,
+            counts,
+            log,
+            options.limits,
+            table_names=lambda: [table.name for table in shard.tables],
+        )
         handlers = {**_own_handlers(calls, shard), **self._open_handlers(calls)}
         self._threads = ThreadPoolExecutor(
             options.limits.requests + _OPEN_LIMITS.requests + _SPARE_THREADS, "hps-call"

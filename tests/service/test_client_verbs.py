@@ -213,7 +213,9 @@ def test_cut_that_a_shard_lacks_is_no_cut_and_no_shard_goes_back(tmp_path: Path)
         (part,) = parts_of(client)[1]
         servers.shards[1].delete_checkpoint(part)
         assert client.checkpoints() == []
-        with pytest.raises(ConfigError, match=r"no checkpoint 'day-1' that all 2 shard\(s\) hold"):
+        with pytest.raises(
+            ConfigError, match=r"all 2 shard\(s\) hold: there is no checkpoint 'day-1'"
+        ):
             client.restore("day-1")
         assert client.digest("ads") == digest
 
