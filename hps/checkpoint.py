@@ -7,26 +7,20 @@ checkpoint from a stranger can run no code; torch is needed only where a model i
 
 import io
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from hps.checkpoint_names import find_named
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.initializers import INITIALIZERS, Initializer
+from hps.json_text import check_depth, parse_json
 from hps.optimizers import OPTIMIZERS, Optimizer
 from hps.ssd_store.schema import TableSchema
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
 LAST = "last"
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-
-
-def check_tag(tag: object) -> None:
-    """Raises ConfigError if `tag` cannot name a checkpoint."""
-    if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
-        raise ConfigError(f"tag={tag!r}: needs 1-64 letters, digits, '_', '.', '-'")
 
 
 def encode_model(model: Mapping[str, Any]) -> bytes:
@@ -71,24 +65,23 @@ def encode_json(value: object, what: str) -> bytes:
     """JSON bytes.
 
     Raises:
-        ConfigError: `value` has parts that JSON cannot carry.
+        ConfigError: `value` has parts that JSON cannot carry, or is nested too deeply.
     """
     try:
-        return json.dumps(value, allow_nan=False, sort_keys=True).encode()
-    except (TypeError, ValueError) as error:
+        text = json.dumps(value, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{what} cannot be written as JSON: {error}; use numbers, strings, lists and dicts"
         ) from error
+    check_depth(text, what)  # what is written can be read
+    return text.encode()
 
 
 def decode_json(extras: Mapping[str, bytes], name: str) -> Any:
     """What encode_json wrote under `name`, or None."""
     if name not in extras:
         return None
-    try:
-        return json.loads(extras[name])
-    except ValueError as error:
-        raise CorruptionError(f"the checkpoint's {name} is not JSON: {error}") from error
+    return parse_json(extras[name], f"the checkpoint's {name}")
 
 
 def encode_tables(
@@ -142,10 +135,15 @@ def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
 
 
 def id_of(checkpoints: Sequence[Mapping[str, Any]], tag: str | int | None) -> int | None:
-    """The id of a checkpoint among those listed; None if there is none, and of None."""
-    named = "tag" if isinstance(tag, str) else "id"
-    found = [int(one["id"]) for one in checkpoints if tag is not None and one[named] == tag]
-    return found[-1] if found else None
+    """The id of a checkpoint among those listed; of None None.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if tag is None:
+        return None
+    found = find_named("the store", checkpoints, tag, lambda one: (one["tag"], int(one["id"])))
+    return int(found["id"])
 
 
 @dataclass(frozen=True)
@@ -212,8 +210,10 @@ def table_from_json(value: Mapping[str, Any]) -> TableConfig:
                 "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
             }
         )
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{dict(value)!r} does not describe a table: {error!r}") from error
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{repr(value)[:200]} does not describe a table: {error!r}") from error
 
 
 def described_tables(extras: Mapping[str, bytes]) -> list[TableConfig]:

@@ -17,6 +17,7 @@ from hps.field_checks import require_flag, require_number, require_path, require
 from hps.initializers import Initializer, Normal
 from hps.optimizers import Adagrad, Optimizer
 
+_MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -47,7 +48,10 @@ def parse_bytes(text: int | str, where: str = "bytes") -> int:
             raise ConfigError(
                 f"{where}={text!r} is not a size; write e.g. 1073741824, '1GiB', '800MB'"
             )
-        size = int(float(match[1]) * _UNITS[match[2].upper()])
+        number = float(match[1]) * _UNITS[match[2].upper()]
+        if number > _MAX_SIZE:  # also one that is infinite, which int() does not take
+            raise ConfigError(f"{where}={str(text)[:40]!r}: must be less than 8 EiB")
+        size = int(number)
     if size <= 0:
         raise ConfigError(f"{where}={text!r}: must be more than 0 bytes")
     return size
@@ -224,7 +228,7 @@ class Config:
 
     Args:
         path: directory of the store; created if missing.
-        tables: at least one TableConfig; names unique; a feature in one table only.
+        tables: at least one TableConfig; names unique. A reader asks that each feature goes to one.
         dram: budget of the host tier.
         gpu: budget and device of the GPU tier; None is two tiers, DRAM and SSD.
         ssd: layout of the SSD tier.
@@ -233,7 +237,7 @@ class Config:
         instruction_set: "auto", "avx512", "avx2" or "plain"; never changes a bit.
 
     Raises:
-        ConfigError: a field outside its limits, or two tables that collide.
+        ConfigError: a field outside its limits, or two tables of one name.
 
     >>> Config(path="model", tables=[TableConfig(name="ads", dim=16)]).tables[0].name
     'ads'
@@ -264,7 +268,6 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name stands twice")
-        self._check_features()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -285,22 +288,6 @@ class Config:
                 raise ConfigError(
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
-
-    def _check_features(self) -> None:
-        owner: dict[str, str] = {}
-        catch_all = [table.name for table in self.tables if table.features is None]
-        if len(catch_all) > 1:
-            raise ConfigError(
-                f"tables {catch_all} all have features=None; name the features of all but one"
-            )
-        for table in self.tables:
-            for feature in table.features or ():
-                if feature in owner:
-                    raise ConfigError(
-                        f"feature {feature!r} stands in tables {owner[feature]!r} and "
-                        f"{table.name!r}"
-                    )
-                owner[feature] = table.name
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from hps import _C
 from hps import checkpoint as cut
+from hps.checkpoint_names import check_name, check_tag
 from hps.dense_mark import DENSE, DENSE_PARTS, TRAINING, DenseMark, holds_dense
 from hps.errors import ConfigError, StoreError
 from hps.update_log import History, ServedCut
-from hps.update_log.served_tables import merged
 from hps.update_log.history import SERVICE
+from hps.update_log.served_tables import merged
 
 if TYPE_CHECKING:
     from hps.config import Config, TableConfig
@@ -89,6 +90,8 @@ class CutVerbs:
         started = perf_counter()
         with self._updates:
             self._check_writable("checkpoint")
+            if tag is not None:
+                check_tag(tag)
             info = self.save_cut(tag, cut.encode_dense(model, reader))
             return {**info, "seconds": perf_counter() - started}
 
@@ -121,7 +124,7 @@ class CutVerbs:
         with self._updates:
             self._check_writable("checkpoint")
             if tag is not None:
-                cut.check_tag(tag)
+                check_tag(tag, is_own=True)
             for stack in self._stacks.values():
                 stack.raise_failed(wait=True)
             tables = cut.encode_tables(self.tables, self.learning_rates, self._other_tables)
@@ -340,6 +343,7 @@ class CutVerbs:
             self._check_writable("delete_checkpoint")
             if tag is None:
                 raise ConfigError("delete_checkpoint(None): name a checkpoint by its tag or id")
+            check_name(tag)
             readers: list[str] = self._store.delete_checkpoint(tag)
             return readers
 

@@ -17,11 +17,13 @@ import numpy as np
 from hps.checkpoint import table_from_json, table_to_json
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.json_text import parse_json
 from hps.parameter_server import ParameterServer
 from hps.row_layout import RowLayout
 
 _METADATA = b"hps"
 _VERSION = 1
+_MAX_METADATA_BYTES = 2**24  # thousands of names of features
 _BATCH_ROWS = 65536
 
 
@@ -100,18 +102,19 @@ def describe(path: Path) -> tuple[TableConfig | None, int]:
     metadata = _open(path).schema_arrow.metadata or {}
     if _METADATA not in metadata:
         return None, 0
+    where = f"{path}: the metadata of the export"
+    described = parse_json(
+        metadata[_METADATA], where, error=ConfigError, max_bytes=_MAX_METADATA_BYTES
+    )
     try:
-        described = json.loads(metadata[_METADATA])
-        if described["version"] != _VERSION:
-            raise ConfigError(
-                f"{path} was written by export version {described['version']}; this one reads "
-                f"{_VERSION}"
-            )
-        return table_from_json(described["table"]), int(described["seed"])
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path}: the metadata of the export is damaged: {error!r}") from error
+        version = described["version"]
+        if version == _VERSION:
+            return table_from_json(described["table"]), int(described["seed"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{where} is damaged: {error!r}") from error
+    raise ConfigError(
+        f"{path} was written by export version {version!r}; this one reads {_VERSION}"
+    )
 
 
 def import_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:

@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps/cli.
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -165,3 +166,37 @@ def test_options_that_go_together_are_named_as_flags(capsys: pytest.CaptureFixtu
     ):
         assert main([*TRAIN, *words]) == 1
         assert said in capsys.readouterr().err
+
+
+BAD_WORDS = ("", "1000x", "-1.5", "nan", "1e999", "\0", "9" * 400, "1Gb", "x" * 2000)
+# Functions and types of Python; 'invalid int value' is argparse's way to give one away.
+INTERNAL = re.compile(r"\b_[a-z]\w*|<[a-z]|\bparse\b|\blambda\b|invalid \w+ value|Traceback")
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_what_is_said_of_a_bad_value_names_flag_value_and_limits(command: str) -> None:
+    seen = 0
+    for parser in parsers_of(make_parser(command)):
+        for action in parser._actions:
+            if action.nargs == 0 or isinstance(action, argparse._SubParsersAction):
+                continue
+            refusals = 0
+            for word in BAD_WORDS:
+                try:
+                    value = parser._get_value(action, word)
+                    parser._check_value(action, value)
+                except argparse.ArgumentError as error:
+                    said = str(error)
+                else:
+                    continue
+                refusals += 1
+                assert INTERNAL.search(said.replace(repr(word), "")) is None, said
+                # The flag, then the value, then what is allowed; an empty value is called empty.
+                name = "/".join(action.option_strings) or str(action.metavar)
+                assert said.startswith(f"argument {name}: "), said
+                assert repr(word) in said or word[:40] in said, said
+                assert len(said.replace(repr(word), "")) > len(f"argument {name}: ") + 15, said
+            is_free = action.nargs in (argparse.REMAINDER, argparse.PARSER)
+            assert refusals or is_free, f"{parser.prog} {action.option_strings or action.dest}"
+            seen += 1
+    assert seen

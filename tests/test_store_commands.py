@@ -166,9 +166,9 @@ def test_compaction_pushes_out_no_checkpoint_and_makes_none_where_nothing_was_de
     capsys.readouterr()
     for is_made in (True, False):
         assert main(["compact", str(path)]) == 0
-        assert listed() == [(None, 100), (None, 200), ("compacted", 300)]
+        assert listed() == [(None, 100), (None, 200), (".compacted", 300)]
         text = capsys.readouterr().out
-        assert ("checkpoint 'compacted' holds the current rows" in text) == is_made
+        assert ("checkpoint '.compacted' holds the current rows" in text) == is_made
     assert digest(path) == before
 
 
@@ -377,20 +377,18 @@ def test_compact_prints_the_bytes_before_and_after(
     assert "bytes_compacted" in text and re.search(r"write_amplification: [12]\.", text)
 
 
-def test_digits_name_a_checkpoint_by_its_id(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_id_names_a_checkpoint(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with hps.open(store) as server:
         ids = {entry["tag"]: entry["id"] for entry in server.checkpoints()}
-    assert main(["stats", str(store), "--checkpoint", str(ids["day-1"]), "--json", "-"]) == 0
+    assert main(["stats", str(store), "--checkpoint", f"id:{ids['day-1']}", "--json", "-"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["tables"]["ads"]["rows"] == len(KEYS)
     assert "row bytes" in captured.err
     assert main(["checkpoints", str(store), "--json", "-"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == 2 and all(isinstance(info["created"], float) for info in listed)
-    assert main(["checkpoints", str(store), "--delete", str(ids["day-1"])]) == 0
+    assert main(["checkpoints", str(store), "--delete", f"id:{ids['day-1']}"]) == 0
     with hps.open(store) as server:
         assert [entry["tag"] for entry in server.checkpoints()] == ["last"]
-    assert main(["checkpoints", str(store), "--delete", str(ids["day-1"])]) == 1
+    assert main(["checkpoints", str(store), "--delete", f"id:{ids['day-1']}"]) == 1
     assert f"no checkpoint {ids['day-1']};" in capsys.readouterr().err

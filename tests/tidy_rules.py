@@ -33,8 +33,8 @@ ENVIRONMENT = re.compile(r"os\.env" + r"iron|\bget" + r"env\b")
 
 TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 COMMON_PYTHON = (
-    "_C", "config", "durable_file", "errors", "forked", "held_folder", "initializers", "optimizers",
-    "row_layout", "tier", "types",
+    "_C", "checkpoint_names", "config", "durable_file", "errors", "forked", "held_folder",
+    "initializers", "json_text", "optimizers", "row_layout", "tier", "types",
 )  # fmt: skip
 # What a native component may include besides itself; bindings may include all.
 NATIVE_LAYERS = {

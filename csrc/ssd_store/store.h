@@ -212,6 +212,7 @@ class SsdStore {
 
   // store_queries.cc
   Status Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const;
+  Status NoSuchCheckpoint(const CheckpointName& name) const;
   CheckpointSummary Summarize(const Checkpoint& checkpoint) const;
 
   // The folder, whatever becomes of its path; nullptr where the layer below holds none. First of

@@ -8,6 +8,12 @@
 
 namespace hps {
 
+namespace {
+
+constexpr size_t kMostListed = 20;  // checkpoints that an error names
+
+}  // namespace
+
 Status SsdStore::Resolve(const CheckpointName& name, const Checkpoint** checkpoint) const {
   const ManifestState& state = manifest_.state();
   if (name.tag.empty() && name.id == 0) {
@@ -23,15 +29,32 @@ Status SsdStore::Resolve(const CheckpointName& name, const Checkpoint** checkpoi
         found == state.checkpoints.end() || found->second.is_deleted ? nullptr : &found->second;
   }
   if (*checkpoint != nullptr) return Status::Ok();
-  std::string known;
-  for (const auto& [id, kept] : state.checkpoints) {
+  return NoSuchCheckpoint(name);
+}
+
+// In the words of hps/checkpoint_names.py.
+Status SsdStore::NoSuchCheckpoint(const CheckpointName& name) const {
+  std::vector<std::string> words;
+  for (const auto& [id, kept] : manifest_.state().checkpoints) {
     if (kept.is_deleted) continue;
-    known += (known.empty() ? "" : ", ") + std::to_string(id);
-    if (!kept.tag.empty()) known += " ('" + kept.tag + "')";
+    words.push_back(std::to_string(id) + (kept.tag.empty() ? "" : " ('" + kept.tag + "')"));
   }
+  std::string known;
+  size_t first = 0;
+  if (words.size() > kMostListed) {
+    first = words.size() - kMostListed;
+    known = std::to_string(first) + " older ones";
+  }
+  for (size_t idx = first; idx < words.size(); ++idx) {
+    known += (known.empty() ? "" : ", ") + words[idx];
+  }
+  const bool is_number = name.tag.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_mistaken = !name.tag.empty() && (is_number || name.tag.rfind("id:", 0) == 0);
   const std::string asked = name.tag.empty() ? std::to_string(name.id) : "'" + name.tag + "'";
+  const std::string hint = "; a text is a tag: an id is an int, and where there is only text id:3";
   return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint " + asked +
-                                         "; kept are: " + (known.empty() ? "none" : known));
+                                         "; kept are: " + (known.empty() ? "none" : known) +
+                                         (is_mistaken ? hint : ""));
 }
 
 CheckpointSummary SsdStore::Summarize(const Checkpoint& checkpoint) const {

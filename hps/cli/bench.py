@@ -21,7 +21,9 @@ def add_parsers(subparsers: Any) -> None:
         description="Runs a benchmark of a checkout. Options that NAME takes beyond these are "
         "passed on; see benchmarks/README.md.",
     )
-    parser.add_argument("name", metavar="NAME", help="a folder under benchmarks/, or all")
+    parser.add_argument(
+        "name", type=flags.word, metavar="NAME", help="a folder under benchmarks/, or all"
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: takes seconds")
     parser.add_argument("--json", metavar="OUT", type=flags.word, help="the result to a file")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of NAME, after --")

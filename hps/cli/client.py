@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from hps.checkpoint_names import text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -44,7 +45,7 @@ def add_parsers(subparsers: Any) -> None:
             out_help = "rows to a .npy file, float32 [L, dim], instead of a line a key"
             verb.add_argument("--out", type=flags.path, metavar="FILE", help=out_help)
         if name == "push":
-            verb.add_argument("--value", type=float, help="the gradient in every column")
+            verb.add_argument("--value", type=flags.number(), help="the gradient in every column")
             grads_help = "gradients as a .npy file, float32 [L, dim], instead of --value"
             verb.add_argument("--grads", type=flags.path, metavar="FILE", help=grads_help)
         if name != "pull":
@@ -59,8 +60,9 @@ def add_parsers(subparsers: Any) -> None:
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
-        tag_help = "tag of the cut" if how else "tag of the cut, or its id in digits"
-        verb.add_argument("tag", metavar="TAG", nargs=how, type=checkpoint_name, help=tag_help)
+        tag_help = "tag of the cut" if how else "tag of the cut, or its id as id:N"
+        kind = flags.word if how else checkpoint_name
+        verb.add_argument("tag", metavar="TAG", nargs=how, type=kind, help=tag_help)
     verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")
     verb.add_argument("--durable", action="store_true", help="on the disks")
 
@@ -158,7 +160,7 @@ def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
 
 def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
     """Takes a cut; a model is with it where the rows fit that of the cut they descend from."""
-    info = server.checkpoint(None if options.tag is None else str(options.tag))
+    info = server.checkpoint(options.tag)
     out = stream_for_people(options.json)
     print(f"{info['tag'] or '(untagged)'}: {info['rows_written']:,} rows written", file=out)
     if "model_from" in info:
@@ -177,7 +179,7 @@ def run_delete(options: argparse.Namespace, server: Any) -> Any:
     """Lets go of a cut."""
     readers = server.delete_checkpoint(options.tag)
     out = stream_for_people(options.json)
-    print(f"deleted {options.tag}", file=out)
+    print(f"deleted {text_of(options.tag)}", file=out)
     for reader in readers:
         print(f"its files stay until {reader} closes", file=out)
     return {"deleted": options.tag, "readers": readers}

@@ -33,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
         "--checkpoint",
         type=checkpoint_name,
         metavar="TAG",
-        help="its tag, or its id in digits; the newest if not given",
+        help="its tag, or its id as id:N; the newest if not given",
     )
     parser.add_argument("--json", type=flags.path, metavar="FILE", help=JSON_HELP)
     parser.set_defaults(run=run)

@@ -40,7 +40,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--checkpoint",
         type=checkpoint_name,
         metavar="TAG",
-        help="tag, or id in digits; the newest with a model if not given",
+        help="tag, or its id as id:N; the newest with a model if not given",
     )
     add("--dram", type=flags.size, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")

@@ -40,14 +40,19 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def number(
-    least: float = -math.inf, *, above: float | None = None, below: float | None = None
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Callable[[str], float]:
-    """A finite number, at least `least`; greater than `above`, less than `below` where given.
+    """A finite number from `least` to `most`; greater than `above`, less than `below` where given.
 
     >>> number(0, below=1)("0.5")
     0.5
     """
     limits = [f"at least {least:g}"] if math.isfinite(least) else []
+    limits += [f"at most {most:g}"] if math.isfinite(most) else []
     limits += [] if above is None else [f"greater than {above:g}"]
     limits += [] if below is None else [f"less than {below:g}"]
 
@@ -57,9 +62,9 @@ def number(
         except ValueError:
             value = math.nan
         is_inside = (above is None or value > above) and (below is None or value < below)
-        if not math.isfinite(value) or value < least or not is_inside:
-            wanted = " and ".join(limits)
-            raise argparse.ArgumentTypeError(f"{text!r} must be a number, {wanted}")
+        if not math.isfinite(value) or not least <= value <= most or not is_inside:
+            wanted = ", " + " and ".join(limits) if limits else " that is finite"
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number{wanted}")
         return value
 
     return parse
@@ -126,5 +131,5 @@ def add_checkpoint(parser: Any) -> None:
         "--checkpoint",
         type=checkpoint_name,
         metavar="TAG",
-        help="the cut to read: its tag, or its id in digits; the newest if not given",
+        help="the cut to read: its tag, or its id as id:N; the newest if not given",
     )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from hps.checkpoint_names import parse_name
 from hps.errors import ConfigError, StoreError
 
 JSON_HELP = "the figures as JSON to a file; '-': to standard output"
@@ -60,14 +61,15 @@ def write_json(path: Path | None, figures: Any) -> None:
 
 
 def checkpoint_name(text: str) -> str | int:
-    """What `--checkpoint` names: digits are a checkpoint's id, anything else its tag.
+    """What `--checkpoint` names: `id:3` is a checkpoint's id, anything else its tag.
 
-    >>> checkpoint_name("3"), checkpoint_name("day-3")
-    (3, 'day-3')
+    >>> checkpoint_name("id:3"), checkpoint_name("3")
+    (3, '3')
     """
-    if not text:
-        raise argparse.ArgumentTypeError("the value is empty; give a tag, or an id in digits")
-    return int(text) if text.isdecimal() else text
+    try:
+        return parse_name(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _without_nan(value: Any) -> Any:

@@ -4,11 +4,17 @@ Above it: `hps.cli.main`. Below it: `hps.plan`.
 """
 
 import argparse
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
-from pathlib import Path
 
+from hps.cli import flags
 from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
+from hps.cli.server_flags import WIRES
+from hps.config import MAX_DIM
+from hps.optimizers import OPTIMIZERS
 from hps.plan import PlanQuestion, format_plan, make_plan
+from hps.plan.question import counts_bits
 
 _DEFAULT = PlanQuestion(keys=10**9, dim=16)
 
@@ -25,7 +31,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     _add_model_flags(parser.add_argument_group("model and log"))
     _add_machine_flags(parser.add_argument_group("ranks, and what each has"))
-    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="figures to a file")
+    parser.add_argument("--json", type=flags.path, metavar="OUT", help="figures to a file")
     parser.set_defaults(run=run)
 
 
@@ -39,45 +45,80 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if plan.missing else 0
 
 
-def _whole(text: str) -> int:
+def _count(least: int, most: int) -> Callable[[str], int]:
     """A whole number, also as 1e10."""
-    value = float(text)
-    if not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(value)
+
+    def parse(text: str) -> int:
+        with suppress(ValueError, OverflowError):  # of what is no number, NaN or infinite
+            value = float(text)
+            if value == int(value) and least <= value <= most:
+                return int(text) if text.isdecimal() else int(value)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a whole number from {least} to {most}, also as 1e10"
+        )
+
+    return parse
+
+
+def _size(text: str) -> str:
+    """A number of bytes; not of bits, as network cards count."""
+    if counts_bits(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} counts bits; write bytes, such as 1.25GB for 10 Gb"
+        )
+    return flags.size(text)
 
 
 def _gpu(text: str) -> str | None:
-    return None if text == "none" else text
+    try:
+        return None if text == "none" else _size(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or none: there is no GPU") from error
 
 
 def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--keys", type=_whole, required=True, help="stored keys, of all features")
-    add("--dim", type=int, required=True, help="floats of a row, a first-order column counted")
-    add("--optimizer", default=_DEFAULT.optimizer, help="of rows")
-    add("--features", type=int, default=_DEFAULT.features, help="of an example")
-    add("--ids-per-feature", type=int, default=_DEFAULT.ids_per_feature, help="keys in each")
-    add("--alpha", type=float, default=_DEFAULT.alpha, help="exponent of the keys' Zipf laws")
-    add("--batch-size", type=_whole, default=_DEFAULT.batch_size, help="examples a step, of all")
+    add("--keys", type=_count(1, 2**53), required=True, help="stored keys, of all features")
+    add(
+        "--dim",
+        type=flags.whole(1, MAX_DIM),
+        required=True,
+        help="floats of a row, a first-order column counted",
+    )
+    add("--optimizer", choices=tuple(OPTIMIZERS), default=_DEFAULT.optimizer, help="of rows")
+    few = flags.whole(1, 2**16)
+    add("--features", type=few, default=_DEFAULT.features, help="of an example")
+    add("--ids-per-feature", type=few, default=_DEFAULT.ids_per_feature, help="keys in each")
+    add(
+        "--alpha",
+        type=flags.number(0, 8),
+        default=_DEFAULT.alpha,
+        help="exponent of the keys' Zipf laws, 0 to 8",
+    )
+    add(
+        "--batch-size",
+        type=_count(1, 2**31),
+        default=_DEFAULT.batch_size,
+        help="examples a step, of all",
+    )
     add(
         "--examples-per-second",
-        type=float,
+        type=flags.number(above=0),
         default=_DEFAULT.examples_per_second,
         help="of all ranks",
     )
     add(
         "--dense-parameters",
-        type=_whole,
+        type=_count(0, 2**53),
         default=_DEFAULT.dense_parameters,
         help="of the dense part",
     )
-    add("--depth", type=int, default=_DEFAULT.depth, help="batches prepared ahead")
-    add("--row-wire", default=_DEFAULT.row_wire, help="float32, float16, bfloat16 or int8")
-    add("--gradient-wire", default=_DEFAULT.gradient_wire, help="as --row-wire")
+    add("--depth", type=flags.whole(0, 64), default=_DEFAULT.depth, help="batches prepared ahead")
+    add("--row-wire", choices=WIRES, default=_DEFAULT.row_wire, help="how rows travel")
+    add("--gradient-wire", choices=WIRES, default=_DEFAULT.gradient_wire, help="how gradients do")
     add(
         "--checkpoint-seconds",
-        type=float,
+        type=flags.number(above=0),
         default=_DEFAULT.checkpoint_seconds,
         help="from one to the next",
     )
@@ -85,16 +126,19 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
 
 def _add_machine_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--ranks", type=int, default=0, help="how many; 0: as few as are enough")
-    add("--ranks-per-node", type=int, default=_DEFAULT.ranks_per_node, help="that share a host")
+    most = PlanQuestion.most_ranks
+    ranks, node = flags.whole(0, most), flags.whole(1, most)
+    add("--ranks", type=ranks, default=0, help="how many; 0: as few as are enough")
+    add("--ranks-per-node", type=node, default=_DEFAULT.ranks_per_node, help="that share a host")
     add("--gpu", type=_gpu, default="80GB", help="memory of the GPU; none: there is no GPU")
-    add("--dram", default="256GB", help="host memory")
-    add("--ssd", default="4TB", help="disk")
-    add("--network", default="10GB", help="bytes it can send a second")
-    add("--ssd-reads", type=float, default=_DEFAULT.ssd_reads, help="random reads a second")
+    add("--dram", type=_size, default="256GB", help="host memory")
+    add("--ssd", type=_size, default="4TB", help="disk")
+    add("--network", type=_size, default="10GB", help="bytes it can send a second")
+    reads = flags.number(above=0)
+    add("--ssd-reads", type=reads, default=_DEFAULT.ssd_reads, help="random reads a second")
     add(
         "--rank-examples-per-second",
-        type=float,
+        type=flags.number(above=0),
         default=None,
         help="that one rank computes, as hps train says; no limit if left out",
     )

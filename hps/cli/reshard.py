@@ -4,10 +4,11 @@ Above it: hps.cli.main. Below it: hps.cluster.offline.
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from hps.cli import flags
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.sharding import NUM_VIRTUAL
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -20,15 +21,19 @@ def add_parsers(subparsers: Any) -> None:
         "position. It may run beside a training. (A training that starts with another number of "
         "ranks does the same by itself, in place.)",
     )
-    parser.add_argument("store", type=Path, metavar="DIR", help="a cluster's folder, or a store")
-    parser.add_argument("target", type=Path, metavar="OUT", help="a folder that is new or empty")
+    flags.add_store(parser, "a cluster's folder, or a store")
+    target_help = "a folder that is new or empty"
+    parser.add_argument("target", type=flags.path, metavar="OUT", help=target_help)
     form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--ranks", type=int, metavar="N", help="of the trainings to come")
+    ranks = flags.whole(1, NUM_VIRTUAL)
+    form.add_argument("--ranks", type=ranks, metavar="N", help="of the trainings to come")
     form.add_argument("--plain", action="store_true", help="a store of one process, no torchrun")
     parser.add_argument(
-        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id in digits; newest"
+        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id:N; newest"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    parser.add_argument(
+        "--json", type=flags.path, metavar="FILE", help="write the figures to a file"
+    )
     parser.set_defaults(run=run)
 
 

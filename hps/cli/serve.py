@@ -6,6 +6,7 @@ a GPU: a server that was killed should be back within a second.
 
 import argparse
 import queue
+import re
 import signal
 import sys
 from typing import Any
@@ -42,12 +43,14 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
+    from hps.service.descriptors import raise_descriptor_limit
     from hps.service.log_lines import LogLines
     from hps.service.memory import keep_message_memory
     from hps.service.server import Server
     from hps.service.shard import Shard, ShardOptions
 
     keep_message_memory()
+    raise_descriptor_limit()
     options = _server_options(arguments)
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     index, count = _shard(arguments.shard)
@@ -111,7 +114,9 @@ def parse_table(text: str) -> Any:
         if name not in fields:
             raise ConfigError(f"--table {text!r}: {name}= is missing")
     message = Table(name=fields["name"], share=_number(text, fields.get("share", "1")))
-    message.dim = int(_number(text, fields["dim"]))
+    if not re.fullmatch("[0-9]{1,6}", fields["dim"]):
+        raise ConfigError(f"--table {text!r}: dim={fields['dim']!r} must be from 1 to {MAX_DIM}")
+    message.dim = int(fields["dim"])
     message.optimizer.kind = fields.get("optimizer", "adagrad")
     for name, value in fields.items():
         if name not in _OWN_FIELDS:
@@ -139,10 +144,10 @@ def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
     """(index, count); what is stored if nothing is said."""
     if text is None:
         return None, None
-    index, _, count = text.partition("/")
-    if not index.isdecimal() or not count.isdecimal() or not int(index) < int(count):
-        raise ConfigError(f"--shard {text!r}: write I/N, such as 0/2 and 1/2 for two servers")
-    return int(index), int(count)
+    found = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", text)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise ConfigError(f"--shard {text[:80]!r}: write I/N, such as 0/2 and 1/2 for two servers")
+    return int(found[1]), int(found[2])
 
 
 def _location(arguments: argparse.Namespace) -> Any:
@@ -184,6 +189,7 @@ def _server_options(arguments: argparse.Namespace) -> Any:
         flight_bytes=arguments.max_flight,
         client_bytes=arguments.max_client_flight,
         streams=arguments.max_streams,
+        connections=arguments.max_connections,
         deadline_seconds=arguments.deadline,
     )
     return ServerOptions(
@@ -204,6 +210,7 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--shard",
+        type=flags.word,
         metavar="I/N",
         help="which of how many servers, such as 0/2; given once, it is stored; 0/1 if never given",
     )
@@ -212,6 +219,7 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
     add("--device", type=flags.device, default="cuda:0", help="of --gpu: cuda:N, or cpu")
     add(
         "--table",
+        type=flags.word,
         action="append",
         default=[],
         metavar="name=..,dim=..",
@@ -243,8 +251,10 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("address and access").add_argument
-    add("--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: a free one")
-    add("--metrics", metavar="HOST:PORT", help="figures for Prometheus; HTTPS where there is TLS")
+    address = flags.word
+    listen_help, metrics_help = "port 0: a free one", "figures for Prometheus; HTTPS with TLS"
+    add("--listen", type=address, default="127.0.0.1:50051", metavar="HOST:PORT", help=listen_help)
+    add("--metrics", type=address, metavar="HOST:PORT", help=metrics_help)
     add("--tls-cert", type=flags.path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=flags.path, metavar="FILE", help="key of --tls-cert (PEM)")
     add(
@@ -282,6 +292,7 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
         ("requests", 64, 1, 1024, "calls in flight; 1 to 1024"),
         ("client-requests", 16, 1, 1024, "of those, one client's; 1 to 1024"),
         ("streams", 16, 0, 1024, "push streams that are open; 0 to 1024"),
+        ("connections", 1024, 1, 65536, "that are open; 1 to 65536, half of the descriptors"),
     ):
         kind = flags.whole(least, most)
         add(f"--max-{name}", type=kind, default=count, metavar="N", help=text)

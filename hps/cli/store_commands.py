@@ -12,6 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+from hps.checkpoint_names import COMPACTED, text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -25,7 +26,6 @@ from hps.cluster.housekeeping import compact_parts, delete_cut
 from hps.errors import CorruptionError
 from hps.parameter_server import open as open_store
 
-_COMPACTED = "compacted"  # tag of the cut that a compaction makes
 _OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
 
 
@@ -63,7 +63,7 @@ def add_parsers(subparsers: Any) -> None:
         "--delete",
         type=checkpoint_name,
         metavar="TAG",
-        help="let go of one: tag, or id in digits",
+        help="let go of one: tag, or its id as id:N",
     )
     checkpoints.add_argument(
         "--json",
@@ -79,7 +79,7 @@ def add_parsers(subparsers: Any) -> None:
         description="Rewrites every file that holds overwritten or erased rows, and says how many "
         "bytes the store has before and after. Needs the store alone. What older checkpoints hold "
         "stays: 'hps checkpoints DIR --delete TAG' lets go of it. If the checkpoint of the current "
-        f"rows was deleted, one with the tag {_COMPACTED!r} takes its place.",
+        f"rows was deleted, one with the tag {COMPACTED!r} takes its place.",
     )
     flags.add_store(compact)
     compact.add_argument("--table", type=flags.word, metavar="NAME", help="all tables if not given")
@@ -172,7 +172,7 @@ def _run_delete(options: argparse.Namespace) -> int:
         dead = dead if dead > numbers["live_bytes"] * _OVERHEAD else 0
     freed = max(0, before - _bytes_alone(options.store))
     out = stream_for_people(options.json)
-    print(f"deleted {options.delete}", file=out)
+    print(f"deleted {text_of(options.delete)}", file=out)
     if freed:
         print(f"{freed:,} bytes came free", file=out)
     elif not readers:
@@ -215,9 +215,9 @@ def run_compact(options: argparse.Namespace) -> int:
             is_current_kept = any(info["current"] for info in server.checkpoints())
             if figures["bytes_before"] and not is_current_kept:
                 # It was deleted, and its files go only now. An untagged one would push out another.
-                server.checkpoint(_COMPACTED)
+                server.save_cut(COMPACTED, {})
                 figures["bytes_after"] = server.stats()["ssd_store"]["files_bytes"]
-                print(f"checkpoint {_COMPACTED!r} holds the current rows: theirs was deleted")
+                print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
             kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")

@@ -32,7 +32,10 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _depth(text: str) -> int | str:
-    return text if text == "auto" else flags.whole(0, 8)(text)
+    try:
+        return text if text == "auto" else flags.whole(0, 8)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from error
 
 
 def _widths(text: str) -> tuple[int, ...]:

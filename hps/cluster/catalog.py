@@ -8,21 +8,21 @@ it means stands in docs/cluster_format.md.
 
 import json
 import os
-import re
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from hps import _C
+from hps.checkpoint_names import find_named, part_name
 from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.sharding import ShardMap
 
 NAME = "CLUSTER"
 GENERATIONS = "generation-*"  # their folders
 _MAGIC = "HPSCLUS1"
-_PART = re.compile(r"cut-([0-9a-f]{32})")
 
 
 def new_name() -> str:
@@ -45,8 +45,7 @@ def part_folder(path: Path, generation: str, rank: int) -> Path:
 
 def name_of_part(tag: object) -> str | None:
     """The cut's name in the tag that a rank's own checkpoint has; None for any other tag."""
-    found = _PART.fullmatch(tag) if isinstance(tag, str) else None
-    return None if found is None else found[1]
+    return part_name(tag)
 
 
 def refuse_cluster(path: str | os.PathLike[str]) -> None:
@@ -181,7 +180,7 @@ class Catalog:
                 "behind it; put the file back from a copy"
             )
         try:
-            return cls.from_json(json.loads(body))
+            return cls.from_json(parse_json(body, str(file)))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 
@@ -236,14 +235,9 @@ class Catalog:
         """
         if checkpoint is None and self.current is not None:
             return self.current
-        for cut in self.listed:
-            named = cut.tag if isinstance(checkpoint, str) else cut.id
-            if checkpoint is not None and checkpoint == named:
-                return cut
-        kept = [f"{cut.id} ({cut.tag!r})" if cut.tag else str(cut.id) for cut in self.listed]
-        raise ConfigError(
-            f"{path}: there is no checkpoint {checkpoint!r}; kept are: {', '.join(kept) or 'none'}"
-        )
+        if checkpoint is None:
+            raise ConfigError(f"{path}: the ranks have taken no checkpoint yet")
+        return find_named(str(path), self.listed, checkpoint, lambda cut: (cut.tag, cut.id))
 
     def is_own(self, generation: str) -> bool:
         """True of the name of a folder that this cluster made."""

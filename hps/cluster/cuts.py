@@ -14,6 +14,7 @@ from time import perf_counter, time
 from typing import Any
 
 from hps import checkpoint as dense_side
+from hps.checkpoint_names import check_tag
 from hps.cluster.agreement import agree, attempt
 from hps.cluster.blobs import share_blobs
 from hps.cluster.catalog import Catalog, Cut, Part, new_name
@@ -81,7 +82,7 @@ class ClusterCuts:
             if parts.is_apart:
                 raise ConfigError("checkpoint: a restore failed; call restore() again first")
             if tag is not None:
-                dense_side.check_tag(tag)
+                check_tag(tag)
             if world.rank == 0:
                 kept.update(dense_side.encode_dense(model, reader))
             dense = [holds_dense(kept), dense_side.MODEL in kept, asdict(before)]

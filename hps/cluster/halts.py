@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from hps.errors import ClusterError
+from hps.json_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -51,4 +52,4 @@ class Halt:
     @classmethod
     def from_text(cls, text: str) -> Self:
         """What `to_text` gave."""
-        return cls(**json.loads(text))
+        return cls(**parse_json(text, "what a rank said", error=ClusterError))

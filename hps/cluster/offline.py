@@ -15,6 +15,7 @@ from time import time
 from typing import Any
 
 from hps import checkpoint as dense_side
+from hps.checkpoint_names import find_named
 from hps.cluster.catalog import (
     Catalog,
     Cut,
@@ -149,13 +150,16 @@ def _named(path: Path, checkpoint: str | int | None) -> tuple[str | None, float]
     """Tag and time of a store's checkpoint."""
     store: Any = open_store(path, [], read_only=True, rows=False)
     try:
-        named = "tag" if isinstance(checkpoint, str) else "id"
-        for one in store.checkpoints():
-            if one["current"] if checkpoint is None else one[named] == checkpoint:
+        listed = store.checkpoints()
+        if checkpoint is not None:
+            one = find_named(str(path), listed, checkpoint, lambda one: (one["tag"], one["id"]))
+            return one["tag"], one["created"]
+        for one in listed:
+            if one["current"]:
                 return one["tag"], one["created"]
-        if checkpoint is None and not store.extras(None):
+        if not store.extras(None):
             raise ConfigError(f"{path} has no checkpoint yet; its rows are in none")
-        return None, time()  # another name is refused by who opens it
+        return None, time()
     finally:
         store.close()
 

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
+from hps.errors import ClusterError
+from hps.json_text import parse_json
+
 
 class Channel(Protocol):
     """One ordered stream of collectives: every rank calls the same verbs in the same order.
@@ -188,7 +191,8 @@ class ExchangingChannel(ABC):
         text = bytearray(json.dumps(value).encode())
         data = torch.frombuffer(text, dtype=torch.uint8).to(self.device)
         parts = self.all_to_all([data] * self.size)
-        return [json.loads(part.cpu().numpy().tobytes()) for part in parts]
+        texts = [part.cpu().numpy().tobytes() for part in parts]
+        return [parse_json(text, "what a rank sent", error=ClusterError) for text in texts]
 
     def any(self, flag: bool) -> bool:
         """As Channel has it."""

@@ -19,6 +19,15 @@ _BITS = re.compile(r"[A-Za-z](b|bit|bits|bps)\s*$")
 _SIZES = ("dram", "ssd", "network", "gpu")
 
 
+def counts_bits(size: str) -> bool:
+    """True of a size such as 10Gb or 10Gbit, as network cards are sold.
+
+    >>> counts_bits("10Gb"), counts_bits("10GB")
+    (True, False)
+    """
+    return _BITS.search(size) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanQuestion:
     """What is to be trained, how fast, and on what.
@@ -102,7 +111,7 @@ class PlanQuestion:
             require_number("plan: rank_examples_per_second", self.rank_examples_per_second, above=0)
         for field in _SIZES:
             size = getattr(self, field)
-            if isinstance(size, str) and _BITS.search(size):
+            if isinstance(size, str) and counts_bits(size):
                 raise ConfigError(
                     f"plan: {field}={size!r} counts bits; write bytes, e.g. '1.25GB' for 10 Gb"
                 )

@@ -78,7 +78,10 @@ def check_tables(tables: Sequence[TableConfig]) -> tuple[TableConfig, ...]:
         raise ConfigError(f"tables {names}: a table name stands twice")
     catch_all = [table.name for table in tables if table.features is None]
     if len(catch_all) > 1:
-        raise ConfigError(f"tables {catch_all} all have features=None; name those of all but one")
+        raise ConfigError(
+            f"a reader cannot divide a log's features over tables {catch_all}: all have "
+            "features=None, which takes all; give features= to all but one, [] for none"
+        )
     for table in tables:
         for feature in table.features or ():
             if not isinstance(feature, str) or not feature:

@@ -15,7 +15,6 @@ restore and make tables.
 
 import hashlib
 import hmac
-import json
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hps.errors import ConfigError
+from hps.json_text import parse_json
 
 READ, WRITE, ADMIN = 1, 2, 3
 EVERY_TABLE = "*"
@@ -32,6 +32,7 @@ _RIGHTS = {"read": READ, "write": WRITE, "admin": ADMIN}
 _FIELDS = {"name", "token", "sha256", "expires", "tables", "clients"}
 _MIN_SECRET = 16
 _MAX_TOKENS = 10_000
+_MAX_FILE_BYTES = 2**26
 _MAX_PRESENTED = 4096  # bytes of an authorization header that are looked at
 
 
@@ -121,10 +122,11 @@ class TokenFile:
 def _read(path: Path) -> list[tuple[bytes, Caller]]:
     """(SHA-256, caller) of every token of a file."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or f"it is no JSON: {error}"
-        raise ConfigError(f"--tokens {path}: {reason}") from error
+        with path.open("rb") as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"--tokens {path}: {error.strerror or error}") from error
+    value = parse_json(text, f"--tokens {path}", error=ConfigError, max_bytes=_MAX_FILE_BYTES)
     listed = value.get("tokens") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_TOKENS:
         raise ConfigError(f'--tokens {path}: needs {{"tokens": [...]}} with 1 to {_MAX_TOKENS}')

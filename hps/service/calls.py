@@ -9,25 +9,28 @@ stranger's 32 MiB are refused unread. On the wire there is no difference.
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import grpc
 
+from hps.errors import CapacityError, CorruptionError, StoreError
 from hps.service.admission import Admission, Admissions
 from hps.service.auth import Caller
 from hps.service.call_counts import CallCounts
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
-from hps.service.status import DETAIL_KEY, Code, Refusal, draining, late, refusal_of
+from hps.service.rights import may_not_read
+from hps.service.status import DETAIL_KEY, VEILED, Code, Refusal, draining, late, refusal_of
 from hps.service.watchdog import Watch, Watchdog
 from hps.v1.parameter_server_pb2 import ErrorDetail
 
 _NO_DEADLINE_SECONDS = 1e9  # gRPC gives the end of time as the deadline of a call without one
 _LONGEST_SECONDS = 3600.0  # of a call, whatever its client asks for
 _AFTER_DEADLINE_SECONDS = 1.0
+_OF_FILES = (StoreError, CorruptionError, CapacityError)
 
 
 class Call:
@@ -112,6 +115,7 @@ class Service:
     counts: CallCounts
     log: LogLines
     limits: ServerLimits
+    table_names: Callable[[], Collection[str]] = tuple
 
     def unary(self, name: str, run: Unary) -> Handler:
         """The handler of a method with one request and one reply."""
@@ -234,6 +238,10 @@ class _Passage:
             call.admission.let_go()
         self._count(code, detail, call)
         if detail is not None:
+            # What the system says of files; it repeats nothing of the request's.
+            names = self._service.table_names() if isinstance(error, _OF_FILES) else ()
+            if call is not None and may_not_read(call.caller, detail.message, names):
+                detail.message = VEILED
             self._context.set_trailing_metadata(((DETAIL_KEY, detail.SerializeToString()),))
             self._context.abort(code, detail.message)
 

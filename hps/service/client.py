@@ -87,7 +87,9 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         self._plans = PlanPool(self.shard_map.owners().tolist())
         self._buffers = OutputPool()
         self._messages = MessagePool()
-        self._waiters: ThreadPoolExecutor | None = None
+        # Made here, not where it is first needed: two threads may be the first. It has no thread
+        # before it has work.
+        self._waiters = ThreadPoolExecutor(_MOST_WAITERS, "hps remote")
         names = ("_plans", "_buffers", "_messages", "_waiters")
         refuse_in_children(self, ", ".join(config.addresses), names, RemoteError)
 
@@ -250,9 +252,7 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         Raises:
             RemoteError: changes are still open after the deadline; they are lost with this client.
         """
-        waiters, self._waiters = self._waiters, None
-        if waiters is not None:
-            waiters.shutdown()
+        self._waiters.shutdown()
         super().close()
 
     def __enter__(self) -> "RemoteParameterServer":
@@ -269,14 +269,16 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         if kind is None:
             self.close()
         elif not is_inherited(self._plans):  # of a forked child: the connections are its parent's
+            self._waiters.shutdown(wait=False)
             self._close_transports()
 
     # Parts.
 
     def _wait_aside(self, wait: Callable[[], Any]) -> "Future[Any]":
-        if self._waiters is None:
-            self._waiters = ThreadPoolExecutor(_MOST_WAITERS, "hps remote")
-        return self._waiters.submit(wait)
+        try:
+            return self._waiters.submit(wait)
+        except RuntimeError as error:  # it takes no more
+            raise RemoteError("this client is closed; make a new RemoteParameterServer") from error
 
     def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[Incoming[Any]]:
         """The replies to a pull of so many keys of each shard."""

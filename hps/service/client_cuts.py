@@ -8,7 +8,6 @@ a death before it leaves behind is deleted by a later checkpoint.
 """
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from typing import Any
 from uuid import uuid4
 
 from hps import checkpoint as cut
-from hps.errors import ConfigError, HpsError
+from hps.checkpoint_names import AUTOMATIC, check_tag, find_named, part_name, text_of
+from hps.errors import ConfigError, CorruptionError, HpsError
+from hps.json_text import parse_json
 from hps.service.client_base import Shards
 from hps.service.client_session import Session
 from hps.v1 import parameter_server_pb2 as pb
 
-_PART = re.compile(r"cut-([0-9a-f]{32})")
-_AUTOMATIC = "automatic"  # what a shard calls those that it takes by itself
 _KEEP_LAST = 2  # cuts without a tag
 _LEFTOVER_SECONDS = 600.0  # a part that no cut names may be of one that is being taken
 
@@ -43,7 +42,7 @@ class _Cut:
 
     @property
     def tag(self) -> str | None:
-        return None if not self.info.tag or _PART.fullmatch(self.info.tag) else self.info.tag
+        return None if not self.info.tag or part_name(self.info.tag) else self.info.tag
 
     def described(self) -> dict[str, Any]:
         """As ParameterServer.checkpoints() lists it."""
@@ -88,7 +87,7 @@ class RemoteCuts(Shards):
             RemoteError: a shard did not answer; the cut before it stays the newest.
         """
         if tag is not None:
-            cut.check_tag(tag)
+            check_tag(tag)
         dense = pb.CheckpointRequest(clients=[str(self.config.client_id)])
         if model is not None:
             dense.model = cut.encode_model(model)
@@ -149,10 +148,7 @@ class RemoteCuts(Shards):
         found = self._find(tag)
         state = self._state_of(found)
         lineage = uuid4().hex[:16]
-        requests = [
-            pb.RestoreRequest(tag=str(info.id), group=info.group, lineage=lineage, prepare=True)
-            for info in (found.info, *found.parts)
-        ]
+        requests = [_restore_request(info, lineage) for info in (found.info, *found.parts)]
         self._ask_each("Restore", requests, pb.RestoreReply)
         for request in requests:
             request.prepare = False
@@ -219,7 +215,7 @@ class RemoteCuts(Shards):
         parts = [{info.group: info for info in infos if info.group} for infos in listed[1:]]
         found = []
         for info in listed[0]:
-            if info.tag == _AUTOMATIC:
+            if info.tag == AUTOMATIC:
                 continue
             name = _name_of(info.group)
             held = [of_shard[name] for of_shard in parts if name and name in of_shard]
@@ -231,17 +227,13 @@ class RemoteCuts(Shards):
         cuts = self._cuts(self._listed())
         if tag is None and cuts:
             return cuts[-1]
-        for found in cuts:
-            if tag is not None and tag in (found.info.tag, found.info.id):
-                return found
-        known = [found.tag or found.info.id for found in cuts]
-        raise ConfigError(
-            f"there is no checkpoint {tag!r} that all {len(self._sessions)} shard(s) hold; they "
-            f"have {known}"
-        )
+        where = f"what all {len(self._sessions)} shard(s) hold"
+        if tag is None:
+            raise ConfigError(f"{where}: there is no checkpoint yet")
+        return find_named(where, cuts, tag, lambda found: (found.tag, found.info.id))
 
     def _state_of(self, found: _Cut) -> tuple[Any, Any]:
-        request = pb.CheckpointStateRequest(tag=str(found.info.id))
+        request = pb.CheckpointStateRequest(tag=text_of(found.info.id))
         replies = self._ask_all(
             "CheckpointState", request, pb.CheckpointStateReply, self._sessions[:1]
         )
@@ -256,7 +248,7 @@ class RemoteCuts(Shards):
         """On shard 0 first: without it the others' parts are no cut."""
         readers: list[str] = []
         for session, info in zip(self._sessions, (found.info, *found.parts), strict=True):
-            request = pb.DeleteCheckpointRequest(tag=str(info.id))
+            request = pb.DeleteCheckpointRequest(tag=text_of(info.id))
             readers += self._delete_one(session, request)
         return readers
 
@@ -280,16 +272,20 @@ class RemoteCuts(Shards):
         for session, infos in zip(self._sessions[1:], listed[1:], strict=True):
             own = next((info.created for info in infos if info.group == name), 0.0)
             for info in infos:
-                is_part = _PART.fullmatch(info.tag) is not None and info.group not in named
+                is_part = part_name(info.tag) is not None and info.group not in named
                 is_old = info.created < own - _LEFTOVER_SECONDS
                 if is_part and (info.group in before or is_old):
-                    self._delete_one(session, pb.DeleteCheckpointRequest(tag=str(info.id)))
+                    self._delete_one(session, pb.DeleteCheckpointRequest(tag=text_of(info.id)))
+
+
+def _restore_request(info: pb.CheckpointInfo, lineage: str) -> pb.RestoreRequest:
+    return pb.RestoreRequest(tag=text_of(info.id), group=info.group, lineage=lineage, prepare=True)
 
 
 def _name_of(group: str) -> str:
     """The name of the cut that shard 0's group describes; empty for anything else."""
     try:
-        value = json.loads(group)
-    except ValueError:
+        value = parse_json(group, "group", max_bytes=2**16)
+    except CorruptionError:  # another program's, which may be anything
         return ""
     return str(value.get("cut", "")) if isinstance(value, dict) else ""

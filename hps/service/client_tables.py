@@ -4,7 +4,6 @@ Above it: client.py, which is one. Below it: client_cuts.py, client_rounds.py. K
 their duplicates, each to its shard, in their order.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from hps.arrays import as_floats, as_keys, like
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
+from hps.json_text import parse_json
 from hps.row_layout import Keys, RowLayout
 from hps.service.client_base import SLOW
 from hps.service.client_cuts import RemoteCuts
@@ -161,7 +161,8 @@ class RemoteTables(RemoteCuts):
         those of each; under "client" the seconds for which pulls and steps waited for them."""
         self._check_usable("stats")
         replies = self._ask_all("Stats", pb.StatsRequest(), pb.StatsReply)
-        each = [json.loads(reply.json) for reply in replies]
+        where = "the figures of a shard"
+        each = [parse_json(reply.json, where, error=RemoteError) for reply in replies]
         total: dict[str, Any] = {}
         for part in each:
             _add_up(total, part)

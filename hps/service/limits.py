@@ -28,6 +28,8 @@ class ServerLimits:
         flight_bytes: requests and replies in flight, of all clients.
         client_bytes: of one client.
         streams: push streams, of all clients; each holds a thread while it is open.
+        connections: open at once; half of the process's descriptors if that is less. Beyond it new
+            ones are closed.
         deadline_seconds: of a call that brings no deadline; also how long a request may take to
             arrive, and a push stream may be idle.
 
@@ -47,6 +49,7 @@ class ServerLimits:
     flight_bytes: int | str = "512MiB"
     client_bytes: int | str = "256MiB"
     streams: int = 16
+    connections: int = 1024
     deadline_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class ServerLimits:
         require_whole("limit requests", self.requests, 1, 1024)
         require_whole("limit client_requests", self.client_requests, 1, 1024)
         require_whole("limit streams", self.streams, 0, 1024)
+        require_whole("limit connections", self.connections, 1, 65536)
         require_number("limit deadline_seconds", self.deadline_seconds, above=0)
         for name in ("flight_bytes", "client_bytes"):
             if getattr(self, name) < 2 * int(self.message_bytes):

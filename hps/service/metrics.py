@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from hps.errors import DeadlineError, HpsError
 from hps.service.admission import Admissions
+from hps.service.auth import Caller
 from hps.service.call_counts import BUCKETS, CallCounts, MethodCounts
 from hps.service.shard import Shard
 
@@ -26,7 +27,7 @@ _TIER_GAUGES = ("rows", "bytes")
 _SECONDS = 5.0  # that somebody who looks waits for the store
 
 
-class ServerCollector(Collector):
+class ServerCollector:
     """Everything that is shown, read at the moment of asking.
 
     Args:
@@ -40,8 +41,13 @@ class ServerCollector(Collector):
         self._admissions = admissions
         self._shard = shard
 
-    def collect(self) -> Iterator[Metric]:
-        """The families, in the order in which docs/service.md lists them."""
+    def seen_by(self, caller: Caller) -> Collector:
+        """The figures as one caller sees them."""
+        return _View(self, caller)
+
+    def collect(self, caller: Caller) -> Iterator[Metric]:
+        """The families, in the order in which docs/service.md lists them; tables that the caller
+        may not read are left out."""
         yield from _calls(self._counts.snapshot())
         for name, value in self._admissions.in_flight().items():
             yield GaugeMetricFamily(f"hps_in_flight_{name}", f"{name} in flight now", value)
@@ -51,8 +57,21 @@ class ServerCollector(Collector):
             figures = {}  # the store is being opened anew
         except HpsError as error:  # a store that has failed still tells of its calls
             figures = {"service": {"failure": str(error)}}
+        tables = figures.get("tables", {}).items()
+        figures["tables"] = {name: part for name, part in tables if caller.right(name)}
         yield from _tiers(figures)
         yield from _log(figures.get("service", {}))
+
+
+class _View(Collector):
+    """What prometheus_client asks for the figures of one caller."""
+
+    def __init__(self, figures: ServerCollector, caller: Caller) -> None:
+        self._figures = figures
+        self._caller = caller
+
+    def collect(self) -> Iterator[Metric]:
+        return self._figures.collect(self._caller)
 
 
 def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:

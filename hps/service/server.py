@@ -19,6 +19,7 @@ from hps.service.admission import Admissions
 from hps.service.auth import TokenFile
 from hps.service.call_counts import CallCounts
 from hps.service.calls import Handler, Service
+from hps.service.descriptors import room_for_connections
 from hps.service.health import Health, open_handlers
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
@@ -37,6 +38,8 @@ _OPEN_LIMITS = ServerLimits(
 # Threads beyond the calls that may be in flight, so that the next one is refused at once.
 _SPARE_THREADS = 4
 _STOP_SECONDS = 1.0
+_HANDSHAKE_MS = 10_000  # that a connection has to begin with TLS and HTTP/2
+_IDLE_MS = 300_000  # that a connection may have no call; a client connects again by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,14 @@ class Server:
         if options.metrics is not None:
             self._metrics = self._serve_metrics(counts, shard)
         self._watchdog = Watchdog()
-        calls = Service(self._admissions, self._watchdog, counts, log, options.limits)
+        calls = Service(
+            self._admissions,
+            self._watchdog,
+            counts,
+            log,
+            options.limits,
+            table_names=lambda: [table.name for table in shard.tables],
+        )
         handlers = {**_own_handlers(calls, shard), **self._open_handlers(calls)}
         self._threads = ThreadPoolExecutor(
             options.limits.requests + _OPEN_LIMITS.requests + _SPARE_THREADS, "hps-call"
@@ -252,6 +262,10 @@ def _channel_options(limits: ServerLimits) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", int(limits.message_bytes)),
         ("grpc.max_send_message_length", int(limits.message_bytes)),
         ("grpc.max_concurrent_streams", limits.requests + _OPEN_LIMITS.requests),
+        # Connections hold descriptors, which the store needs, too.
+        ("grpc.max_allowed_incoming_connections", room_for_connections(limits.connections)),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
         # Two servers on one port would each get half of the calls.
         ("grpc.so_reuseport", 0),
         # Messages that unpack to a thousand times their size are refused: identity only.

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from hps import checkpoint as cut
+from hps.checkpoint_names import AUTOMATIC
 from hps.config import MAX_TABLES, Config, TableConfig
 from hps.dense_mark import DenseMark
 from hps.errors import ConfigError, StoreError
@@ -22,9 +23,9 @@ from hps.service.checkpointer import Checkpointer
 from hps.service.gate import Arrivals, ChangeTurn, Gate, Moves
 from hps.service.location import StoreLocation, served_config
 from hps.sharding import ShardMap
-from hps.update_log import MAX_SESSIONS, History, Identity, UpdateLog
+from hps.update_log import MAX_SESSIONS, History, Identity, ServedCut, UpdateLog
+from hps.update_log.history import SERVICE
 
-AUTOMATIC = "automatic"  # tag of the checkpoints that a shard takes by itself
 LONG = 3600.0  # seconds: what an administrator's verb may take
 _MAX_EARLY = 64  # mutations that wait for their predecessors, of all clients
 
@@ -106,6 +107,7 @@ class ShardCore:
         where = self._server.config.path
         history = self._server.history
         if history is None:
+            self._refuse_taken_tag()
             if (count or 1) > 1 and any(map(self._server.num_rows, self._server.tables)):
                 raise ConfigError(
                     f"{where} holds rows of all keys; it can be served as shard 0 of 1 only, not "
@@ -120,6 +122,16 @@ class ShardCore:
                 f"{asked[1]}; it is fixed once the store is served"
             )
         return history
+
+    def _refuse_taken_tag(self) -> None:
+        """A user's own checkpoint, whose place a shard's would take; those tell of a service."""
+        where, own = self._server.config.path, (AUTOMATIC, (SERVICE,))
+        is_taken = any(one["tag"] == AUTOMATIC for one in self._server.checkpoints())
+        if is_taken and ServedCut.of(self._server.checkpoint_blobs(*own)) is None:
+            raise ConfigError(
+                f"{where} has a checkpoint {AUTOMATIC!r}, whose place the server's own would take; "
+                f"delete it: 'hps checkpoints {where} --delete {AUTOMATIC}'"
+            )
 
     # What it is.
 
@@ -260,9 +272,7 @@ class ShardCore:
         self._check_alive()
         table = self._server.tables.get(name)
         if table is None:
-            raise ConfigError(
-                f"there is no table {name!r}; there are {sorted(self._server.tables)}"
-            )
+            raise ConfigError(f"there is no table {name!r}")  # others' names are not for all
         return table
 
     def _check_open(self) -> None:

@@ -10,12 +10,13 @@ from time import monotonic
 from typing import Any
 
 from hps import checkpoint as cut
+from hps.checkpoint_names import AUTOMATIC, check_tag, part_name
 from hps.config import TableConfig
 from hps.dense_mark import DENSE_PARTS, DenseMark, holds_dense
-from hps.errors import CapacityError, ConfigError, MismatchError, StoreError
+from hps.errors import CapacityError, MismatchError, StoreError
 from hps.parameter_server import ParameterServer
 from hps.service.location import ServedConfig, with_table
-from hps.service.shard_core import AUTOMATIC, LONG
+from hps.service.shard_core import LONG
 from hps.service.shard_reads import ShardReads
 from hps.update_log import ServedCut
 from hps.update_log.history import FIRST_LINEAGE
@@ -55,8 +56,8 @@ class ShardCuts(ShardReads):
             ConfigError: a bad tag, or the shard's own. StoreError: disk full or an I/O error; the
                 one before stays the newest. DeadlineError: the turn did not come.
         """
-        if tag == AUTOMATIC:
-            raise ConfigError(f"tag={tag!r}: the shard's own checkpoints have it; take another")
+        if tag is not None and part_name(tag) is None:
+            check_tag(tag)
         started = monotonic()
         dense = {cut.MODEL: model, cut.READER: reader}
         with self._gate.change(started + timeout):

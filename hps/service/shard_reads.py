@@ -169,7 +169,7 @@ class ShardReads(ShardCore):
         for one in listed:
             if one["current"] if tag is None else one["id"] == found:
                 return int(one["id"]), one["tag"]
-        return None, None
+        return None, None  # the current one was deleted
 
     def _group(self, checkpoint: int) -> tuple[str, str]:
         """(group, lineage) of a checkpoint."""

@@ -25,6 +25,8 @@ DETAIL_KEY = "hps-error-bin"
 RETRY_MS = 50  # what was refused for want of room usually finds it after this time
 FULL_DISK_RETRY_MS = 1000
 _MAX_MESSAGE_BYTES = 2000  # gRPC's clients take 8 KiB of metadata
+# Instead of a text with the name of a table that the caller may not see.
+VEILED = "the store or its log has failed; the server's log, or a token for all tables, says why"
 Code = grpc.StatusCode
 
 

@@ -7,20 +7,21 @@ import json
 from collections.abc import Collection
 
 import hps
+from hps.checkpoint_names import parse_name
 from hps.errors import ConfigError, HpsError
+from hps.json_text import check_depth
 from hps.service.auth import ADMIN, EVERY_TABLE, READ, WRITE
 from hps.service.calls import Call
 from hps.service.framing import read_small
 from hps.service.limits import ServerLimits
 from hps.service.log_lines import LogLines
-from hps.service.rights import require_client, require_right, require_some_right
+from hps.service.rights import may_not_read, require_client, require_right, require_some_right
 from hps.service.shard import Ack, Identity, Shard, Terms
-from hps.service.status import mismatch, not_found, too_large
+from hps.service.status import VEILED, mismatch, not_found, too_large
 from hps.service.table_messages import from_message, to_message
 from hps.sharding import HASH, NUM_VIRTUAL
 from hps.v1 import parameter_server_pb2 as pb
 
-_MAX_ID_DIGITS = 18  # of a checkpoint's id
 _MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
 _REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
 _MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
@@ -137,7 +138,18 @@ class StoreHandlers:
         if message.name not in known and len(known) >= self._limits.tables:
             raise too_large(f"there are {len(known)} tables, the most that this server takes")
         table = from_message(message)
-        is_new = self._shard.create_table(table, call.remaining())
+        try:
+            is_new = self._shard.create_table(table, call.remaining())
+        except HpsError as error:
+            names = [known.name for known in self._shard.tables]
+            if not may_not_read(call.caller, str(error), names):
+                raise
+            self._log.warning("table refused", name=table.name, message=str(error))
+            raise ConfigError(
+                f"create_table({table.name[:80]!r}): it does not fit beside tables that this token "
+                f"may not see; the server's log says more: give it a smaller share, or the server "
+                f"more --dram"
+            ) from error
         if is_new:
             self._log.info("table", name=table.name, dim=table.dim, client=call.caller.name)
         return pb.CreateTableReply(is_new=is_new).SerializeToString()
@@ -153,6 +165,7 @@ class StoreHandlers:
         require_right(call.caller, EVERY_TABLE, ADMIN)
         if len(request.group.encode()) > _MAX_GROUP_BYTES:
             raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
+        check_depth(request.group, "Checkpoint: group")  # every client's checkpoints() parses it
         info = self._shard.checkpoint(
             request.tag or None,
             request.model if request.HasField("model") else None,
@@ -245,6 +258,10 @@ class StoreHandlers:
         figures = self._shard.stats(call.remaining())
         tables = figures["tables"].items()
         figures["tables"] = {name: part for name, part in tables if call.caller.right(name)}
+        names = [name for name, _ in tables]
+        for name in ("failure", "checkpoint_error"):
+            if may_not_read(call.caller, str(figures["service"].get(name)), names):
+                figures["service"][name] = VEILED
         return pb.StatsReply(json=json.dumps(figures, default=str)).SerializeToString()
 
     def _readable(self, call: Call, name: str) -> str:
@@ -281,8 +298,5 @@ def _in_words(shard_map: pb.ShardMap) -> str:
 
 
 def _tag(text: str) -> str | int | None:
-    """A checkpoint's name: digits are its id, nothing is the newest."""
-    if not text:
-        return None
-    is_id = text.isdecimal() and len(text) <= _MAX_ID_DIGITS
-    return int(text) if is_id else text
+    """A checkpoint's name; nothing is the newest."""
+    return parse_name(text) if text else None

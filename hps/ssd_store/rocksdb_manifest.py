@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from hps import _C
+from hps.checkpoint_names import find_named
 from hps.durable_file import replace_durably
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
 from hps.ssd_store.schema import TableSchema
 
@@ -99,7 +101,12 @@ class RocksDbManifest:
                 f"{file}: offset 0: the checksum of the {len(text)} bytes does not match; copy the "
                 f"file back"
             )
-        return cls._from_fields(json.loads(body))
+        try:
+            return cls._from_fields(parse_json(body, str(file)))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{file}: written by another version of hps: {error!r}"
+            ) from error
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> Self:
@@ -144,13 +151,7 @@ class RocksDbManifest:
         Raises:
             ConfigError: there is none; lists those kept.
         """
-        for cut in self.listed:
-            if checkpoint == (cut.tag if isinstance(checkpoint, str) else cut.id):
-                return cut
-        kept = [f"{cut.id} ({cut.tag!r})" if cut.tag else str(cut.id) for cut in self.listed]
-        raise ConfigError(
-            f"{path}: there is no checkpoint {checkpoint!r}; kept are: {', '.join(kept) or 'none'}"
-        )
+        return find_named(str(path), self.listed, checkpoint, lambda cut: (cut.tag, cut.id))
 
     def check_tables(
         self, path: Path, asked: Sequence[TableSchema], seed: int | None, read_only: bool

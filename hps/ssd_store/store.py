@@ -14,6 +14,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from hps import _C
+from hps.checkpoint_names import check_name
 from hps.errors import ConfigError, StoreError
 from hps.forked import forked_error
 from hps.held_folder import inside
@@ -53,13 +54,10 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 def _name(checkpoint: str | int | None) -> tuple[str, int]:
     """A checkpoint's (tag, id) as the native core takes them."""
-    if isinstance(checkpoint, str) and not checkpoint:
-        raise ConfigError("checkpoint='' is not a tag; use None for the current cut")
-    if isinstance(checkpoint, int):
-        if checkpoint < 1:
-            raise ConfigError(f"checkpoint={checkpoint}: ids count from 1")
-        return "", checkpoint
-    return checkpoint or "", 0
+    if checkpoint is None:
+        return "", 0
+    check_name(checkpoint)
+    return ("", checkpoint) if isinstance(checkpoint, int) else (checkpoint, 0)
 
 
 def _compaction_settings(options: OpenOptions) -> dict[str, float | int | bool]:

@@ -14,10 +14,12 @@ from typing import Any, Self
 from hps import _C
 from hps.durable_file import replace_durably, sync
 from hps.errors import CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.update_log.log import FOLDER, has_files
 
 NAME = "HISTORY"
 _MAGIC = "HPSHIST1"
+_MAX_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Epoch:
                 f"on from the newest checkpoint without what followed it"
             )
         try:
-            return cls(**json.loads(body))
+            return cls(**parse_json(body, str(file), max_bytes=_MAX_BYTES))
         except (TypeError, ValueError) as error:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hps.errors import CorruptionError, StoreError
+from hps.json_text import parse_json
 from hps.update_log.epoch import NAME, Epoch
 from hps.update_log.log import FOLDER, OpenLog, UpdateLog
 from hps.update_log.sessions import Sessions
@@ -59,7 +60,7 @@ class ServedCut:
         if SERVICE not in extras:
             return None
         try:
-            value = json.loads(extras[SERVICE])
+            value = parse_json(extras[SERVICE], f"the checkpoint's {SERVICE}")
             names = ("epoch", "number", "lineage", "group", "index", "count")
             return cls(**{name: value[name] for name in names}, sessions=Sessions.from_json(value))
         except (KeyError, TypeError, ValueError) as error:

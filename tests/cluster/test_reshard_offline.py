@@ -95,7 +95,6 @@ def test_what_cannot_be_is_refused_in_one_line(
     with hps.ParameterServer(hps.Config(path=empty, tables=TABLES)):
         pass
     for words, message in (
-        ([str(cluster), "--ranks", "0"], "ranks (--ranks)=0"),
         ([str(cluster), "--ranks", "2", "--checkpoint", "day-7"], "day-7"),
         ([str(tmp_path / "nowhere"), "--ranks", "2"], "nowhere"),
         ([str(empty), "--ranks", "2"], "no checkpoint"),

@@ -223,4 +223,4 @@ def test_command_prints_the_plan_and_says_by_its_status_whether_the_ranks_do(tmp
     assert "GPU of a rank" not in (said := capsys.readouterr().out) and ": NO" in said
     with pytest.raises(SystemExit):
         main(["plan", "--keys", "1.5", "--dim", "16"])
-    assert "1.5 is not a whole number" in capsys.readouterr().err
+    assert "'1.5' must be a whole number from 1 to" in capsys.readouterr().err

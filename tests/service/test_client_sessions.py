@@ -7,6 +7,7 @@ its keys, so a row is the number of pushes that reached it.
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -110,6 +111,33 @@ def test_async_pushes_keep_their_order() -> None:
             future.result(5)
     applied = [change.grads[0][0] for change in lab.services[0].memory]
     assert applied == [float(i) for i in range(50)]
+
+
+def test_two_threads_that_begin_at_once_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools, second = [], threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any) -> None:
+            pools.append(self)
+            if len(pools) == 2:
+                second.set()
+            elif threading.current_thread() is not threading.main_thread():
+                second.wait(5)  # the other one is to come while this one is being made
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("hps.service.client.ThreadPoolExecutor", Pool)
+    with Lab().client() as client:
+        threads = [
+            threading.Thread(target=lambda: client.pull_async("ads", KEYS).result(5))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(pools) == 1
+    with pytest.raises(RemoteError, match="closed"):
+        client.pull_async("ads", KEYS)
 
 
 def test_answer_from_before_a_restart_proves_nothing_after_it() -> None:

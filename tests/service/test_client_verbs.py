@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import hps
+from hps.checkpoint_names import AUTOMATIC
 from hps.errors import ConfigError, RemoteError
 from hps.service.client import RemoteParameterServer
 from hps.service.client_base import Shards
 from hps.service.client_errors import Failure
 from hps.service.client_transport import GrpcTransport
-from hps.service.shard_core import AUTOMATIC
 from hps.update_log.sessions import Sessions
 from tests.service.client_lab import ADS, service
 from tests.service.fake_service import Answered
@@ -246,7 +246,9 @@ def test_cut_that_a_shard_lacks_is_no_cut_and_no_shard_goes_back(tmp_path: Path)
         (part,) = parts_of(client)[1]
         servers.shards[1].delete_checkpoint(part)
         assert client.checkpoints() == []
-        with pytest.raises(ConfigError, match=r"no checkpoint 'day-1' that all 2 shard\(s\) hold"):
+        with pytest.raises(
+            ConfigError, match=r"all 2 shard\(s\) hold: there is no checkpoint 'day-1'"
+        ):
             client.restore("day-1")
         assert client.digest("ads") == digest
 

@@ -64,10 +64,10 @@ def test_the_log_says_what_was_restored_by_tag_and_id(lab: ShardLab) -> None:
     shard.checkpoint("day-1")
     number, _ = shard.checkpoint_named("day-1")
     with serving(shard) as local:
-        local.channel.call("Restore", pb.RestoreRequest(tag=str(number), lineage="again"))
+        local.channel.call("Restore", pb.RestoreRequest(tag=f"id:{number}", lineage="again"))
         (line,) = local.log("restore")
         assert (line["tag"], line["id"], line["lineage"]) == ("day-1", number, "again")
-        local.channel.call("DeleteCheckpoint", pb.DeleteCheckpointRequest(tag=str(number)))
+        local.channel.call("DeleteCheckpoint", pb.DeleteCheckpointRequest(tag=f"id:{number}"))
         assert local.log("checkpoint deleted")[0]["tag"] == "day-1"
 
 

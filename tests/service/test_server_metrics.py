@@ -14,9 +14,11 @@ import pytest
 
 import hps
 from hps.errors import DeadlineError
+from hps.service.http_server import HttpLimits
 from hps.service.tls import TlsFiles
 from tests.service.fake_shard import FakeShard
 from tests.service.serving import Local, serving
+from tests.service.test_http_server import ended
 from tests.service.test_server_access import (
     OLD,
     READER,
@@ -98,27 +100,29 @@ def test_with_mutual_tls_figures_are_for_clients_with_a_certificate(certificates
         assert look(local, ca=certificates / "ca.pem", client=certificates)[0] == 200
 
 
-def test_connections_that_say_nothing_leave_the_server_as_it_is() -> None:
-    with serving(FakeShard(), metrics="127.0.0.1:0") as local, ExitStack() as stack:
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_connections_that_say_nothing_make_way_for_one_that_asks(
+    certificates: Path, has_tls: bool
+) -> None:
+    """With TLS they do not even shake hands."""
+    tls = server_files(certificates) if has_tls else None
+    ca = certificates / "ca.pem" if has_tls else None
+    with (
+        serving(FakeShard(), tls=tls, metrics="127.0.0.1:0") as local,
+        ExitStack() as stack,
+    ):
         host, _, port = local.log("metrics")[0]["address"].rpartition(":")
+        most = HttpLimits().connections
         held = [
-            stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(12)
+            stack.enter_context(socket.create_connection((host, int(port)), 10))
+            for _ in range(most + 20)
         ]
-        ended = []
-        for connection in held[8:]:
-            connection.settimeout(10)
-            ended.append(connection.recv(1))
-        assert ended == [b""] * 4  # beyond eight they are closed at once
-        for connection in held:
-            connection.close()
-        for _ in range(200):
-            try:
-                if look(local)[0] == 200:
-                    break
-            except OSError:  # the eight are just being let go
-                continue
-        else:
-            raise AssertionError("the figures are not served any more")
+        assert look(local, ca=ca)[0] == 200
+        for connection in held[:21]:  # the oldest went first
+            assert ended(connection)
+        held[-1].settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            held[-1].recv(1)
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ BAD_FLAGS = [
     (["--shard", "2/2"], "I/N"),
     (["--table", "name=ads"], "dim= is missing"),
     (["--table", "name=ads,dim=4,dim=5"], "stands twice"),
-    (["--table", "name=ads,dim=x"], "no number"),
+    (["--table", "name=ads,dim=x"], "dim='x' must be from 1 to 4096"),
     (["--table", "name=ads,dim=4,optimizer=none"], "none"),
     (["--table", "name=ads,dim=4,eps=1,beta=2"], "no numbers"),
     (["--table", "name=ads,dim=4,init=normal:1:2:3"], "too many"),
@@ -255,6 +255,7 @@ BAD_FLAGS = [
     (["--tls-client-ca", "ca.pem"], "--tls-cert"),
     (["--max-message", "1KiB"], "message_bytes"),
     (["--tokens", "/nowhere"], "--tokens"),
+    (["--shard", f"0/{'9' * 5000}"], "--shard"),
 ]
 
 
@@ -274,6 +275,16 @@ def test_a_table_is_described_in_one_flag() -> None:
     assert table.optimizer == hps.Adam(lr=0.01, betas=(0.8, 0.999))
     assert table.initializer == hps.Uniform(low=-0.1, high=0.1) and table.features == ("C1", "C2")
     assert parse_table("name=b,dim=2") == hps.TableConfig(name="b", dim=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["name=a,dim=inf", "name=a,dim=-1", "name=a,dim=1e99", "name=a,dim=9999", "name=a,dim=2.5",
+     "name=a,dim=4,share=nan", "name=a,dim=4,share=1e999", "name=a,dim=4,lr=nan"],
+)  # fmt: skip
+def test_a_number_of_a_table_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(hps.ConfigError, match=r"dim|share|lr"):
+        parse_table(text)
 
 
 def test_serving_imports_no_torch_and_starts_soon(store: Path) -> None:
