@@ -141,7 +141,7 @@ class SparseEmbedding(nn.Module):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"SparseEmbedding({self.table!r}) cannot be pickled: its rows lie in a server, which is "
+            f"SparseEmbedding({self.table!r}) cannot be pickled: its rows lie in a server that is "
             "open in this process alone. Save model.state_dict(), open the server where you load "
             "it, and build the module there"
         )

@@ -49,9 +49,9 @@ class ForwardGradient:
 class PendingGradients:
     """The collected gradients of every table, by the order of the forwards they belong to.
 
-    Forward and backward may run in several threads (autograd runs the backward of CPU tensors on the
-    thread that asked for it). Who steps holds `lock` for as long: a backward that ends meanwhile
-    waits, and counts for the next step.
+    Forward and backward may run in several threads (autograd runs the backward of CPU tensors on
+    the thread that asked for it). Who steps holds `lock` for as long: a backward that ends
+    meanwhile waits, and counts for the next step.
     """
 
     def __init__(self) -> None:

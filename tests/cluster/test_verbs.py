@@ -180,6 +180,21 @@ def test_a_state_that_only_some_ranks_give_is_refused_on_all(tmp_path: Path) -> 
     assert successes(run_ranks(2, body)) == [2, 2]
 
 
+def test_a_row_of_one_rank_that_no_optimizer_makes_is_refused_on_all(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            keys = np.arange(8, dtype=np.uint64) + 8 * world.rank
+            rows = np.ones((8, 4), np.float32)
+            server.assign("ads", keys, rows)
+            before = server.digest("ads")
+            rows[3, 2] = np.nan if world.rank else 2.0
+            with pytest.raises(hps.NonFiniteError, match="key 11: weight of column 2 is nan"):
+                server.assign("ads", keys, rows)
+            return server.digest("ads") == before
+
+    assert successes(run_ranks(2, body)) == [True, True]
+
+
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_loops_over_the_tables_are_in_step_whatever_the_order_of_a_ranks_config(
     tmp_path: Path, is_opened: bool
