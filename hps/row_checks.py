@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.errors import ConfigError, HpsError, NonFiniteError
 from hps.row_layout import Floats, Keys, RowLayout
 
@@ -50,6 +51,7 @@ _STATE = {
     "ftrl": (_Field("z"), _Field("n", least=0)),
 }
 _WEIGHTS = _Field("weights")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def refuse_impossible_rows(
@@ -84,7 +86,8 @@ def refuse_impossible_rows(
 
 def are_possible(layout: RowLayout, rows: Floats, state: Floats) -> NDArray[np.bool_]:
     """bool [n]: where rows [n, dim] and their state [n, state floats] may be an optimizer's."""
-    are_fine = np.all(_is_allowed(rows, _WEIGHTS), axis=1)
+    are_fine: NDArray[np.bool_] = np.ones(len(rows), bool)
+    are_fine &= np.all(_is_allowed(rows, _WEIGHTS), axis=1)
     first = 0
     for part in _STATE[layout.optimizer_kind]:
         width = 1 if part.is_scalar else layout.dim
@@ -112,12 +115,20 @@ def _check(table: "TableConfig", keys: Keys, values: Floats, what: str, part: _F
     )
 
 
-def _check_start(table: "TableConfig", keys: Keys, rows: Floats, lr: float) -> None:
+def _start_scale(table: "TableConfig", lr: float) -> float:
     """FTRL's z is chosen so that its closed form returns the weights: -weight * scale, about."""
-    beta, l1, l2, start = (np.float32(number) for number in table.optimizer.hyperparameters())
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        scale = (beta + np.sqrt(start)) / np.float32(lr) + l2
-        is_finite = np.isfinite(np.abs(rows) * scale + l1)
+    beta, _, l2, start = (np.float32(number) for number in table.optimizer.hyperparameters())
+    with np.errstate(all="ignore"):
+        return float((beta + np.sqrt(start)) / np.float32(lr) + l2)
+
+
+def _check_start(table: "TableConfig", keys: Keys, rows: Floats, lr: float) -> None:
+    l1 = np.float32(table.optimizer.hyperparameters()[1])
+    z = np.abs(rows)
+    with np.errstate(all="ignore"):
+        z *= np.float32(_start_scale(table, lr))
+        z += l1
+    is_finite = np.isfinite(z)
     if is_finite.all():
         return
     row, column = np.argwhere(~is_finite)[0].tolist()
@@ -126,3 +137,46 @@ def _check_start(table: "TableConfig", keys: Keys, rows: Floats, lr: float) -> N
         f"{float(rows[row, column]):g}, too large for the state that FTRL starts with at "
         f"lr={lr:g}. Nothing was changed: scale the weights, or give their state"
     )
+
+
+# What follows tells a cache which rows may overflow in a step by ordinary gradients.
+
+
+def starts_tame(table: "TableConfig", lr: float) -> bool:
+    """True if rows that are created now start with a state that is tame (csrc/optimizer/trial.h).
+
+    Raises:
+        NonFiniteError: it is not even finite.
+    """
+    if table.optimizer.kind != "ftrl":
+        return True
+    first, second = (abs(float(number)) for number in table.initializer.numbers())
+    kind = table.initializer.kind
+    most = first if kind == "constant" else max(first, second)
+    most = 6 * first + second if kind == "normal" else most
+    largest = most * _start_scale(table, lr) + table.optimizer.hyperparameters()[1]
+    if not largest < _LARGEST:
+        raise NonFiniteError(
+            f"table {table.name!r}: with lr={lr:g} the state that FTRL starts new rows with is "
+            f"beyond float32; no row was changed. Raise lr"
+        )
+    return bool(most <= _C.TAME_FTRL_WEIGHT and largest <= _C.TAME_FTRL_LINEAR)
+
+
+def assigns_tame(table: "TableConfig", rows: Floats, state: Floats | None, lr: float) -> bool:
+    """True if rows [L, dim] with this state (or a new one) are tame and an optimizer's own."""
+    layout = RowLayout(table.optimizer.kind, table.dim)
+    kind, dim = layout.optimizer_kind, table.dim
+    if state is not None:
+        if not are_possible(layout, rows, state).all():
+            return False  # what the log of an older version holds
+        limits = {"adam": _C.TAME_FIRST_MOMENT, "ftrl": _C.TAME_FTRL_LINEAR}
+        first = state[:, layout.header_scalars :][:, :dim]
+        if kind in limits and not bool((np.abs(first) <= limits[kind]).all()):
+            return False
+    if kind != "ftrl":
+        return bool(np.isfinite(rows).all())
+    largest = float(np.abs(rows).max(initial=0.0))
+    z = largest * _start_scale(table, lr) + table.optimizer.hyperparameters()[1]
+    is_z_tame = state is not None or z <= _C.TAME_FTRL_LINEAR
+    return bool(largest <= _C.TAME_FTRL_WEIGHT and is_z_tame)
