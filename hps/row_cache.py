@@ -183,6 +183,10 @@ class RowCache(Protocol):
         always: `failed_key` tells, also of what sum_gradients found.
         """
 
+    @property
+    def is_watched(self) -> bool:
+        """True once watch() was called, or a step may have left a row that is not tame."""
+
     def watch(self) -> None:
         """From now on every update is tried first: a row came that is not tame."""
 

@@ -223,6 +223,14 @@ class TableStack(CachedTier):
         self._refuse_non_finite(plan, culprit)
         self._refuse_overflow(plan, float(self.rates[self.name]))
 
+    def tries_updates(self) -> bool:
+        """True if a step is tried whatever its gradients: of this rate, or a row. Under the lock."""
+        table, lr = self.config, float(self.rates[self.name])
+        kind, numbers = table.optimizer.kind, table.optimizer.hyperparameters()
+        start = (table.initializer.kind, table.initializer.numbers())
+        is_rate_safe = _C.safe_gradient_bits(kind, numbers, *start, lr) != 0
+        return bool(self.cache.is_watched) or not is_rate_safe
+
     def applying(self, plan: Any) -> Callable[[], None]:
         """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
         native cache it is one native call. Under the lock."""

@@ -179,6 +179,7 @@ class RowCacheBinding {
         .def("may_overflow", &Cache::MayOverflow, "plan"_a, "lr"_a)
         .def("find_overflow", &Cache::FindOverflow, "plan"_a, "lr"_a, Unlocked())
         .def("watch", &Cache::Watch)
+        .def_prop_ro("is_watched", &Cache::is_watched)
         .def(
             "push",
             [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr) {

@@ -95,6 +95,7 @@ class DramCache {
   int64_t FindOverflow(BatchPlan* plan, float lr);
   // From now on every update is tried: there is a row that is not tame (optimizer/trial.h).
   void Watch() { is_watched_ = true; }
+  bool is_watched() const { return is_watched_; }
   void Apply(BatchPlan* plan, float lr);
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew.

@@ -83,6 +83,7 @@ class GpuCacheOver {
   int64_t FindOverflow(GpuPlan* plan, float lr);
   // From now on every update is tried: there is a row that is not tame (optimizer/trial.h).
   void Watch() { args_.clock->is_watched = 1; }
+  bool is_watched() const { return args_.clock->is_watched != 0; }
   void Apply(GpuPlan* plan, float lr);
   // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
   // null to start it anew.

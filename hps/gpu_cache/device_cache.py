@@ -66,7 +66,7 @@ class DeviceCache(DeviceRows):
         self._apply = _APPLY[int(self._args["kind"][0])]
         self._try = self._apply.replace("Apply", "Try")
         self._options = options
-        self._is_watched = False
+        self.is_watched = False  # by the host; what a step has left, the device's clock tells
         self._safe = (-1.0, 0)  # a learning rate and its bits
 
     # A batch: from its keys to pinned rows and back.
@@ -349,7 +349,7 @@ class DeviceCache(DeviceRows):
         device, bound = self._device, plan.bound
         with self._verb(plan):
             sums = plan.sums(self.dim).address("sums")
-            safe = 0 if self._is_watched else self._safe_bits(lr)
+            safe = 0 if self.is_watched else self._safe_bits(lr)
             args = plan.args(self._try, sums=sums, safe=safe, bound=bound, lr=lr)
             device.launch(self._try, args, bound)
             with self._failures.verb():
@@ -360,7 +360,7 @@ class DeviceCache(DeviceRows):
 
     def watch(self) -> None:
         """See RowCache."""
-        self._is_watched = True
+        self.is_watched = True
 
     def _safe_bits(self, lr: float) -> int:
         """Of the last learning rate asked for, which seldom changes."""

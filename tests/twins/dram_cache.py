@@ -326,6 +326,8 @@ class TwinDramCache:
         bad = np.flatnonzero(~np.isfinite(rows[:, 2:]).all(axis=1))
         return plan.window.start + int(bad[0]) if len(bad) else -1
 
+    is_watched = False
+
     def watch(self) -> None:
         """Every step is tried as it is."""
 
