@@ -6,6 +6,7 @@ pass as they are; everything else is an array of the host, which the cache copie
 """
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ class OutputPool:
 
     A buffer is free when nobody but the pool refers to it; every view of it (a numpy view, a tensor
     over it, a slice of that) holds a reference to its owner, so the count of references says so.
-    At most four buffers of 64 MiB are kept.
+    At most four buffers of 64 MiB are kept. Thread-safe.
 
     >>> pool = OutputPool()
     >>> rows = pool.take(2, 8)
@@ -198,6 +199,8 @@ class OutputPool:
     """
 
     def __init__(self) -> None:
+        # Between a look at a buffer's references and its next view no other thread may look.
+        self._lock = threading.Lock()
         self._buffers: list[Floats] = [np.empty(0, np.float32)]
         self._idle_references = self._references(0)
 
@@ -206,6 +209,10 @@ class OutputPool:
 
     def take(self, num_rows: int, width: int) -> Floats:
         """float32 [num_rows, width], contents undefined; the caller's until it drops it."""
+        with self._lock:
+            return self._take(num_rows, width)
+
+    def _take(self, num_rows: int, width: int) -> Floats:
         size = num_rows * width + _ALIGNMENT_FLOATS
         replaced = -1
         for idx in range(len(self._buffers)):

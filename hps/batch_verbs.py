@@ -86,7 +86,10 @@ class BatchVerbs(CutVerbs, SoleServer):
         return isinstance(rows, BatchRows) and rows.belongs_to(self._stacks)
 
     def apply(
-        self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
+        self,
+        updates: Sequence[RowUpdate],
+        applied: Callable[[], object] | None = None,
+        checked: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """One optimizer step of several tables: all of them or, if a gradient is bad, none.
 
@@ -96,10 +99,12 @@ class BatchVerbs(CutVerbs, SoleServer):
         Args:
             updates: of each table.
             applied: called right after, with no interrupt in between if it is a builtin.
+            checked: is given the function that raises what refuses the step, calls it and raises it
+                on, or what refuses it elsewhere. Then on a GPU the check waits, too.
 
         Raises:
-            NonFiniteError: a sum is NaN or infinite; no row of any table has changed. On a GPU it
-                comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
+            NonFiniteError: a sum is NaN or infinite, or a step by it would make its row so; no row
+                of any table has changed. On a GPU it comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
                 updated until it has come.
             ConfigError: as push; or rows that were released, are not those of the keys or belong
                 to another server.
@@ -117,8 +122,14 @@ class BatchVerbs(CutVerbs, SoleServer):
                 for stack in self._stacks.values():
                     stack.raise_failed(wait=False)
                 with self._lock:  # one moment for whoever reads meanwhile
-                    for stack, rows, grads in work:
-                        stack.sum_gradients(rows.held_plan(), grads)
+
+                    def check() -> None:
+                        for stack, rows, grads in work:
+                            stack.sum_gradients(rows.held_plan(), grads)
+                        for stack, _, _ in work if checked else ():
+                            stack.raise_failed(wait=True)
+
+                    (checked or _check)(check)
                     calls = [stack.applying(rows.held_plan()) for stack, rows, _ in work]
                     seconds = _C.call_all([*calls, *([applied] if applied else [])])
                     for (stack, _, _), spent in zip(work, seconds, strict=False):
@@ -157,6 +168,11 @@ class BatchVerbs(CutVerbs, SoleServer):
                 if not self._make_room():
                     raise
 
+    def tries_updates(self, table: str) -> bool:
+        """True if each step of the table is tried before it is applied, whatever its gradients."""
+        with self._lock:
+            return self._stack(table).tries_updates()
+
     def _make_room(self) -> bool:
         """Has open pipelines release batches that are not handed out yet; True if one did.
 
@@ -165,6 +181,10 @@ class BatchVerbs(CutVerbs, SoleServer):
         pending = self.pending_gradients
         listeners = [] if pending is None else list(pending.listeners)
         return any([listener.give_back_ahead() for listener in listeners])
+
+
+def _check(check: Callable[[], None]) -> None:
+    check()
 
 
 def _by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:

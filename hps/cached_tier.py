@@ -119,6 +119,7 @@ class CachedTier:
             if len(victims):
                 self.below.append(victims)
             rows, found = (source or self.fetch_below)(missing)
+            self._look_at(rows, found)
             with self.lock, self.counters:
                 cache.fill(plan, rows, found, self.rates[self.name], False)
                 self._moving = None
@@ -135,6 +136,9 @@ class CachedTier:
                 self._moving = None
             raise
         return True
+
+    def _look_at(self, rows: Images, found: Images) -> None:
+        """Sees the rows that come up. Within the turn."""
 
     def pin_here(self, plan: Any) -> bool:
         """Pins a plan whose rows are all here, without the turn: no slot is taken.

@@ -4,15 +4,17 @@ Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (rows)
 arithmetic), `hps.gradients` (where backward leaves its result for `hps.RowOptimizer`).
 """
 
+from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from hps.arrays import HOST
 from hps.errors import ConfigError
 from hps.gradients import ForwardGradient, pending_of
 from hps.pooling import Bags, make_bags, spread_bags, sum_bags
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from hps.row_server import PinnedRows, RowServer
 
 Pooling = Literal["sum", "mean"]
+_MOST_SCRATCH = 4  # buffers that a module keeps for later
 
 
 @dataclass(slots=True)
@@ -36,11 +39,43 @@ class _Lookup:
     rows: "PinnedRows | None" = None
 
 
+class _ScratchPool:
+    """Rows of a call between gather and pooling: a call takes a buffer and gives it back.
+
+    Fresh memory for each would cost as much in page faults as the whole step. Thread-safe: a deque
+    gives an item to one thread, and drops the oldest beyond its bound.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+        self._idle: deque[torch.Tensor] = deque(maxlen=_MOST_SCRATCH)
+
+    def take(self, num_rows: int) -> torch.Tensor:
+        """float32 [num_rows or more, dim], contents undefined; nobody else has it."""
+        try:
+            buffer = self._idle.pop()
+        except IndexError:
+            buffer = None
+        if buffer is None or len(buffer) < num_rows:
+            # A call outside of torch.inference_mode could not write into a tensor made within.
+            with torch.inference_mode(False):
+                buffer = torch.empty(num_rows, self._dim)
+        return buffer
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """Nothing refers to it any more."""
+        self._idle.append(buffer)
+
+
 class SparseEmbedding(nn.Module):
     """Embeddings of one table, of any number of features, in one call.
 
     Owns no nn.Parameter: rows live in the server, so optimizers and DistributedDataParallel leave
     it alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
+
+    Any number of threads may call one module, in eval and in training mode: a call keeps its state
+    to itself. A step applies each backward that had ended when it began, and none by half. (On a
+    `hps.ClusterParameterServer` calls belong to the thread of the training loop.)
 
     Args:
         server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
@@ -90,16 +125,26 @@ class SparseEmbedding(nn.Module):
         self._server = server
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
         self._anchor = torch.empty(0, requires_grad=True)
-        self._scratch: torch.Tensor | None = None
+        self._scratch = _ScratchPool(self.dim)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
         """Another module over the same rows: a server is shared, never copied."""
         copy = type(self).__new__(type(self))
         memo[id(self)] = copy
-        shared = {"_server": self._server, "_scratch": None}
+        shared = {"_server": self._server, "_scratch": _ScratchPool(self.dim)}
         for name, value in self.__dict__.items():
             copy.__dict__[name] = shared[name] if name in shared else deepcopy(value, memo)
         return copy
+
+    def __copy__(self) -> "SparseEmbedding":
+        return deepcopy(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"SparseEmbedding({self.table!r}) cannot be pickled: its rows lie in a server that is "
+            "open in this process alone. Save model.state_dict(), open the server where you load "
+            "it, and build the module there"
+        )
 
     @property
     def device(self) -> str:
@@ -265,15 +310,23 @@ class SparseEmbedding(nn.Module):
             return output
         if bags.are_single and lookup.weights is None and num_features == 1:
             return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
-        if self._scratch is None or self._scratch.shape[0] < num_occurrences:
-            self._scratch = torch.empty(num_occurrences, self.dim, device=device)
-        rows = self._gather(lookup, self._scratch[:num_occurrences])
+        if device != HOST:  # torch keeps memory of a device for the next call
+            return self._pooled(lookup, bags, torch.empty(num_occurrences, self.dim, device=device))
+        scratch = self._scratch.take(num_occurrences)
+        output = self._pooled(lookup, bags, scratch[:num_occurrences])
+        self._scratch.give(scratch)  # not of a call that failed: somebody may still write into it
+        return output
+
+    def _pooled(self, lookup: _Lookup, bags: Bags, scratch: torch.Tensor) -> torch.Tensor:
+        """The output [B, F*dim] of a look-up whose rows [L, dim] go into `scratch` first."""
+        num_features, num_examples = lookup.num_features, lookup.num_examples
+        rows = self._gather(lookup, scratch)
         if lookup.weights is not None:
             rows.mul_(lookup.weights.unsqueeze(1))
         pooled = rows if bags.are_single else sum_bags(rows, bags)
         if self.pooling == "mean" and not bags.are_single:
             pooled.div_(bags.lengths.clamp(min=1).unsqueeze(1))
-        output = torch.empty(num_examples, num_features, self.dim, device=device)
+        output = torch.empty(num_examples, num_features, self.dim, device=scratch.device)
         output.copy_(pooled.view(num_features, num_examples, self.dim).transpose(0, 1))
         return output.view(num_examples, num_features * self.dim)
 

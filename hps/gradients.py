@@ -5,6 +5,8 @@ asks whether anything is pending. Below it: `RowServer.apply`, which sums the gr
 each key.
 """
 
+import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -47,14 +49,18 @@ class ForwardGradient:
 class PendingGradients:
     """The collected gradients of every table, by the order of the forwards they belong to.
 
-    Not thread-safe: forward, backward and step of one server belong to one training thread
-    (autograd runs the backward of CPU tensors on the thread that asked for it).
+    Forward and backward may run in several threads (autograd runs the backward of CPU tensors on
+    the thread that asked for it). Who steps holds `lock` for as long: a backward that ends
+    meanwhile waits, and counts for the next step.
     """
 
     def __init__(self) -> None:
+        # Asked for before any lock of the server. forget_rows, which comes from under those, does
+        # without it.
+        self.lock = threading.RLock()
         self.listeners: list[StepListener] = []
         self.num_collected = 0  # grows with every collection, never reset: tells "since when"
-        self._next_order = 0
+        self._orders = itertools.count(1)
         self._forwards: dict[str, dict[int, ForwardGradient]] = {}
         self._joined: dict[str, torch.Tensor] = {}
         self._spare: dict[str, torch.Tensor] = {}
@@ -64,8 +70,7 @@ class PendingGradients:
 
     def next_order(self) -> int:
         """The place of a forward that starts now among all forwards of the server."""
-        self._next_order += 1
-        return self._next_order
+        return next(self._orders)  # one bytecode: no two threads get the same
 
     @property
     def is_empty(self) -> bool:
@@ -80,23 +85,25 @@ class PendingGradients:
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
         """Adds one backward's gradient; a second through the same forward sums into the first."""
-        forwards = self._forwards.setdefault(table, {})
-        self._joined.pop(table, None)
-        self.num_collected += 1
-        if order in forwards:
-            forwards[order].grads.add_(gradient.grads)
-        else:
-            forwards[order] = gradient
+        with self.lock:
+            forwards = self._forwards.setdefault(table, {})
+            self._joined.pop(table, None)
+            self.num_collected += 1
+            if order in forwards:
+                forwards[order].grads.add_(gradient.grads)
+            else:
+                forwards[order] = gradient
 
     def grads(self, table: str) -> torch.Tensor | None:
         """All gradients of a table, float32 [L, D] in forward order; writing into it is allowed."""
-        forwards = self._forwards.get(table)
-        if forwards is None:
-            return None
-        if table not in self._joined:
-            in_order = [forwards[order] for order in sorted(forwards)]
-            self._joined[table] = _join(in_order)
-        return self._joined[table]
+        with self.lock:
+            forwards = self._forwards.get(table)
+            if forwards is None:
+                return None
+            if table not in self._joined:
+                in_order = [forwards[order] for order in sorted(forwards)]
+                self._joined[table] = _join(in_order)
+            return self._joined[table]
 
     def set_grads(self, table: str, grads: torch.Tensor) -> None:
         """Replaces the gradients of a table, occurrence by occurrence.
@@ -115,7 +122,7 @@ class PendingGradients:
             current.copy_(grads)
 
     def updates(self) -> list[RowUpdate]:
-        """One update a table, its occurrences in forward order."""
+        """One update a table, its occurrences in forward order. Within `lock`."""
         updates = []
         for table, forwards in self._forwards.items():
             grads = self.grads(table)
@@ -130,9 +137,10 @@ class PendingGradients:
 
     def drop(self, table: str) -> None:
         """Forgets what is pending for a table."""
-        self._joined.pop(table, None)
-        for forward in self._forwards.pop(table, {}).values():
-            self._keep_memory(table, forward.grads)
+        with self.lock:
+            self._joined.pop(table, None)
+            for forward in self._forwards.pop(table, {}).values():
+                self._keep_memory(table, forward.grads)
 
     def drop_all(self) -> None:
         """Forgets everything pending."""
@@ -141,13 +149,13 @@ class PendingGradients:
 
     def forget_rows(self, rows: "PinnedRows") -> None:
         """Pins of these rows are about to go; what is pending for them finds its rows by key."""
-        for forwards in self._forwards.values():
-            for forward in forwards.values():
+        for forwards in list(self._forwards.values()):
+            for forward in list(forwards.values()):
                 if forward.rows is rows:
                     forward.rows = None
 
     def finish_step(self, applied: Sequence[RowUpdate] = ()) -> None:
-        """Drops everything and lets the open pipelines release the rows of the step.
+        """Drops everything and lets the open pipelines release the rows of the step. Within `lock`.
 
         Args:
             applied: the updates of the step, already forgotten; their memory is used again.
@@ -163,10 +171,15 @@ class PendingGradients:
         self._spare[table] = grads if grads._base is None else grads._base
 
 
+_FIRST_USE = threading.Lock()
+
+
 def pending_of(server: "RowServer") -> PendingGradients:
     """The server's pending gradients, made at first use."""
     if server.pending_gradients is None:
-        server.pending_gradients = PendingGradients()
+        with _FIRST_USE:  # two threads must not make two
+            if server.pending_gradients is None:
+                server.pending_gradients = PendingGradients()
     pending = server.pending_gradients
     assert isinstance(pending, PendingGradients)
     return pending

@@ -37,6 +37,7 @@ from hps.errors import ConfigError
 from hps.field_checks import require_path
 from hps.forked import is_inherited, refuse_in_children
 from hps.logged_verbs import LoggedVerbs
+from hps.row_checks import refuse_impossible_rows
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.store_table import StoreTable
 from hps.table_scan import digest, digest_parts, items
@@ -228,7 +229,9 @@ class ParameterServer(LoggedVerbs):
                 items(state=True) gives it; None starts the optimizer's state anew.
 
         Raises:
-            ConfigError: unknown table, wrong dtype or shape, read-only server.
+            ConfigError: unknown table, wrong dtype or shape, read-only server; a state that the
+                optimizer cannot have made, such as an accumulator below 0.
+            NonFiniteError: NaN or infinity. No row has changed, as with ConfigError.
             StoreError: no space to write evicted rows.
         """
         with self._updates:
@@ -240,6 +243,8 @@ class ParameterServer(LoggedVerbs):
                 if state is None
                 else as_floats(state, len(array), stack.layout.state_floats, "state")
             )
+            rate = self.learning_rates[table]
+            refuse_impossible_rows(self.tables[table], array, weights, floats, rate)
             self._begin_change("assign")
             if len(array):
                 stack.assign(array, weights, floats)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hps.checkpoint import table_from_json, table_to_json
 from hps.config import TableConfig
-from hps.errors import ConfigError
+from hps.errors import ConfigError, NonFiniteError
 from hps.json_text import parse_json
 from hps.parameter_server import ParameterServer
 from hps.row_layout import RowLayout
@@ -123,7 +123,9 @@ def import_table(server: ParameterServer, table: str, path: Path, with_state: bo
     Without state, in the file or by choice, each row's optimizer state starts anew.
 
     Raises:
-        ConfigError: the columns do not fit the table.
+        ConfigError: the columns do not fit the table; a state that its optimizer cannot have made.
+        NonFiniteError: NaN or infinity in a row. Pieces of the file before it were assigned: leave
+            without a checkpoint, and nothing has changed.
     """
     config = server.tables.get(table)
     if config is None:
@@ -146,7 +148,10 @@ def import_table(server: ParameterServer, table: str, path: Path, with_state: bo
     for piece in _pieces(path, file, ["key", *widths]):
         floats = list(_floats(path, piece, widths))
         keys = piece.column("key").to_numpy()
-        server.assign(table, keys, floats[0], floats[1] if with_state else None)
+        try:
+            server.assign(table, keys, floats[0], floats[1] if with_state else None)
+        except (ConfigError, NonFiniteError) as error:
+            raise type(error)(f"{path}: {error}") from error
         num_rows += len(keys)
     return num_rows
 

@@ -102,7 +102,8 @@ class RowCache(Protocol):
         """
 
     def push(self, plan: Any, grads: Floats, lr: float) -> int:
-        """sum_gradients and, if all are finite, apply, on a plan found whole; -1 or the culprit."""
+        """sum_gradients, find_overflow and, if all is finite, apply, on a plan found whole; -1 or
+        the culprit."""
 
     def is_current(self, plan: Any) -> bool:
         """True if the plan was found whole and no slot has moved since."""
@@ -161,13 +162,33 @@ class RowCache(Protocol):
     def sum_gradients(self, plan: Any, grads: Floats) -> int:
         """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
 
-        A cache on a device returns -1 always and has one verb more: `failed_key(wait)` tells later,
-        once, which key it was, or None; until it has, apply changes nothing.
+        A cache on a device returns -1 always and has one verb more: once find_overflow was called,
+        `failed_key(wait)` tells, once, which key it was, or None; until it has, apply changes
+        nothing.
         """
 
-    def sum_here(self, plan: Any, keys: Keys, grads: Floats) -> tuple[int, int]:
-        """make_plan, find all, and sum_gradients if nothing is missing; the number missing, and
-        what sum_gradients returned. One call, where a thread would wait its turn between three."""
+    def sum_here(self, plan: Any, keys: Keys, grads: Floats, lr: float) -> tuple[int, int]:
+        """make_plan, find all, and, if nothing is missing, sum_gradients and find_overflow; the
+        number missing, and what they returned. One call, where a thread would wait its turn between
+        four."""
+
+    def may_overflow(self, plan: Any, lr: float) -> bool:
+        """True if find_overflow may find a key; a device, which cannot tell, says True."""
+
+    def find_overflow(self, plan: Any, lr: float) -> int:
+        """The first unique key of the window, whose rows are here, that a step of the plan's sums
+        would not leave finite; -1 if there is none. Changes no row. Goes before `apply`.
+
+        Nearly free where no gradient is large: see csrc/optimizer/safe_gradient.h. On a device -1
+        always: `failed_key` tells, also of what sum_gradients found.
+        """
+
+    @property
+    def is_watched(self) -> bool:
+        """True once watch() was called, or a step may have left a row that is not tame."""
+
+    def watch(self) -> None:
+        """From now on every update is tried first: a row came that is not tame."""
 
     def apply(self, plan: Any, lr: float) -> None:
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's

@@ -114,10 +114,15 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        with self._pending.lock:  # what another thread's backward adds now counts for the next step
+            self._step()
+        return loss
+
+    def _step(self) -> None:
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and self._server.agree(bool(found_inf)):
             self._pending.finish_step()
-            return loss
+            return
         self._set_learning_rates()
         self._unscale()
         updates = self._pending.updates()
@@ -128,7 +133,6 @@ class RowOptimizer(torch.optim.Optimizer):
             self._forget_scaler()
             raise
         self._pending.finish_step(updates)
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what is pending, whatever `set_to_none` says."""

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.arrays import on_host, put_rows
 from hps.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.row_cache import RowCache
-from hps.row_layout import Floats, Keys
+from hps.row_checks import assigns_tame, starts_tame
+from hps.row_layout import Floats, Images, Keys
 
 if TYPE_CHECKING:
     from hps.batch_rows import BatchRows
@@ -88,6 +90,8 @@ class TableStack(CachedTier):
     def create(self, keys: Keys, out: Floats) -> None:
         """As pull, and stores the keys that nobody stored."""
         lr = self.rates[self.name]
+        if not starts_tame(self.config, lr):
+            self.cache.watch()
 
         def visit(plan: Any) -> None:
             self.cache.create(plan, lr)
@@ -96,7 +100,10 @@ class TableStack(CachedTier):
         self._update_pieces(keys, visit)
 
     def push(self, keys: Keys, grads: Floats) -> None:
-        """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad."""
+        """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad.
+
+        Keys that the cache cannot hold at once are gone through twice where one may overflow.
+        """
         cache = self.cache
         lr = self.rates[self.name]
         with self.lock, self.counters:
@@ -114,7 +121,9 @@ class TableStack(CachedTier):
             self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
             plan = self._lend_plan()
         try:
-            self._update(plan, lambda: self._apply(plan, lr))
+            check = partial(self._refuse_overflow, plan, lr)
+            may_overflow = cache.may_overflow(plan, lr)
+            self._update(plan, lambda: self._apply(plan, lr), check if may_overflow else None)
         finally:
             self._take_back(plan)
 
@@ -127,12 +136,13 @@ class TableStack(CachedTier):
         Raises:
             CapacityError: the batch cannot be held at once.
         """
+        lr = self.rates[self.name]
         with self.turn:
             with self.lock:
                 plan = self._lend_plan()
             try:
                 with self.lock, self.counters:
-                    num_missing, culprit = self.cache.sum_here(plan, keys, grads)
+                    num_missing, culprit = self.cache.sum_here(plan, keys, grads, lr)
                     self.counters.hits += 0 if num_missing else plan.num_unique
                 if num_missing:
                     if not self.bring(plan, 0, -1):
@@ -140,6 +150,8 @@ class TableStack(CachedTier):
                             raise self._capacity_error(plan.unique_keys)
                     with self.lock, self.counters:
                         culprit = self.cache.sum_gradients(plan, grads)
+                        if culprit < 0:
+                            culprit = self.cache.find_overflow(plan, lr)
                 self._refuse_non_finite(plan, culprit)
                 self.raise_failed(wait=True)
                 log()
@@ -153,6 +165,8 @@ class TableStack(CachedTier):
     def assign(self, keys: Keys, rows: Floats, state: Floats | None) -> None:
         """Sets rows [L, D] and state [L, S] outright; state None is that of a new row."""
         lr = self.rates[self.name]
+        if not assigns_tame(self.config, rows, state, lr):
+            self.cache.watch()
         self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr))
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
@@ -202,10 +216,20 @@ class TableStack(CachedTier):
         self.cache.abandon(plan)
 
     def sum_gradients(self, plan: Any, grads: Floats) -> None:
-        """Sums into the plan; NonFiniteError if a sum is NaN or infinite. Under the lock."""
+        """Sums into the plan of pinned rows; NonFiniteError if a sum, or what a step by it would
+        make of its row, is NaN or infinite. Under the lock."""
         with self.counters:
             culprit = self.cache.sum_gradients(plan, grads)
         self._refuse_non_finite(plan, culprit)
+        self._refuse_overflow(plan, float(self.rates[self.name]))
+
+    def tries_updates(self) -> bool:
+        """True if a step is tried whatever its gradients: of this rate, or a row. Under the lock."""
+        table, lr = self.config, float(self.rates[self.name])
+        kind, numbers = table.optimizer.kind, table.optimizer.hyperparameters()
+        start = (table.initializer.kind, table.initializer.numbers())
+        is_rate_safe = _C.safe_gradient_bits(kind, numbers, *start, lr) != 0
+        return bool(self.cache.is_watched) or not is_rate_safe
 
     def applying(self, plan: Any) -> Callable[[], None]:
         """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
@@ -288,17 +312,22 @@ class TableStack(CachedTier):
         finally:
             self._take_back(plan)
 
-    def _update(self, plan: Any, visit: Callable[[], None]) -> None:
+    def _update(
+        self, plan: Any, visit: Callable[[], None], check: Callable[[], None] | None = None
+    ) -> None:
         """Pins the plan's unique keys, at once or piece by piece, and changes the rows in visit().
 
         If pins leave no slot for a key, CapacityError comes before a row has changed: every key is
         seen to find one first. (Pins that another thread takes after that may still stop it.)
+        `check` goes through all pieces, too, before visit() does; it raises what refuses them.
         """
         with self.lock:
             num_unique = plan.num_unique
         if num_unique <= self._largest_piece and self._work(plan, visit, 0, num_unique):
             return
         self._in_pieces(plan, partial(self._has_room, plan), "could be done; no row has changed")
+        if check is not None:
+            self._in_pieces(plan, partial(self._work, plan, check), "hold; no row has changed")
         self._in_pieces(plan, partial(self._work, plan, visit), _DONE)
 
     @property
@@ -348,7 +377,17 @@ class TableStack(CachedTier):
                 error.add_note(f"the first {first} of {num_unique} keys of this call {done}")
             raise
 
+    def _look_at(self, rows: Images, found: Images) -> None:
+        """Stores of older versions may hold rows that no optimizer makes."""
+        if len(rows) and not _C.are_tame(self.layout.optimizer_kind, self.layout.dim, rows, found):
+            self.cache.watch()
+
+    def _refuse_overflow(self, plan: Any, lr: float) -> None:
+        """Of rows in place. Under the lock."""
+        self._refuse_non_finite(plan, self.cache.find_overflow(plan, lr))
+
     def _apply(self, plan: Any, lr: float) -> None:
+        self._refuse_overflow(plan, lr)
         self.version += 1
         self.cache.apply(plan, lr)
 
@@ -386,9 +425,10 @@ class TableStack(CachedTier):
 
     def _non_finite(self, key: int) -> NonFiniteError:
         return NonFiniteError(
-            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite; no row "
-            f"was changed. Look for a diverged loss, or skip the step as torch.amp.GradScaler "
-            "does"
+            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite, or the step "
+            f"would make its row so; no row was changed. Look for a diverged loss or a rate too "
+            f"high, or skip the step as torch.amp.GradScaler does (hps verify finds rows that hold "
+            f"NaN already)"
         )
 
     def _capacity_error(self, keys: Keys) -> CapacityError:

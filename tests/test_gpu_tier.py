@@ -226,7 +226,12 @@ class _LateCache:
         return getattr(self.cache, name)
 
     def sum_gradients(self, plan: Any, grads: Any) -> int:
-        culprit = self.cache.sum_gradients(plan, grads)
+        return self._note(plan, self.cache.sum_gradients(plan, grads))
+
+    def find_overflow(self, plan: Any, lr: float) -> int:
+        return self._note(plan, self.cache.find_overflow(plan, lr))
+
+    def _note(self, plan: Any, culprit: int) -> int:
         if culprit >= 0 and self.device.failed is None:
             self.device.failed = (self, int(plan.unique_keys[culprit]))
         return -1
@@ -237,6 +242,7 @@ class _LateCache:
 
     def push(self, plan: Any, grads: Any, lr: float) -> int:
         self.sum_gradients(plan, grads)
+        self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1
 

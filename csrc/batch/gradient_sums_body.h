@@ -116,6 +116,26 @@ inline bool AreFinite(const float* values, int64_t count) {
   return total == 0.0f;
 }
 
+// As integers without the sign, which are ordered as the magnitudes are; NaN is above infinity.
+inline uint32_t FindLargest(const float* values, int64_t count) {
+  constexpr uint32_t kNoSign = 0x7fffffff;
+  uint32_t largest[16] = {};
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    for (int lane = 0; lane < 16; ++lane) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, values[i + lane]) & kNoSign;
+      largest[lane] = largest[lane] < bits ? bits : largest[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, values[i]) & kNoSign;
+    largest[0] = largest[0] < bits ? bits : largest[0];
+  }
+  uint32_t most = 0;
+  for (const uint32_t bits : largest) most = most < bits ? bits : most;
+  return most;
+}
+
 inline int64_t FindNotFinite(const float* values, int64_t count, int32_t dim) {
   if (AreFinite(values, count * dim)) return -1;
   int64_t id = 0;

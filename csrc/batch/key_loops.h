@@ -36,6 +36,9 @@ struct KeyLoops {
   void (*join)(KeyShare* share, const JointIds& joint);
   // Sums the gradients of each key into values.
   void (*sum_gradients)(KeyShare* share, int32_t dim, const float* gradients);
+  // The largest magnitude of values[count], as bits without the sign: above those of infinity if
+  // one is NaN. 0 of none.
+  uint32_t (*find_largest)(const float* values, int64_t count);
   // The first of values[count][dim] that is not finite, or -1.
   int64_t (*find_not_finite)(const float* values, int64_t count, int32_t dim);
 };

@@ -8,8 +8,8 @@
 #include "batch/numbering_body.h"
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_KEY_LOOPS(variable, label)                               \
-  namespace hps {                                                           \
-  const KeyLoops variable = {label, Deduplicate,  MarkFirsts,   RankFirsts, \
-                             Join,  SumGradients, FindNotFinite};           \
+#define HPS_DEFINE_KEY_LOOPS(variable, label)                                  \
+  namespace hps {                                                              \
+  const KeyLoops variable = {label, Deduplicate,  MarkFirsts,  RankFirsts,     \
+                             Join,  SumGradients, FindLargest, FindNotFinite}; \
   }

@@ -30,6 +30,7 @@ struct KeyShare {
   uint32_t* older;     // [2 * runs] of a run set aside: the key's next older one
   int64_t num_ids;     // what `ids` are below: num_unique, or after join, the whole batch's
   int64_t num_hot;
+  uint32_t largest;  // magnitude of the sums, as FindLargest has it
 };
 
 inline constexpr uint32_t kFirstOfKey = uint32_t{1} << 31;

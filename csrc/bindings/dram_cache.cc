@@ -13,6 +13,7 @@
 #include "bindings/row_cache.h"
 #include "common/hash.h"
 #include "dram_cache/dram_cache.h"
+#include "optimizer/safe_gradient.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,8 +47,8 @@ struct DramKind {
   static uint64_t* MissingKeys(Plan& plan) { return plan.missing_keys.data(); }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(plan, out); }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
-                         Plan* plan, int64_t* worst) {
-    return cache->SumHere(keys, count, gradients, plan, worst);
+                         float lr, Plan* plan, int64_t* worst) {
+    return cache->SumHere(keys, count, gradients, lr, plan, worst);
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
@@ -111,6 +112,26 @@ nb::dict LayoutOf(const std::string& kind, int64_t dim) {
   return fields;
 }
 
+// True if every found one of row images [n, row_bytes] is tame (optimizer/safe_gradient.h).
+bool ImagesAreTame(const std::string& kind, int64_t dim, Matrix<const uint8_t> images,
+                   Vector<const uint8_t> found) {
+  const RowLayout layout{ParseOptimizer(kind), dim};
+  CheckShape(
+      images.shape(1) == static_cast<size_t>(layout.row_bytes()) && images.shape(0) == found.size(),
+      "images [n, row_bytes] and found [n] are needed");
+  const nb::gil_scoped_release unlocked;
+  return AreTame(layout, images.data(), static_cast<int64_t>(found.size()), found.data());
+}
+
+// What a launcher of the device's kernels needs to know of a learning rate.
+uint32_t SafeBitsOf(const std::string& kind, const std::vector<double>& hyperparameters,
+                    const std::string& initializer_kind,
+                    std::pair<double, double> initializer_numbers, float lr) {
+  const OptimizerKind optimizer = ParseOptimizer(kind);
+  return SafeGradientBits(optimizer, ParseNumbers(optimizer, hyperparameters),
+                          ParseInitializer(initializer_kind, initializer_numbers, 0), lr);
+}
+
 // Two 64-bit sums over the rows of two seeded hashes of a row's bytes: independent of the order.
 std::pair<uint64_t, uint64_t> DigestRows(Matrix<const uint8_t> rows) {
   nb::gil_scoped_release unlocked;
@@ -147,6 +168,13 @@ void BindDramCache(nb::module_& module) {
       .def_prop_ro("pins", &DramCache::num_pins);
   module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());
+  module.attr("TAME_FIRST_MOMENT") = kTameFirstMoment;
+  module.attr("TAME_FTRL_WEIGHT") = kTameFtrlWeight;
+  module.attr("TAME_FTRL_LINEAR") = kTameFtrlLinear;
+  module.def("are_tame", &ImagesAreTame, "kind"_a, "dim"_a, "images"_a.noconvert(),
+             "found"_a.noconvert());
+  module.def("safe_gradient_bits", &SafeBitsOf, "optimizer_kind"_a, "hyperparameters"_a,
+             "initializer_kind"_a, "initializer_numbers"_a, "lr"_a);
 }
 
 }  // namespace hps

@@ -38,11 +38,12 @@ struct GpuKind {
   static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys(); }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(*plan, out); }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
-                         Plan* plan, int64_t* worst) {
+                         float lr, Plan* plan, int64_t* worst) {
     cache->MakePlan(keys, count, plan);
     cache->Find(plan, 0, -1);
     const int64_t num_missing = plan->num_missing();
     *worst = num_missing == 0 ? cache->SumGradients(plan, gradients) : -1;
+    if (num_missing == 0 && *worst < 0) *worst = cache->FindOverflow(plan, lr);
     return num_missing;
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(*plan, rows); }

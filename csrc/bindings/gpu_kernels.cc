@@ -117,10 +117,11 @@ HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows);
 HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
 HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
              one_minus_beta2, beta, l1, l2);
-HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps, has_wants);
+HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps, has_wants,
+             is_watched);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
-             refused, culprit, num_listed, open, num_pinned_erased, num_spared);
+             refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
 HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
@@ -140,6 +141,7 @@ HPS_DESCRIBE(SumArgs, cache, batch, gradients, positions, sorted_ids, starts, ho
              run_ids, sums, bound, most_hot_runs);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
+HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr);
 HPS_DESCRIBE(NoteFailureArgs, batch, failure, cache);
 HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, last, bound, lr);
 HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);

@@ -166,22 +166,27 @@ class RowCacheBinding {
             "plan"_a, "grads"_a.noconvert())
         .def(
             "sum_here",
-            [](Cache& cache, Plan& plan, Keys keys, Matrix<const float> gradients) {
+            [](Cache& cache, Plan& plan, Keys keys, Matrix<const float> gradients, float lr) {
               CheckRows(cache, nb::ndarray<>(gradients), keys.size());
               nb::gil_scoped_release unlocked;
               int64_t worst = -1;
               const auto count = static_cast<int64_t>(keys.size());
               const int64_t num_missing =
-                  Kind::SumHere(&cache, keys.data(), count, gradients.data(), &plan, &worst);
+                  Kind::SumHere(&cache, keys.data(), count, gradients.data(), lr, &plan, &worst);
               return std::make_pair(num_missing, worst);
             },
-            "plan"_a, "keys"_a.noconvert(), "grads"_a.noconvert())
+            "plan"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "lr"_a)
+        .def("may_overflow", &Cache::MayOverflow, "plan"_a, "lr"_a)
+        .def("find_overflow", &Cache::FindOverflow, "plan"_a, "lr"_a, Unlocked())
+        .def("watch", &Cache::Watch)
+        .def_prop_ro("is_watched", &Cache::is_watched)
         .def(
             "push",
             [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));
               nb::gil_scoped_release unlocked;
-              const int64_t worst = cache.SumGradients(&plan, gradients.data());
+              int64_t worst = cache.SumGradients(&plan, gradients.data());
+              if (worst < 0) worst = cache.FindOverflow(&plan, lr);
               if (worst < 0) cache.Apply(&plan, lr);
               return worst;
             },

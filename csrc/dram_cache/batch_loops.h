@@ -32,6 +32,7 @@ struct WorkerBatch : KeyShare {
   int64_t window_end;
   int64_t result;       // what the worker's last loop returned
   int64_t num_dirtied;  // rows that its last Apply made dirty
+  bool is_wild;         // a row that its last Apply made is not tame (optimizer/trial.h)
   int64_t num_spared;   // wanted rows in whose place others gave way in its last reserve
 };
 
@@ -77,7 +78,10 @@ struct BatchLoops {
   // Makes rows of the missing keys: rows[i] where found[i], else the initial value.
   void (*fill)(const CacheView& cache, WorkerBatch* worker, const uint8_t* rows,
                const uint8_t* found, float lr);
-  // Applies the optimizer to the window's rows and sets num_dirtied; returns how many were fresh.
+  // The first key of the window whose update would not leave its row finite, or -1; changes none.
+  int64_t (*find_overflow)(const CacheView& cache, WorkerBatch* worker, float lr);
+  // Applies the optimizer to the window's rows and sets num_dirtied and is_wild; returns how many
+  // were fresh.
   int64_t (*apply)(const CacheView& cache, WorkerBatch* worker, float lr);
 };
 

@@ -161,6 +161,7 @@ class BatchPlan {
   Array<uint64_t> missing_keys;  // of the window, worker after worker
   Array<uint8_t> victims;        // dirty rows evicted by the last reserve
   int64_t num_victims = 0;
+  uint32_t largest = 0;  // magnitude of the gradient sums, as bits; see KeyLoops
 
  private:
   struct Worker {

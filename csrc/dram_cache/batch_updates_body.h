@@ -1,11 +1,12 @@
 // The text of the update loop, compiled once an instruction set: apply the optimizer once a key.
 //
 // Above it: batch_loops_{plain,avx2,avx512}.cc. Below it: batch_loops_body.h, csrc/optimizer.
-// Gradients were summed by csrc/batch, and found to be finite, before the first row changes: a
-// refused push leaves the table as it was.
+// Gradients were summed by csrc/batch, and found to be finite, before the first row changes, and
+// where an update might overflow it was tried: a refused push leaves the table as it was.
 #pragma once
 
 #include "dram_cache/batch_loops_body.h"
+#include "optimizer/trial.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
@@ -22,7 +23,21 @@ inline const float* SumOf(Lanes lanes, const WorkerBatch& worker, int64_t id) {
   return worker.values;
 }
 
-template <class Lanes, class Update>
+inline int64_t FindOverflow(const CacheView& cache, WorkerBatch* batch, float lr) {
+  const OptimizerNumbers numbers = cache.numbers;
+  return WithDim(cache.dim, [&](auto lanes) {
+    for (int64_t id = batch->window_begin; id < batch->window_end; ++id) {
+      const int64_t slot = batch->slots[id];
+      auto* row = reinterpret_cast<float*>(RowAt(cache.table, slot));
+      // Nobody reads a fresh row's state, which its first update starts again.
+      if (cache.table.marks[slot].flags & kFresh) StartState(lanes, cache.kind, row, lr, numbers);
+      if (!UpdateIsFinite(lanes, cache.kind, row, SumOf(lanes, *batch, id), lr, numbers)) return id;
+    }
+    return int64_t{-1};
+  });
+}
+
+template <bool kWatchesTame, class Lanes, class Update>
 inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes, float lr,
                          Update update) {
   const WorkerBatch& worker = *batch;
@@ -30,6 +45,7 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
   const int64_t row_bytes = table.shape.row_bytes;
   int64_t num_fresh = 0;
   int64_t num_clean = 0;
+  bool is_wild = false;
   for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
     if (id + kRowsAhead < worker.window_end) {
       const int64_t slot = worker.slots[id + kRowsAhead];
@@ -44,11 +60,13 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
     if (flags & kFresh) [[unlikely]]
       StartState(lanes, cache.kind, row, lr, cache.numbers);
     update(lanes, row, SumOf(lanes, worker, id));
+    if constexpr (kWatchesTame) is_wild |= !FtrlIsTame(lanes, row);
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
     flags = static_cast<uint8_t>((flags & ~(kFresh | kTaken)) | kDirty);
   }
   batch->num_dirtied = num_clean;
+  batch->is_wild = is_wild;
   return num_fresh;
 }
 
@@ -61,9 +79,12 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
   const OptimizerNumbers numbers = cache.numbers;
   return WithDim(cache.dim, [&](auto lanes) {
     const auto with_kind = [&](auto kind) {
-      return ApplyWith(cache, worker, lanes, lr, [=](auto row_lanes, float* row, const float* sum) {
-        UpdateRow(row_lanes, decltype(kind)::value, row, sum, lr, numbers);
-      });
+      constexpr OptimizerKind kKind = decltype(kind)::value;
+      constexpr bool kWatchesTame = kKind == OptimizerKind::kFtrl;
+      return ApplyWith<kWatchesTame>(cache, worker, lanes, lr,
+                                     [=](auto row_lanes, float* row, const float* sum) {
+                                       UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
+                                     });
     };
     switch (cache.kind) {
       case OptimizerKind::kSgd:
@@ -85,8 +106,8 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                           \
-  namespace hps {                                                                         \
-  const BatchLoops variable = {label,   SortPositions, Pull,    PullEach, Find, FindEach, \
-                               Collect, Expand,        Reserve, Fill,     Apply};         \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                                   \
+  namespace hps {                                                                                 \
+  const BatchLoops variable = {label,   SortPositions, Pull,    PullEach, Find,         FindEach, \
+                               Collect, Expand,        Reserve, Fill,     FindOverflow, Apply};   \
   }

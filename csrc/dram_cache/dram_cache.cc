@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "dram_cache/choose_loops.h"
+#include "optimizer/safe_gradient.h"
 #include "table/host_group.h"
 #include "table/probe.h"
 #include "table/table_shape.h"
@@ -353,30 +354,34 @@ void DramCache::Expand(BatchPlan* plan, float* out) {
   });
 }
 
-int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gradients,
+int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                            BatchPlan* plan, int64_t* worst) {
   Abandon(plan);
   *worst = -1;
   if (plan->ChooseFindEach(keys, count)) {
-    if (FindEach(keys, count, gradients, plan)) return 0;
+    if (FindEach(keys, count, gradients, lr, plan)) return 0;
     GiveTaken(plan);
   }
   plan->Build(keys, count, shape().num_parts, 0, pool_,
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
   const int64_t num_missing = Find(plan, 0, -1);
   if (num_missing == 0) *worst = SumGradients(plan, gradients);
+  if (num_missing == 0 && *worst < 0) *worst = FindOverflow(plan, lr);
   return num_missing;
 }
 
 // That no key stands twice is seen by their rows: the second one finds its row taken.
-bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradients,
+bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                          BatchPlan* plan) {
   const int32_t dim = view_.dim;
+  const uint32_t safe =
+      is_watched_ ? 0 : SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
   const auto find = [&](WorkerBatch* worker) {
     const int64_t first = worker->window_begin;
-    const int64_t bad =
-        key_loops_->find_not_finite(gradients + first * dim, worker->window_end - first, dim);
-    worker->result = bad >= 0;  // which key it is, the other way tells
+    const uint32_t largest =
+        key_loops_->find_largest(gradients + first * dim, (worker->window_end - first) * dim);
+    // Which key it is, and whether it does overflow, the other way tells.
+    worker->result = std::max(largest, kOrdinaryBits) > safe;
     loops_->find_each(view_, worker, keys, count);
   };
   if (!plan->FindEach(keys, count, shape().num_parts, gradients, dim, pool_, find)) return false;
@@ -402,11 +407,38 @@ int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     key_loops_->sum_gradients(worker, view_.dim, gradients);
+    worker->largest = key_loops_->find_largest(worker->values, worker->num_unique * view_.dim);
+  });
+  plan->largest = kOrdinaryBits;
+  plan->ForWorkersInTurn(
+      [&](WorkerBatch* worker) { plan->largest = std::max(plan->largest, worker->largest); });
+  if (plan->largest < kInfinityBits) return -1;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     worker->result = key_loops_->find_not_finite(worker->values, worker->num_unique, view_.dim);
   });
+  return FirstToOccur(plan);
+}
+
+bool DramCache::MayOverflow(const BatchPlan& plan, float lr) const {
+  if (is_watched_) return true;
+  return plan.largest > SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
+}
+
+int64_t DramCache::FindOverflow(BatchPlan* plan, float lr) {
+  if (plan->state == BatchPlan::State::kEach || !MayOverflow(*plan, lr)) return -1;
+  HPS_CHECK(IsCurrent(*plan));
   bool is_finite = true;
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    worker->result = loops_->find_overflow(view_, worker, lr);
+  });
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_finite &= worker->result < 0; });
-  if (is_finite) return -1;
+  // Such a gradient may leave a state that is not tame.
+  is_watched_ |= view_.kind == OptimizerKind::kAdam || view_.kind == OptimizerKind::kFtrl;
+  return is_finite ? -1 : FirstToOccur(plan);
+}
+
+// Of the keys that the workers name by `result`, the one that occurs first in the batch.
+int64_t DramCache::FirstToOccur(BatchPlan* plan) {
   plan->SortPositions(*loops_, pool_);
   int64_t base = 0;
   int64_t worst = -1;
@@ -430,6 +462,7 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
   plan->ForWorkers(pool_,
                    [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
   MarkUpdated(plan);
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_watched_ |= worker->is_wild; });
   if (is_each) plan->Forget();  // apply has given back what was taken
 }
 

@@ -80,14 +80,22 @@ class DramCache {
 
   // Collects the window's embeddings; with the batch's last window, writes all of out [count, dim].
   void Gather(BatchPlan* plan, float* out);
-  // MakePlan, Find over the whole batch, and SumGradients if nothing is missing: *worst is what
-  // that returned, else -1. Returns the number of missing keys. Keys that hardly repeat are looked
-  // up without numbering them; if each turns out to be here, once, the plan is good for one Apply,
-  // and the gradients must stay as they are until then or until Abandon.
-  int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, BatchPlan* plan,
-                  int64_t* worst);
+  // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
+  // *worst is what they returned, else -1. Returns the number of missing keys. Keys that hardly
+  // repeat are looked up without numbering them; if each turns out to be here, once, the plan is
+  // good for one Apply, and the gradients must stay as they are until then or until Abandon.
+  int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,
+                  BatchPlan* plan, int64_t* worst);
   // Sums gradients [count, dim] per unique key. The first unique key with a non-finite sum, or -1.
   int64_t SumGradients(BatchPlan* plan, const float* gradients);
+  // True if FindOverflow of the plan's sums may find a key.
+  bool MayOverflow(const BatchPlan& plan, float lr) const;
+  // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
+  // would not leave its row finite, or -1. Changes no row.
+  int64_t FindOverflow(BatchPlan* plan, float lr);
+  // From now on every update is tried: there is a row that is not tame (optimizer/trial.h).
+  void Watch() { is_watched_ = true; }
+  bool is_watched() const { return is_watched_; }
   void Apply(BatchPlan* plan, float lr);
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew.
@@ -132,7 +140,9 @@ class DramCache {
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
   int64_t CountFound(BatchPlan* plan);
-  bool FindEach(const uint64_t* keys, int64_t count, const float* gradients, BatchPlan* plan);
+  bool FindEach(const uint64_t* keys, int64_t count, const float* gradients, float lr,
+                BatchPlan* plan);
+  int64_t FirstToOccur(BatchPlan* plan);
   void GiveTaken(BatchPlan* plan);
   void Expand(BatchPlan* plan, float* out);
   bool PinWindow(BatchPlan* plan);
@@ -156,6 +166,7 @@ class DramCache {
   int64_t used_since_tick_ = 0;
   int64_t sweep_bucket_ = 0;
   uint64_t epoch_ = 1;
+  bool is_watched_ = false;
 };
 
 }  // namespace hps

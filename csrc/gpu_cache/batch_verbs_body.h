@@ -11,8 +11,26 @@
 #include "gpu_cache/gpu_cache.h"
 #include "gpu_cache/host_batch.h"
 #include "gpu_cache/host_prefetch.h"
+#include "optimizer/safe_gradient.h"
 
 namespace hps {
+
+// Calls body with the optimizer as a constant.
+template <class Body>
+inline void WithKind(OptimizerKind kind, const Body& body) {
+  switch (kind) {
+    case OptimizerKind::kSgd:
+      return body.template operator()<OptimizerKind::kSgd>();
+    case OptimizerKind::kAdagrad:
+      return body.template operator()<OptimizerKind::kAdagrad>();
+    case OptimizerKind::kRowWiseAdagrad:
+      return body.template operator()<OptimizerKind::kRowWiseAdagrad>();
+    case OptimizerKind::kAdam:
+      return body.template operator()<OptimizerKind::kAdam>();
+    case OptimizerKind::kFtrl:
+      return body.template operator()<OptimizerKind::kFtrl>();
+  }
+}
 
 template <class Launcher>
 GpuCacheOver<Launcher>::GpuCacheOver(const GpuCacheOptions& options, Launcher launcher)
@@ -201,6 +219,29 @@ int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradien
 }
 
 template <class Launcher>
+bool GpuCacheOver<Launcher>::MayOverflow(const GpuPlan& plan, float lr) const {
+  if (args_.clock->is_watched) return true;
+  return plan.numbers().largest >
+         SafeGradientBits(args_.kind, args_.numbers, args_.initializer, lr);
+}
+
+template <class Launcher>
+int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
+  if (plan->num_unique() == 0 || !MayOverflow(*plan, lr)) return -1;
+  HPS_CHECK(IsCurrent(*plan));
+  plan->SetCulprit(kNoCulprit);
+  const uint32_t safe = SafeGradientBits(args_.kind, args_.numbers, args_.initializer, lr);
+  const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr};
+  const auto attempt = [&]<OptimizerKind kKind>() {
+    launcher_.rows(args_.dim, args.bound,
+                   [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
+  };
+  WithKind(args_.kind, attempt);
+  const uint32_t culprit = plan->numbers().culprit;
+  return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
+}
+
+template <class Launcher>
 void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
@@ -210,18 +251,7 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
       ApplyOne<kKind>(group, args, i);
     });
   };
-  switch (args_.kind) {
-    case OptimizerKind::kSgd:
-      return apply.template operator()<OptimizerKind::kSgd>();
-    case OptimizerKind::kAdagrad:
-      return apply.template operator()<OptimizerKind::kAdagrad>();
-    case OptimizerKind::kRowWiseAdagrad:
-      return apply.template operator()<OptimizerKind::kRowWiseAdagrad>();
-    case OptimizerKind::kAdam:
-      return apply.template operator()<OptimizerKind::kAdam>();
-    case OptimizerKind::kFtrl:
-      return apply.template operator()<OptimizerKind::kFtrl>();
-  }
+  WithKind(args_.kind, apply);
 }
 
 }  // namespace hps

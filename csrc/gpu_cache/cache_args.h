@@ -45,6 +45,7 @@ struct CacheClock {
   uint32_t now;           // only its lowest byte counts
   uint32_t keeps_stamps;  // 0 while an eighth of the slots is free: no row has to give way
   uint32_t has_wants;     // rows have been marked as wanted
+  uint32_t is_watched;    // a row is not tame (optimizer/trial.h): every update is tried
 };
 inline constexpr int64_t kTicksPerTurn = 64;
 
@@ -72,7 +73,9 @@ struct BatchNumbers {
   int64_t num_victims;
   uint32_t is_full;  // not 0: no slot was free when the window was looked up
   uint32_t refused;  // not 0: the last reserve took nothing
-  uint32_t culprit;  // smallest id whose summed gradient is not finite, or kNoCulprit
+  uint32_t culprit;  // smallest id whose summed gradient, or what it would make of its row, is
+                     // not finite, or kNoCulprit
+  uint32_t largest;  // magnitude of the summed gradients as bits, kOrdinaryBits at least
   uint32_t num_listed[kNumGroupings];
   uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done,
                                   // and the next one may help; at 0: before round 1

@@ -76,6 +76,14 @@ class GpuCacheOver {
   void WriteRows(const GpuPlan& plan, const uint8_t* images);
   // Sums gradients [L, dim] per unique key. The first unique key with a non-finite sum, or -1.
   int64_t SumGradients(GpuPlan* plan, const float* gradients);
+  // True if FindOverflow of the plan's sums may find a key.
+  bool MayOverflow(const GpuPlan& plan, float lr) const;
+  // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
+  // would not leave its row finite, or -1. Changes no row.
+  int64_t FindOverflow(GpuPlan* plan, float lr);
+  // From now on every update is tried: there is a row that is not tame (optimizer/trial.h).
+  void Watch() { args_.clock->is_watched = 1; }
+  bool is_watched() const { return args_.clock->is_watched != 0; }
   void Apply(GpuPlan* plan, float lr);
   // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
   // null to start it anew.

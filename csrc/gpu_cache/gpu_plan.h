@@ -58,6 +58,7 @@ class GpuPlan {
   const float* sums() const { return sums_.data(); }
 
   void SetCulprit(uint32_t culprit) { numbers_.culprit = culprit; }
+  void SetLargest(uint32_t largest) { numbers_.largest = largest; }
   // The reserve was cancelled: no victims are waiting.
   void ForgetVictims() { numbers_.num_victims = 0; }
 

@@ -64,13 +64,18 @@ inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
     loops.sum_gradients(share, dim, gradients);
   });
   uint32_t culprit = kNoCulprit;
+  uint32_t most = kOrdinaryBits;
   launcher.on_threads(num_owners, [&](int piece) {
     const int64_t first = num_unique * piece / num_owners;
     const int64_t end = num_unique * (piece + 1) / num_owners;
+    const uint32_t largest = loops.find_largest(sums + first * dim, (end - first) * dim);
+    AtomicMax(&most, largest);
+    if (largest < kInfinityBits) return;
     const int64_t found = loops.find_not_finite(sums + first * dim, end - first, dim);
-    if (found >= 0) AtomicMin(&culprit, static_cast<uint32_t>(first + found));
+    AtomicMin(&culprit, static_cast<uint32_t>(first + found));
   });
   plan->SetCulprit(culprit);
+  plan->SetLargest(most);
   return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
 }
 

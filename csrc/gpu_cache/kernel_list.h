@@ -45,6 +45,11 @@
   X(SumRun, SumRunOne, SumArgs, 8)                                               \
   X(SumBlock, SumBlockOne, SumArgs, 8)                                           \
   X(CombineRuns, CombineRunsOne, SumArgs, 8)                                     \
+  X(TrySgd, TryOne<OptimizerKind::kSgd>, TryArgs, 4)                             \
+  X(TryAdagrad, TryOne<OptimizerKind::kAdagrad>, TryArgs, 4)                     \
+  X(TryRowWiseAdagrad, TryOne<OptimizerKind::kRowWiseAdagrad>, TryArgs, 4)       \
+  X(TryAdam, TryOne<OptimizerKind::kAdam>, TryArgs, 4)                           \
+  X(TryFtrl, TryOne<OptimizerKind::kFtrl>, TryArgs, 4)                           \
   X(NoteFailure, NoteFailureOne, NoteFailureArgs, 1)                             \
   X(ApplySgd, ApplyOne<OptimizerKind::kSgd>, ApplyArgs, 4)                       \
   X(ApplyAdagrad, ApplyOne<OptimizerKind::kAdagrad>, ApplyArgs, 4)               \

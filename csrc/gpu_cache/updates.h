@@ -6,10 +6,11 @@
 // section on equal bits: occurrences in order within runs of 32, run sums as a binary counter
 // combines them. A key of one run is summed by one work item; of a hot key each run is one, then
 // each whole block of 64 runs, then the key. Sums are complete, and known to be finite, before the
-// first row changes.
+// first row changes; where one might overflow its row, the update was tried.
 #pragma once
 
 #include "gpu_cache/moves.h"
+#include "optimizer/trial.h"
 
 namespace hps {
 
@@ -44,6 +45,15 @@ struct ApplyArgs {
   const float* sums;       // [N, dim]
   const Failure* failure;  // nothing is applied while it is set
   int64_t bound;           // work items: window_size or more
+  float lr;
+};
+
+struct TryArgs {
+  CacheArgs cache;
+  BatchArgs batch;
+  const float* sums;  // [N, dim]
+  uint32_t safe;      // gradients up to here need no trial; see SafeGradientBits
+  int64_t bound;      // work items: window_size or more
   float lr;
 };
 
@@ -83,33 +93,50 @@ HPS_HD void FindStartOne(Group, const SumArgs& args, int64_t i) {
 // i: below bound. Then hot_ranks are summed up.
 template <class Group>
 HPS_HD void CountRunsOne(Group, const SumArgs& args, int64_t i) {
-  if (i == 0) args.batch.numbers->culprit = kNoCulprit;
+  if (i == 0) {
+    args.batch.numbers->culprit = kNoCulprit;
+    args.batch.numbers->largest = kOrdinaryBits;
+  }
   int64_t count = 0;
   if (i < args.batch.numbers->num_unique) count = args.starts[i + 1] - args.starts[i];
   const int64_t num_runs = (count + kRunLength - 1) / kRunLength;
   args.hot_ranks[i] = count > kRunLength ? static_cast<int32_t>(num_runs) : 0;
 }
 
-// x - x is 0, or NaN if x is not finite.
-HPS_HD bool IsFinite(float value) { return value - value == 0.0f; }
-
-HPS_HD void NoteCulprit(const SumArgs& args, int64_t id) {
-  AtomicMin(&args.batch.numbers->culprit, static_cast<uint32_t>(id));
+HPS_HD void NoteCulprit(const BatchArgs& batch, int64_t id) {
+  AtomicMin(&batch.numbers->culprit, static_cast<uint32_t>(id));
 }
 
-// Sums the gradients at positions[first, end) from +0 into dst [dim]. False if a lane saw a sum
-// that is not finite.
+// What a lane saw of a key's sum [dim]: the magnitude, as bits.
+template <class Lanes>
+HPS_HD uint32_t LargestOf(Lanes lanes, const float* sum) {
+  uint32_t largest = 0;
+  lanes.each(
+      [&](float value) {
+        const uint32_t bits = MagnitudeBits(value);
+        largest = largest < bits ? bits : largest;
+      },
+      sum);
+  return largest;
+}
+
+HPS_HD void NoteLargest(const SumArgs& args, int64_t id, uint32_t largest) {
+  if (largest <= kOrdinaryBits) return;
+  AtomicMax(&args.batch.numbers->largest, largest);
+  if (largest >= kInfinityBits) NoteCulprit(args.batch, id);
+}
+
+// Sums the gradients at positions[first, end) from +0 into dst [dim]. The largest magnitude that a
+// lane saw.
 template <class Group>
-HPS_HD bool SumRun(Group group, const SumArgs& args, int64_t first, int64_t end, float* dst) {
+HPS_HD uint32_t SumRun(Group group, const SumArgs& args, int64_t first, int64_t end, float* dst) {
   const int64_t dim = args.cache.dim;
   const auto lanes = LanesOf(group, args.cache.dim);
   lanes.add_up(dst, end - first,
                [=](int64_t i) { return args.gradients + args.positions[first + i] * dim; });
   // Gradients that do not start at a multiple of 16 are added in other lanes than those that check.
   group.sync();
-  bool is_finite = true;
-  lanes.each([&](float sum) { is_finite &= IsFinite(sum); }, static_cast<const float*>(dst));
-  return is_finite;
+  return LargestOf(lanes, dst);
 }
 
 // The hot runs of keys below `id`, and with it.
@@ -138,9 +165,8 @@ HPS_HD void SumRunOne(Group group, const SumArgs& args, int64_t i) {
   const int64_t dim = args.cache.dim;
   if (i < args.bound) {
     if (i >= num_unique || args.hot_ranks[i] != FirstHotRun(args, i)) return;
-    if (!SumRun(group, args, args.starts[i], args.starts[i + 1], args.sums + i * dim)) {
-      NoteCulprit(args, i);
-    }
+    float* const sum = args.sums + i * dim;
+    NoteLargest(args, i, SumRun(group, args, args.starts[i], args.starts[i + 1], sum));
     return;
   }
   const int64_t run = i - args.bound;
@@ -226,9 +252,32 @@ HPS_HD void CombineRunsOne(Group group, const SumArgs& args, int64_t i) {
   CombineBlocks(lanes, blocks, num_blocks, kRunsABlock * dim);
   AddLeftovers(lanes, left, num_left, dim, false, sum);
   AddLeftovers(lanes, blocks, num_blocks, kRunsABlock * dim, num_left != 0, sum);
-  bool is_finite = true;
-  lanes.each([&](float value) { is_finite &= IsFinite(value); }, static_cast<const float*>(sum));
-  if (!is_finite) NoteCulprit(args, i);
+  NoteLargest(args, i, LargestOf(lanes, sum));
+}
+
+// i: below bound. Notes a key whose update would not leave its row finite; the rows are in place.
+// Returns at once where that cannot be. Compiled once an optimizer, as ApplyOne.
+template <OptimizerKind kKind, class Group>
+HPS_HD void TryOne(Group group, const TryArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  const bool may_overflow = args.batch.numbers->largest > args.safe;
+  if (!may_overflow && !AtomicLoad(&cache.clock->is_watched)) return;
+  if (!IsInWindow(args.batch, i)) return;
+  const int64_t id = WindowId(args.batch, i);
+  const int64_t slot = args.batch.slots[id];
+  const auto lanes = LanesOf(group, cache.dim);
+  float* const row = FloatsAt(cache, slot);
+  // Nobody reads a fresh row's state, which its first update starts again.
+  if (cache.table.marks[slot].flags & kFresh) {
+    StartState(lanes, kKind, row, args.lr, cache.numbers);
+    group.sync();
+  }
+  if (!UpdateIsFinite(lanes, kKind, row, args.sums + id * cache.dim, args.lr, cache.numbers)) {
+    NoteCulprit(args.batch, id);
+  }
+  // Such a gradient may leave a state that is not tame.
+  const bool may_be_wild = kKind == OptimizerKind::kAdam || kKind == OptimizerKind::kFtrl;
+  if (may_be_wild && i == 0) AtomicStore(&cache.clock->is_watched, uint32_t{1});
 }
 
 // i: 0. Tells the device that a gradient was refused, unless another one was before.
@@ -259,6 +308,9 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
     group.sync();  // the header's scalars are read by all lanes
   }
   UpdateRow(lanes, kKind, row, args.sums + id * cache.dim, args.lr, cache.numbers);
+  if (kKind == OptimizerKind::kFtrl && !FtrlIsTame(lanes, row)) {
+    AtomicStore(&cache.clock->is_watched, uint32_t{1});
+  }
   group.sync();  // all have seen the flags
   group.elect([&] { MarkUpdated(cache, slot, i); });
 }

@@ -90,6 +90,8 @@ struct DeviceLanes {
     group.elect(body);
   }
 
+  HPS_HD_MEMBER void note(float) const {}
+
   template <class Term>
   HPS_HD_MEMBER float sum(Term term, const float* column) const {
     static_assert(kSize == kRowLanes);

@@ -9,6 +9,8 @@
 //     void add_up(float* column, n, f)      column[d] = 0 + f(0)[d] + ... + f(n - 1)[d], in order
 //     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
 //     tree void scalar(f)                        f() by one lane; for what a row has once
+//     void note(float)                      says what scalar() stores; a trial looks at it
+//     (trial.h)
 #pragma once
 
 #include "common/portable.h"
@@ -64,6 +66,8 @@ struct HostLanes {
   void scalar(Body body) const {
     body();
   }
+
+  void note(float) const {}
 
   // Every instruction set and the device add in this order, so they agree to the bit.
   template <class Term>

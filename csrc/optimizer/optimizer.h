@@ -57,6 +57,7 @@ HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient,
   const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
+  lanes.note(accumulator);
   const float step = lr / (SquareRoot(accumulator) + eps);
   lanes.each([=](float& weight, float g) { weight -= step * g; }, row + kRowHeaderFloats, gradient);
 }
@@ -74,6 +75,8 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
     row[kFirstScalar] = correction1;
     row[kFirstScalar + 1] = correction2;
   });
+  lanes.note(correction1);
+  lanes.note(correction2);
   const float step = lr / correction1;
   const float root = SquareRoot(correction2);
   const float beta1 = numbers.beta1, beta2 = numbers.beta2, eps = numbers.eps;

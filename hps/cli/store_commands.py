@@ -12,6 +12,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+import numpy as np
+
 from hps.checkpoint_names import COMPACTED, text_of
 from hps.cli import flags
 from hps.cli.output import (
@@ -25,6 +27,8 @@ from hps.cluster.catalog import Catalog
 from hps.cluster.housekeeping import compact_parts, delete_cut
 from hps.errors import CorruptionError
 from hps.parameter_server import open as open_store
+from hps.row_checks import are_possible
+from hps.row_layout import RowLayout
 
 _OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
 
@@ -135,8 +139,33 @@ def run_verify(options: argparse.Namespace) -> int:
             f"{options.store}: {len(damaged)} damaged file(s), the first is {damaged[0][0]}; "
             f"restore an older checkpoint or copy the store back"
         )
+    impossible = _find_impossible_rows(options.store)
+    if impossible:
+        raise CorruptionError(
+            f"{options.store}: every checksum holds, but " + "; ".join(impossible) + ". Steps that "
+            "reach such a row are refused: erase it, or assign it anew"
+        )
     print(f"{options.store}: every checksum holds")
     return 0
+
+
+def _find_impossible_rows(path: Path) -> list[str]:
+    """What tables hold of rows that no optimizer can have made: older versions took them in."""
+    found = []
+    with open_store(path) as server:
+        for name, table in server.tables.items():
+            layout = RowLayout(table.optimizer.kind, table.dim)
+            count, first = 0, 0
+            for keys, rows, state in server.items(name, state=True):
+                bad = np.flatnonzero(~are_possible(layout, rows, state))
+                first = int(keys[bad[0]]) if len(bad) and not count else first
+                count += len(bad)
+            if count:
+                found.append(
+                    f"table {name!r} holds {count} row(s) with NaN, infinity or a state that no "
+                    f"optimizer makes (key {first} is one)"
+                )
+    return found
 
 
 def run_checkpoints(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ finite), float_exchange.py. No gradient travels, and so no row changes, before e
 no rank refuses.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from hps.service.wire import Wire, check_range, decode, encode
 LARGEST_SUM = 2.0**128 * (1 - 2.0**-8)
 _NOTHING, _BY_KEY = -1, 0  # what a rank sends of a table; above 0: the round of its pinned rows
 _NO_TABLE = -1
+_HEAD = 3  # words of a head before its tables: the refused table and key, what may overflow
+_ORDINARY = 2.0**20  # gradients that overflow no row; see csrc/optimizer/safe_gradient.h
 _WORDS = 3  # a table, of a head: what it sends, how many rows, the learning rate
 
 
@@ -45,6 +48,7 @@ class Share:
         sums: float32 [N, D], owner after owner; already divided by the number of ranks.
         rows: of the round.
         refused: a place in `sums` of a row that must not travel, or -1.
+        may_overflow: the ranks must agree that the step leaves all rows finite before one applies.
     """
 
     table: str
@@ -53,6 +57,7 @@ class Share:
     sums: torch.Tensor
     rows: ClusterRows | None = None
     refused: int = -1
+    may_overflow: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -96,6 +101,7 @@ class GradientExchange:
         self._rates = rates
         self._device = device
         self._floats = FloatExchange(world.rows, wire)
+        self.may_overflow = False  # what the ranks last agreed to send
         is_narrow = wire is not Wire.FLOAT32
         self._residuals = {
             name: Residuals(table.dim) for name, table in tables.items() if is_narrow
@@ -130,6 +136,7 @@ class GradientExchange:
         """
         heads = self._exchange_heads(shares)
         self._raise_refused(heads)
+        self.may_overflow = bool(heads[:, 2].any())
         return self._owned(shares, heads)
 
     def send(self, owned: list[OwnedUpdate]) -> list[torch.Tensor]:
@@ -162,7 +169,7 @@ class GradientExchange:
             kept = torch.from_numpy(self._residuals[table].of(own.plan.unique_keys))
             sums.add_(kept.to(sums.device))
         held = rows if kind != _BY_KEY else None
-        return Share(table, kind, own, sums, held, self._first_refused(sums))
+        return Share(table, kind, own, sums, held, *self._look_at(sums))
 
     def _pinned(self, group: list[RowUpdate], keys: list[Any]) -> ClusterRows | None:
         rows = group[0].rows
@@ -195,11 +202,16 @@ class GradientExchange:
             sent = decode(encode(sums, wire), len(sums), sums.shape[1], wire)
             residuals.keep(share.own.plan.unique_keys, sums - sent)
 
-    def _first_refused(self, sums: torch.Tensor) -> int:
-        """The place of the first row that must not travel, or -1."""
+    def _look_at(self, sums: torch.Tensor) -> tuple[int, bool]:
+        """The place of the first row that must not travel, or -1; and whether one may overflow."""
         flat = sums.view(-1)
         # One pass and no array: a value that must be refused makes its own square infinite.
-        if not bool(torch.isfinite(torch.dot(flat, flat))):
+        square = float(torch.dot(flat, flat))
+        may_overflow = not square <= (_ORDINARY / self._world.size) ** 2
+        return self._first_refused(sums, is_any=not math.isfinite(square)), may_overflow
+
+    def _first_refused(self, sums: torch.Tensor, is_any: bool) -> int:
+        if is_any:
             is_bad = ~(sums.abs() <= LARGEST_SUM / self._world.size).all(dim=1)
             if bool(is_bad.any()):
                 return int(is_bad.nonzero()[0])
@@ -210,13 +222,14 @@ class GradientExchange:
     def _exchange_heads(self, shares: list[Share]) -> Any:
         """Of every rank: what it refuses, then of each table what it sends here."""
         size = self._world.size
-        heads = np.zeros((size, 2 + _WORDS * len(shares)), np.int64)
+        heads = np.zeros((size, _HEAD + _WORDS * len(shares)), np.int64)
         heads[:, 0] = _NO_TABLE
         for index, share in enumerate(shares):
             if share.refused >= 0 and heads[0, 0] == _NO_TABLE:
                 heads[:, 0] = index
                 heads[:, 1] = share.own.plan.unique_keys.view(np.int64)[share.refused]
-            first = 2 + _WORDS * index
+            first = _HEAD + _WORDS * index
+            heads[:, 2] |= share.may_overflow
             rate = struct.pack("<d", self._rates[share.table])
             heads[:, first] = share.kind
             heads[:, first + 1] = share.own.counts
@@ -238,7 +251,7 @@ class GradientExchange:
                 refusal.is_shared = True
                 raise refusal
         for index, table in enumerate(names):
-            bits = heads[:, 4 + _WORDS * index]
+            bits = heads[:, _HEAD + 2 + _WORDS * index]
             if (bits != bits[0]).any():
                 rates = [struct.unpack("<d", struct.pack("<q", word))[0] for word in bits.tolist()]
                 refusal = ConfigError(
@@ -254,7 +267,8 @@ class GradientExchange:
         counts_of = {}
         pinned: dict[str, ClusterRows] = {}
         for index, share in enumerate(shares):
-            kinds, counts = heads[:, 2 + _WORDS * index], heads[:, 3 + _WORDS * index]
+            first = _HEAD + _WORDS * index
+            kinds, counts = heads[:, first], heads[:, first + 1]
             if (kinds == _NOTHING).all():
                 continue
             counts_of[share.table] = counts

@@ -225,9 +225,19 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
             sums = self._gradients.send(owned)
         if owned:
             (update,), (grads_of,) = owned, sums
-            self._agreed(
-                f"push to table {table!r}", lambda: self.local.push(table, update.keys, grads_of)
-            )
+            what = f"push to table {table!r}"
+            if self._gradients.may_overflow:
+                held: list[PinnedRows] = []
+                try:
+                    rows = self._local_rows(update, held)
+                    whole = [RowUpdate(table, update.keys, grads_of, rows)]
+                    with self._together(what):
+                        self.local.apply(whole, checked=self._check_together)
+                finally:
+                    for rows in held:
+                        rows.release()
+                return
+            self._agreed(what, lambda: self.local.push(table, update.keys, grads_of))
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
@@ -345,8 +355,8 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
         Args: as `hps.ParameterServer.apply`.
 
         Raises:
-            NonFiniteError: a rank's sum is NaN or infinite; names rank, table and key; on every
-                rank. No row of any rank has changed.
+            NonFiniteError: a rank's sum is NaN or infinite, or the step would make a row so; names
+                rank, table and key; on every rank. No row of any rank has changed.
             ClusterError: another rank is gone or does not answer.
             Others: as `hps.ParameterServer.apply`.
         """
@@ -370,6 +380,7 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
                         for of, grads, rows in zip(owned, sums, local, strict=True)
                     ],
                     applied,
+                    self._check_together if self._gradients.may_overflow else None,
                 )
                 if self._hot is not None:
                     self._hot.step_done({of.share.table: of.keys for of in owned})
@@ -481,8 +492,14 @@ class ClusterParameterServer(ClusterCuts, TableVerbs):
 
     def _begin(self, updates: Sequence[RowUpdate]) -> list[OwnedUpdate]:
         shares = self._gradients.shares(updates, self._plans)
+        for share in shares:
+            share.may_overflow |= self.local.tries_updates(share.table)
         with self._together("apply"):
             return self._gradients.agree(shares)
+
+    def _check_together(self, check: Callable[[], None]) -> None:
+        """Of a step that may overflow a row: no rank changes one before all have looked."""
+        self._agreed("apply", check)
 
     def _local_rows(self, update: OwnedUpdate, held: list[PinnedRows]) -> PinnedRows:
         """The pinned rows of an update's keys; pins them where they are not, on every rank."""

@@ -16,6 +16,7 @@ from hps.cluster.world import World
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
+from hps.row_checks import refuse_impossible_rows
 from hps.row_layout import Keys, RowLayout
 from hps.sharding import ShardMap
 
@@ -38,6 +39,7 @@ class TableVerbs:
 
         Raises:
             ConfigError, StoreError: as there; of a rank, then ClusterError on the others.
+            NonFiniteError, ConfigError of a state: as there, on every rank; no rank has changed.
         """
         config = self._table(table)
         array = on_host(as_keys(keys, self.local.device))
@@ -55,6 +57,12 @@ class TableVerbs:
             )
             refusal.is_shared = True
             raise refusal
+        floats = columns[1] if state is not None else None
+        rate = self.local.learning_rates[table]
+        self._agreed(
+            f"assign of table {table!r}",
+            lambda: refuse_impossible_rows(config, array, weights, floats, rate),
+        )
         places = self.shard_map.split(array)
         order = np.concatenate(places)
         sizes = [len(part) for part in places]
@@ -64,10 +72,10 @@ class TableVerbs:
             return control.exchange(torch.from_numpy(values[order]), sizes, incoming).numpy()
 
         received = travelled(array.view(np.int64)).view(np.uint64)
-        floats = [travelled(column) for column in columns]
+        parts = [travelled(column) for column in columns]
         self._rows_change()
         self._agreed(
-            f"assign of table {table!r}", lambda: self.local.assign(table, received, *floats)
+            f"assign of table {table!r}", lambda: self.local.assign(table, received, *parts)
         )
 
     def contains(self, table: str, keys: Any) -> Any:

@@ -64,6 +64,10 @@ class DeviceCache(DeviceRows):
         self._failures = failures
         self._number = failures.new_cache()
         self._apply = _APPLY[int(self._args["kind"][0])]
+        self._try = self._apply.replace("Apply", "Try")
+        self._options = options
+        self.is_watched = False  # by the host; what a step has left, the device's clock tells
+        self._safe = (-1.0, 0)  # a learning rate and its bits
 
     # A batch: from its keys to pinned rows and back.
 
@@ -297,7 +301,7 @@ class DeviceCache(DeviceRows):
     # Updates.
 
     def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
-        """See RowCache. Returns -1 always: `failed_key` tells of a gradient that is not finite."""
+        """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         count, device = plan.num_occurrences, self._device
         self._check_floats(grads, (count, self.dim), "grads [L, dim]")
         if count == 0:
@@ -331,21 +335,54 @@ class DeviceCache(DeviceRows):
             device.launch("SumRun", args, bound + runs)
             device.launch("SumBlock", args, runs)
             device.launch("CombineRuns", args, bound)
+        return -1
+
+    def may_overflow(self, plan: DevicePlan, lr: float) -> bool:
+        """See RowCache."""
+        return True
+
+    def find_overflow(self, plan: DevicePlan, lr: float) -> int:
+        """See RowCache. Returns -1 always."""
+        assert self.is_current(plan), "a trial of rows that may have moved"
+        if plan.num_occurrences == 0:
+            return -1
+        device, bound = self._device, plan.bound
+        with self._verb(plan):
+            sums = plan.sums(self.dim).address("sums")
+            safe = 0 if self.is_watched else self._safe_bits(lr)
+            args = plan.args(self._try, sums=sums, safe=safe, bound=bound, lr=lr)
+            device.launch(self._try, args, bound)
             with self._failures.verb():
                 args = plan.args("NoteFailure", failure=self._failures.address, cache=self._number)
                 device.launch("NoteFailure", args, 1)
                 self._failures.show_host()
         return -1
 
-    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any) -> tuple[int, int]:
+    def watch(self) -> None:
+        """See RowCache."""
+        self.is_watched = True
+
+    def _safe_bits(self, lr: float) -> int:
+        """Of the last learning rate asked for, which seldom changes."""
+        if self._safe[0] != lr:
+            names = ("optimizer_kind", "hyperparameters", "initializer_kind", "initializer_numbers")
+            options = {name: self._options[name] for name in names}
+            self._safe = (lr, _C.safe_gradient_bits(**options, lr=lr))
+        return self._safe[1]
+
+    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any, lr: float) -> tuple[int, int]:
         """See RowCache. The second number is -1 always."""
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
         num_missing = plan.num_missing
-        return num_missing, -1 if num_missing else self.sum_gradients(plan, grads)
+        if not num_missing:
+            self.sum_gradients(plan, grads)
+            self.find_overflow(plan, lr)
+        return num_missing, -1
 
     def failed_key(self, wait: bool) -> int | None:
-        """The key whose summed gradient was not finite, once; nothing was updated since then.
+        """The key whose sum, or whose row after its step, was not finite, once; nothing was updated
+        since then.
 
         Args:
             wait: wait for all sums so far; else a failure may be told by a later call.
@@ -369,6 +406,7 @@ class DeviceCache(DeviceRows):
     def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
         """See RowCache. Returns -1 always."""
         self.sum_gradients(plan, grads)
+        self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1
 

@@ -9,6 +9,7 @@ training against servers has the bits of training in one process.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields
 from types import TracebackType
 from typing import Any, Unpack
@@ -344,17 +345,19 @@ class RemoteParameterServer(RemoteTables, SoleServer):
         array, floats = joined(keys), joined(grads)
         if not len(array):
             return []
-        plan = self._plan_of(group, array)
-        if plan is None:
-            plan = self._plans.take(array)
-            taken.append(plan)
-        bad = plan.sum_gradients(floats)
-        if bad < 0:
-            sums = plan.sums(dim)
-            bad = check_range(sums, self.config.push_format)
-        if bad >= 0:
-            raise _non_finite(table, int(plan.unique_keys[bad]), self.config.push_format)
-        return self._push_drafts(table, plan, sums, level)
+        rows = group[0].rows
+        with rows.lock if isinstance(rows, RemoteRows) else nullcontext():
+            plan = self._plan_of(group, array)
+            if plan is None:
+                plan = self._plans.take(array)
+                taken.append(plan)
+            bad = plan.sum_gradients(floats)
+            if bad < 0:
+                sums = plan.sums(dim)
+                bad = check_range(sums, self.config.push_format)
+            if bad >= 0:
+                raise _non_finite(table, int(plan.unique_keys[bad]), self.config.push_format)
+            return self._push_drafts(table, plan, sums, level)
 
     def _plan_of(self, group: list[RowUpdate], keys: Keys) -> _C.ShardPlan | None:
         """The plan that was made ahead for exactly these keys."""

@@ -88,7 +88,8 @@ class RemoteRows:
         self.table = table
         self._pool = pool
         self._model = keys
-        self._lock = threading.Lock()  # a pipeline that closes releases what a loop may use
+        # Held while the plan is used: a pipeline that closes releases what a loop may use.
+        self.lock = threading.RLock()
         array = as_keys(keys)
         self.num_occurrences = len(array)
         self.plan = pool.take(array)
@@ -100,12 +101,14 @@ class RemoteRows:
 
     def are_of(self, keys: Any) -> bool:
         """True if these are the keys, byte for byte, in their order."""
-        return self.held_plan().matches(as_keys(keys))
+        with self.lock:
+            return self.held_plan().matches(as_keys(keys))
 
     def unique_keys(self) -> Keys:
         """The distinct keys, uint64 [N], shard after shard; none after the release."""
-        plan = self.plan
-        return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
+        with self.lock:
+            plan = self.plan
+            return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
 
     def gather(self, out: Any = None) -> Any:
         """The rows as they stand now: float32 [L, D], a tensor if the keys were one.
@@ -117,11 +120,11 @@ class RemoteRows:
             ConfigError: the rows were released, or `out` does not fit.
             RemoteError: a shard did not answer within the deadline.
         """
-        plan = self.held_plan()
+        self.held_plan()
         rows = self.server.new_rows(self.table, self.num_occurrences) if out is None else out
         target = as_output(rows, self.num_occurrences, rows.shape[1])
-        with self._lock:
-            self.server.read_planned(self.table, plan, target)
+        with self.lock:
+            self.server.read_planned(self.table, self.held_plan(), target)
         return like(rows, self._model) if out is None else out
 
     def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
@@ -133,7 +136,7 @@ class RemoteRows:
         raise ConfigError("rows of a remote server have no pool(); gather() them")
 
     def held_plan(self) -> _C.ShardPlan:
-        """The plan.
+        """The plan. Within `lock`: whoever releases it hands it to the next call.
 
         Raises:
             ConfigError: the rows were released.
@@ -145,7 +148,7 @@ class RemoteRows:
 
     def release(self) -> None:
         """Gives the plan up; nothing to do the second time."""
-        with self._lock:
+        with self.lock:
             plan, self.plan = self.plan, None
         if plan is not None:
             self._pool.give(plan)

@@ -13,6 +13,7 @@ from hps.arrays import as_floats, as_keys, like
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.json_text import parse_json
+from hps.row_checks import refuse_impossible_rows
 from hps.row_layout import Keys, RowLayout
 from hps.service.client_base import SLOW
 from hps.service.client_cuts import RemoteCuts
@@ -46,13 +47,16 @@ class RemoteTables(RemoteCuts):
             ack: as push.
 
         Raises:
-            ConfigError: unknown table, wrong dtype or shape. Others: as push.
+            ConfigError: unknown table, wrong dtype or shape; a state that the optimizer cannot have
+                made. NonFiniteError: NaN or infinity. No shard has changed a row.
+            Others: as push.
         """
         config = self._table(table, "assign")
         array = as_keys(keys)
         weights = as_floats(rows, len(array), config.dim, "rows")
         width = RowLayout(config.optimizer.kind, config.dim).state_floats
         floats = None if state is None else as_floats(state, len(array), width, "state")
+        refuse_impossible_rows(config, array, weights, floats, self.learning_rates[table])
         row_bytes = 8 + 4 * (config.dim + (0 if floats is None else width))
         drafts = []
         for session, places in self._shares(array, row_bytes):

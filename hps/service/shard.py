@@ -16,17 +16,15 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
 from hps.arrays import as_floats, as_keys
 from hps.errors import (
     ConfigError,
     DeadlineError,
     GapError,
     HpsError,
-    NonFiniteError,
     StoreError,
 )
+from hps.row_checks import refuse_impossible_rows
 from hps.row_layout import RowLayout
 from hps.service.answers import Ack, Applied, OpenedSession, Terms
 from hps.service.shard_core import ShardOptions
@@ -174,10 +172,8 @@ class Shard(ShardCuts):
         numbers = (
             None if state is None else as_floats(state, len(array), layout.state_floats, "state")
         )
-        for given in (floats, numbers):
-            if given is not None and not np.isfinite(given).all():
-                raise NonFiniteError(f"table {table!r}: assign was given NaN or infinity")
         rate = self._server.check_rate(table, None)
+        refuse_impossible_rows(config, array, floats, numbers, rate)
         mutation = Mutation(Kind.ASSIGN, identity, table, rate, array, floats, numbers)
         return self._mutate(mutation, terms)
 

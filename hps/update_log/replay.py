@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from hps.config import TableConfig
-from hps.errors import ConfigError, CorruptionError
+from hps.errors import ConfigError, CorruptionError, NonFiniteError
 from hps.update_log.history import PIECE_BYTES, History
 from hps.update_log.log import UpdateLog
 from hps.update_log.records import Kind, Mutation, decode
@@ -94,7 +94,10 @@ def _apply(server: ReplayTarget, history: History, mutation: Mutation, number: i
             f"store once with hps.open(path, read_only=False) and leave its `with` block, or name "
             f"all tables"
         )
-    return server.change(mutation)
+    try:
+        return server.change(mutation)
+    except NonFiniteError:
+        return None  # older versions logged steps that overflow: refused as they would be today
 
 
 def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableConfig]) -> None:

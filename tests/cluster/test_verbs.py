@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import hps
+from hps.batch_rows import RowUpdate
 from hps.cluster.local_world import LocalWorld
 from tests.cluster.ranks import (
     TABLES,
@@ -178,6 +179,53 @@ def test_a_state_that_only_some_ranks_give_is_refused_on_all(tmp_path: Path) -> 
             return server.num_rows("ads")
 
     assert successes(run_ranks(2, body)) == [2, 2]
+
+
+def test_a_row_of_one_rank_that_no_optimizer_makes_is_refused_on_all(tmp_path: Path) -> None:
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(), world, tmp_path) as server:
+            keys = np.arange(8, dtype=np.uint64) + 8 * world.rank
+            rows = np.ones((8, 4), np.float32)
+            server.assign("ads", keys, rows)
+            before = server.digest("ads")
+            rows[3, 2] = np.nan if world.rank else 2.0
+            with pytest.raises(hps.NonFiniteError, match="key 11: weight of column 2 is nan"):
+                server.assign("ads", keys, rows)
+            return server.digest("ads") == before
+
+    assert successes(run_ranks(2, body)) == [True, True]
+
+
+@pytest.mark.parametrize("verb", ["apply", "push"])
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+def test_a_step_that_overflows_at_one_owner_changes_no_rank(
+    tmp_path: Path, kind: str, verb: str
+) -> None:
+    """Each rank's sum is fine, also squared; what they come to at the owner is not."""
+
+    def body(world: LocalWorld) -> Any:
+        with cluster_server(Task(kind=kind), world, tmp_path) as server:
+            keys = np.arange(40, dtype=np.uint64)
+            ones = np.ones((40, 4), np.float32)
+            table = next(name for name, one in server.tables.items() if one.optimizer.kind != "sgd")
+
+            def step(grads: Any) -> None:
+                if verb == "push":
+                    server.push(table, keys, grads)
+                else:
+                    server.apply([RowUpdate(table, keys, grads)])
+
+            step(ones)
+            before = server.digest(table)
+            bad = ones.copy()
+            bad[11, 2] = 2e19 if world.rank == 0 else 1.9e19
+            with pytest.raises(hps.NonFiniteError, match="key 11"):
+                step(bad)
+            is_whole = server.digest(table) == before
+            step(ones)
+            return is_whole and server.digest(table) != before
+
+    assert successes(run_ranks(2, body)) == [True, True]
 
 
 @pytest.mark.parametrize("is_opened", [True, False])

@@ -49,7 +49,7 @@ class Cache:
 
     def push(self, keys: Any, grads: Any) -> None:
         """As a shard does."""
-        assert self.cache.sum_here(self.plan, keys, grads) == (0, -1)
+        assert self.cache.sum_here(self.plan, keys, grads, LR) == (0, -1)
         self.cache.apply(self.plan, LR)
         self.cache.abandon(self.plan)
 
@@ -131,19 +131,19 @@ def test_a_push_that_does_not_come_to_pass_leaves_all_as_it_was(threads: int) ->
     before = one.rows()
     keys, grads = distinct(generator), random_floats(generator, NUM_KEYS, 6)
 
-    assert one.cache.sum_here(one.plan, keys, grads) == (0, -1)
+    assert one.cache.sum_here(one.plan, keys, grads, LR) == (0, -1)
     one.cache.abandon(one.plan)  # as where the log is full
     np.testing.assert_array_equal(one.rows(), before)
     assert not one.was_numbered
 
     one.plan = _C.BatchPlan()
     absent = np.append(keys[:-1], keys_of(np.array([NUM_ROWS + 1])))
-    assert one.cache.sum_here(one.plan, absent, grads) == (1, -1)
+    assert one.cache.sum_here(one.plan, absent, grads, LR) == (1, -1)
     assert one.cache.missing_keys(one.plan).tolist() == [absent[-1]]
 
     one.plan = _C.BatchPlan()
     grads[4711, 3] = np.inf
-    num_missing, bad = one.cache.sum_here(one.plan, keys, grads)
+    num_missing, bad = one.cache.sum_here(one.plan, keys, grads, LR)
     assert num_missing == 0 and one.plan.unique_keys[bad] == keys[4711]
     np.testing.assert_array_equal(one.rows(), before)
     assert_nothing_is_taken(one)

@@ -158,13 +158,23 @@ class HostDevice:
 class AskedCache(DeviceCache):
     """A DeviceCache that tells of a refused gradient at once, as the caches of the host do."""
 
-    def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
-        super().sum_gradients(plan, grads)
+    def find_overflow(self, plan: DevicePlan, lr: float) -> int:
+        """Also of what sum_gradients has found, for a device tells of both together."""
+        super().find_overflow(plan, lr)
         key = self.failed_key(wait=True)
         return -1 if key is None else plan.unique_keys.tolist().index(key)
 
+    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any, lr: float) -> tuple[int, int]:
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        if plan.num_missing:
+            return plan.num_missing, -1
+        self.sum_gradients(plan, grads)
+        return 0, self.find_overflow(plan, lr)
+
     def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
-        culprit = self.sum_gradients(plan, grads)
+        self.sum_gradients(plan, grads)
+        culprit = self.find_overflow(plan, lr)
         if culprit < 0:
             self.apply(plan, lr)
         return culprit

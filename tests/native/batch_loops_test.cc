@@ -103,7 +103,7 @@ class Lab {
       // As large as it is needed, so that a sanitizer sees what is read behind it.
       const std::vector<float> grads(static_cast<size_t>(count * dim_), sign);
       int64_t worst = 0;
-      HPS_CHECK(cache_->SumHere(keys.data(), count, grads.data(), &plan_, &worst) == 0);
+      HPS_CHECK(cache_->SumHere(keys.data(), count, grads.data(), 1.0f, &plan_, &worst) == 0);
       HPS_CHECK(worst == -1);
       cache_->Apply(&plan_, 1.0f);
       is_numbered = plan_.num_unique() > 0;

@@ -135,9 +135,15 @@ void TestAValueThatIsNotFiniteIsFound(const char* instruction_set) {
     std::vector<float> values(static_cast<size_t>(50 * dim), 3e38f);
     HPS_CHECK(loops->find_not_finite(values.data(), 50, dim) == -1);
     HPS_CHECK(loops->find_not_finite(values.data(), 0, dim) == -1);
+    const auto largest = [&] { return loops->find_largest(values.data(), 50 * dim); };
+    HPS_CHECK(loops->find_largest(values.data(), 0) == 0);
+    HPS_CHECK(largest() == __builtin_bit_cast(uint32_t, 3e38f));
+    values[0] = -3.25e38f;
+    HPS_CHECK(largest() == __builtin_bit_cast(uint32_t, 3.25e38f));
     for (const int64_t id : {49, 20, 0}) {
       values[static_cast<size_t>(id * dim + dim - 1)] = id == 20 ? -INFINITY : NAN;
       HPS_CHECK(loops->find_not_finite(values.data(), 50, dim) == id);
+      HPS_CHECK(largest() >= 0x7f800000 && (id == 20 || largest() > 0x7f800000));
     }
   }
 }

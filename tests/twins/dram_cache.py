@@ -155,6 +155,8 @@ class TwinDramCache:
         plan.window = range(plan.num_unique)
         culprit = self.sum_gradients(plan, grads)
         if culprit < 0:
+            culprit = self.find_overflow(plan, lr)
+        if culprit < 0:
             self.apply(plan, lr)
         return culprit
 
@@ -299,10 +301,35 @@ class TwinDramCache:
         bad = np.flatnonzero(~np.isfinite(plan.sums).all(axis=1))
         return int(bad[0]) if len(bad) else -1
 
-    def sum_here(self, plan: TwinPlan, keys: Keys, grads: Floats) -> tuple[int, int]:
+    def sum_here(self, plan: TwinPlan, keys: Keys, grads: Floats, lr: float) -> tuple[int, int]:
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
-        return plan.num_missing, -1 if plan.num_missing else self.sum_gradients(plan, grads)
+        if plan.num_missing:
+            return plan.num_missing, -1
+        culprit = self.sum_gradients(plan, grads)
+        return 0, culprit if culprit >= 0 else self.find_overflow(plan, lr)
+
+    def may_overflow(self, plan: TwinPlan, lr: float) -> bool:
+        return bool((np.abs(plan.sums) > 2**20).any())
+
+    def find_overflow(self, plan: TwinPlan, lr: float) -> int:
+        slots = self._window_slots(plan)
+        rows = self.rows[slots].view(np.float32)
+        fresh = self.fresh[slots]
+        if fresh.any():
+            started = rows[fresh]
+            row_math.start_state(self.kind, started, self.dim, lr, self.hyperparameters)
+            rows[fresh] = started
+        sums = plan.sums[plan.window.start : plan.window.stop]
+        with np.errstate(all="ignore"):
+            row_math.update_rows(self.kind, rows, sums, self.dim, lr, self.hyperparameters)
+        bad = np.flatnonzero(~np.isfinite(rows[:, 2:]).all(axis=1))
+        return plan.window.start + int(bad[0]) if len(bad) else -1
+
+    is_watched = False
+
+    def watch(self) -> None:
+        """Every step is tried as it is."""
 
     def apply(self, plan: TwinPlan, lr: float) -> None:
         slots = self._window_slots(plan)
