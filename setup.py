@@ -1,6 +1,7 @@
 """Builds hps._C: one CMake project, driven by setuptools' build_ext."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 
@@ -46,4 +48,21 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", str(build_dir), "--target", "_C"], check=True)
 
 
-setup(ext_modules=[Extension("hps._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+class BuildWithPages(build_py):
+    """Copies the packages, and beside them the pages and the .proto that help and messages name."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # a checkout has them
+        for pattern in ("docs/**/*.md", "proto/**/*.proto"):
+            for page in ROOT.glob(pattern):
+                target = Path(self.build_lib) / "hps" / page.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(page, target)
+
+
+setup(
+    ext_modules=[Extension("hps._C", sources=[])],
+    cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithPages},
+)

@@ -2,12 +2,12 @@
 
 Run it: python examples/real_samples.py --data DIR. The samples are a few hundred rows: enough to
 see each format read, trained on and stored, too few to judge a model by. They are not part of this
-project; libraries of click models carry such files for their own tests: DeepCTR a sample of the
-Criteo Kaggle log (here without its header, tab separated), libFFM the same as .ffm, PaddleRec logs
-in the format slots. Above it: nobody. Below it: `hps.train`.
+project; libraries of click models carry such files for their own tests (SOURCES). Above it: nobody.
+Below it: `hps.train`.
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,13 @@ SAMPLES = {
     "criteo_ffm_200.libffm": "libffm",
     "slots_10.txt": "slots",
     "slots_named_80.txt": "slots",
+}
+
+SOURCES = {
+    "criteo_200.tsv": "DeepCTR, examples/criteo_sample.txt, without its header, tab separated",
+    "criteo_ffm_200.libffm": "xlearn, demo/classification/criteo_ctr/small_train.txt",
+    "slots_10.txt": "PaddleRec, models/rank/slot_dnn/data/demo_10",
+    "slots_named_80.txt": "PaddleRec, models/rank/dnn/data/sample_data/train/sample_train.txt",
 }
 
 
@@ -46,6 +53,12 @@ def main() -> None:
         "--data", type=Path, required=True, metavar="DIR", help=f"holds {', '.join(SAMPLES)}"
     )
     arguments = parser.parse_args()
+    if not any((arguments.data / name).is_file() for name in SAMPLES):
+        wanted = "\n".join(f"  {name}: {source}" for name, source in SOURCES.items())
+        sys.exit(
+            f"{arguments.data} has none of the samples, which are files of these projects:\n"
+            f"{wanted}\n'hps generate OUT --format NAME' makes a log of any format without them."
+        )
     for name, log_format in SAMPLES.items():
         sample = arguments.data / name
         if not sample.exists():

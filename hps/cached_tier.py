@@ -242,6 +242,8 @@ class CachedTier:
         Whoever calls it keeps updates away; fetches take their turns between two pieces.
         """
         num_rows = cursor = 0
+        with self.lock:
+            _kept = self.cache.keep_places()
         while cursor >= 0:
             with self.turn:
                 piece = max(1, MAX_SCRATCH_BYTES // 8 // self.layout.row_bytes)
@@ -280,6 +282,8 @@ class CachedTier:
     def _dirty_rows(self, piece: int) -> Iterator[Images]:
         rows: Images = np.empty((piece, self.layout.row_bytes), np.uint8)
         cursor = 0
+        with self.lock:
+            _kept = self.cache.keep_places()
         while cursor >= 0:
             with self.lock:
                 count, cursor = self.cache.scan(cursor, "dirty", rows)

@@ -378,6 +378,25 @@ class CutVerbs:
         store.compact(table)
         return {"bytes_before": before, "bytes_after": int(store.stats()["files_bytes"])}
 
+    def space_of_compact(self, table: str | None = None) -> dict[str, int]:
+        """What `compact` would do, by the index, with what other kept checkpoints hold.
+
+        Args:
+            table: its name; None is all.
+
+        Returns:
+            {"written_bytes", "freed_bytes", "held_bytes"}: of the new files, which stand beside the
+            old ones at first; of old files that go; of old files that other checkpoints than the
+            newest keep, so that rewriting them only takes room.
+
+        Raises:
+            ConfigError: unknown table.
+        """
+        with self._updates:
+            if table is not None:
+                self._stack(table)
+            return self._store.space_of_compact(table)
+
     def _still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""
         return _C.Turns([turn for stack in self._stacks.values() for turn in stack.turns()])

@@ -61,11 +61,12 @@ class RowCache(Protocol):
 
     @property
     def capacity_rows(self) -> int:
-        """Slots."""
+        """Slots of the whole budget."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes taken, everything counted; never above the budget."""
+        """Bytes in use, everything counted; never above the budget. A dram_cache grows as its rows
+        need it."""
 
     @property
     def epoch(self) -> int:
@@ -212,6 +213,10 @@ class RowCache(Protocol):
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
         """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""
+
+    def keep_places(self) -> object:
+        """Cursors of `scan` remain good while what this returns is referred to: the cache does not
+        grow. Others than a dram_cache never do."""
 
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         """The dirty rows of a scanned range are safely below; -1 is the end."""

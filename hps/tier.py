@@ -113,6 +113,14 @@ class RowTier(Protocol):
                 the store stops.
         """
 
+    def space_of_compact(self, table: str | None = None) -> dict[str, int]:
+        """What `compact` would do, by the index; nothing is read.
+
+        Returns:
+            {"written_bytes", "freed_bytes", "held_bytes"}: of the new files, which stand beside the
+            old ones at first; of old files that go; of old files that other checkpoints keep.
+        """
+
     def compact(self, table: str | None = None) -> None:
         """Gives the space of dead rows back.
 

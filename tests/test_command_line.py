@@ -15,7 +15,7 @@ import pytest
 
 from hps.cli import train_flags
 from hps.cli.main import COMMANDS, main, make_parser
-from hps.cli.output import write_json
+from hps.cli.output import pages_root, write_json
 from hps.models import MODELS
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import FORMATS, MAX_BATCH_SIZE, MAX_DENSE
@@ -200,3 +200,29 @@ def test_what_is_said_of_a_bad_value_names_flag_value_and_limits(command: str) -
             assert refusals or is_free, f"{parser.prog} {action.option_strings or action.dest}"
             seen += 1
     assert seen
+
+
+def test_dir_names_what_is_loaded_at_first_use() -> None:
+    code = (
+        "import sys, hps\n"
+        "assert {*hps.__all__, 'open', '__version__'} <= {*dir(hps)}, dir(hps)\n"
+        "assert 'torch' not in sys.modules and 'hps._C' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_built_package_has_every_page_that_help_and_messages_name(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    build = ["egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", *build], check=True, cwd=root, capture_output=True
+    )
+    package = tmp_path / "hps"
+    texts = [one.format_help() for name in COMMANDS for one in parsers_of(make_parser(name))]
+    texts += [path.read_text() for path in (root / "hps").rglob("*.py")]
+    named = {page for text in texts for page in re.findall(r"\b(?:docs|proto)/[\w/-]+\.\w+", text)}
+    assert {"docs/formats.md", "proto/hps/v1/parameter_server.proto"} <= named
+    for place in (pages_root(package), pages_root()):
+        assert [page for page in sorted(named) if not (place / page).is_file()] == []
+    assert pages_root(package) == package and pages_root() == root
+    assert any(f"docs/ lies in {root}\n" in text for text in texts)

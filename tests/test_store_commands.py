@@ -1,8 +1,10 @@
 """The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
+import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime
@@ -14,6 +16,7 @@ import pytest
 
 import hps
 from hps.cli.main import COMMANDS, main
+from hps.service.status import refusal_of
 
 TABLE = hps.TableConfig(
     name="ads", dim=3, optimizer=hps.Adam(lr=0.1), features=["C1"], initializer=hps.Uniform()
@@ -392,3 +395,90 @@ def test_an_id_names_a_checkpoint(store: Path, capsys: pytest.CaptureFixture[str
         assert [entry["tag"] for entry in server.checkpoints()] == ["last"]
     assert main(["checkpoints", str(store), "--delete", f"id:{ids['day-1']}"]) == 1
     assert f"no checkpoint {ids['day-1']};" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_compact_says_what_it_needs_and_does_nothing_for_nothing(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a kept checkpoint holds would be rewritten and kept: the store would only grow."""
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    path, keys = tmp_path / "store", np.arange(20_000, dtype=np.uint64)
+    ssd = hps.SsdStoreConfig(engine=engine, compaction_threshold=0.99)
+    dram = hps.DramCacheConfig(bytes="4MiB")
+    with hps.ParameterServer(hps.Config(path=path, tables=[TABLE], dram=dram, ssd=ssd)) as server:
+        for tag, step in (("day-1", 1), ("day-2", 2)):
+            server.push("ads", keys[::step], np.ones((len(keys[::step]), 3), np.float32))
+            server.checkpoint(tag)
+
+    def files() -> dict[Path, int]:
+        kinds = {".sst"} if engine == "rocksdb" else {""}
+        found = (file for file in path.rglob("*") if file.is_file() and file.suffix in kinds)
+        names = {file: file.stat().st_ino for file in found}
+        return {file: inode for file, inode in names.items() if "index-" not in file.name}
+
+    before, rows = files(), digest(path)
+    for words in (["--dry-run"], []):
+        assert main(["compact", str(path), *words]) == 0
+        text = capsys.readouterr().out
+        assert "nothing to give back; nothing was done" in text
+        assert "are held by checkpoints (day-1): 'hps checkpoints" in text and "--delete" in text
+    assert {*files().values()} == {*before.values()}
+    assert main(["checkpoints", str(path), "--delete", "day-1"]) == 0
+    capsys.readouterr()
+    assert main(["compact", str(path), "--dry-run"]) == 0
+    promised = _numbers(r"needs ([\d,]+) bytes of room and gives ([\d,]+) bytes back", capsys)
+    assert main(["compact", str(path)]) == 0
+    text = capsys.readouterr().out
+    first, last = (int(size.replace(",", "")) for size in re.findall(r": ([\d,]+) bytes", text))
+    assert promised[0] > 0 and first > last
+    if engine == "segments":
+        assert first - last == pytest.approx(promised[1], rel=0.01)
+    assert main(["compact", str(path)]) == 0
+    assert "nothing to give back; nothing was done" in capsys.readouterr().out
+    assert digest(path) == rows
+
+
+def _numbers(pattern: str, capsys: pytest.CaptureFixture[str]) -> list[int]:
+    found = re.search(pattern, capsys.readouterr().out)
+    assert found is not None
+    return [int(number.replace(",", "")) for number in found.groups()]
+
+
+def test_compact_refuses_a_disk_without_the_room_before_it_begins(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
+    usage = shutil.disk_usage(store)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
+    before = {file: file.stat().st_size for file in store.glob("segment-*")}
+    assert main(["compact", str(store)]) == 1
+    error = capsys.readouterr().err
+    assert "bytes of room and its disk has 10; make space, delete a checkpoint" in error
+    assert {file: file.stat().st_size for file in store.glob("segment-*")} == before
+
+
+def test_a_full_disk_tells_each_caller_what_it_can_do(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "cannot write segment-3: No space left on device; nothing stored was lost: free space"
+
+    def fail(*_: object, **__: object) -> int:
+        raise hps.StoreError(errno.ENOSPC, f"{text} and repeat the call")
+
+    monkeypatch.setattr("hps.train.train", fail)
+    log = store.parent / "log.tsv"
+    log.write_text("1\t" + "\t" * 38 + "\n")
+    for folder, advice in (
+        (store, "with --resume it goes on from checkpoint 'last'"),
+        (store.parent / "none", "with --resume it goes on from the newest checkpoint"),
+    ):
+        assert main(["train", str(log), "--store", str(folder)]) == 1
+        assert capsys.readouterr().err.endswith(f"{text} and repeat the command; {advice}\n")
+    refusal = refusal_of(hps.StoreError(errno.ENOSPC, f"{text} and repeat the call"))
+    assert refusal is not None and "repeat the call" not in str(refusal)
+    assert "free space on the server's disk" in str(refusal)
+    monkeypatch.setattr("hps.cli.store_commands.open_store", fail)
+    assert main(["checkpoints", str(store)]) == 1
+    assert capsys.readouterr().err.endswith(f"{text} and repeat the command\n")

@@ -141,6 +141,14 @@ void Compact(SsdStore& store, size_t first, size_t end) {
   ThrowIfError(store.Compact(first, end));
 }
 
+std::map<std::string, uint64_t> SpaceOfCompact(const SsdStore& store, size_t first, size_t end) {
+  Require(first <= end && end <= store.num_tables(), "there are no such tables");
+  const CompactionSpace space = store.SpaceOfCompact(first, end);
+  return {{"written_bytes", space.written_bytes},
+          {"freed_bytes", space.freed_bytes},
+          {"held_bytes", space.held_bytes}};
+}
+
 uint64_t Next(TableScan& scan, Rows rows) {
   CheckWidth("a scan", rows.shape(1), scan.row_bytes());
   uint64_t count = 0;
@@ -335,6 +343,7 @@ void BindSsdStore(nb::module_& module) {
           },
           nb::keep_alive<0, 1>(), Release())
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
+      .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"))
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),
            nb::arg("taken") = nb::none())
       .def(

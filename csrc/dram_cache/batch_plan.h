@@ -158,6 +158,7 @@ class BatchPlan {
 
   State state = State::kKeys;
   uint64_t epoch = 0;
+  uint64_t growth = 0;           // how often the cache had grown when the slots were looked up
   Array<uint64_t> missing_keys;  // of the window, worker after worker
   Array<uint8_t> victims;        // dirty rows evicted by the last reserve
   int64_t num_victims = 0;

@@ -35,7 +35,7 @@ Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
   // The spill counts are rounded up to a cache line, and a page may be lost at the end.
   const TableOverhead overhead = {kBucketMarkBytes, kPage + 64};
   HPS_RETURN_IF_ERROR(ChooseShape(options.capacity_bytes, options.layout.row_bytes(), overhead,
-                                  &made->view_.table.shape));
+                                  &made->full_shape_));
   HPS_RETURN_IF_ERROR(made->MapTable());
   *cache = std::move(made);
   return Status::Ok();
@@ -43,9 +43,9 @@ Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
 
 Status DramCache::MapTable() {
   TableView& table = view_.table;
-  const int64_t slots = table.shape.num_slots();
-  const int64_t spill_bytes = RoundUp(table.shape.num_buckets(), 64);
-  const int64_t rows_bytes = slots * table.shape.row_bytes;
+  const int64_t slots = full_shape_.num_slots();
+  const int64_t spill_bytes = RoundUp(full_shape_.num_buckets(), 64);
+  const int64_t rows_bytes = slots * full_shape_.row_bytes;
   const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
@@ -54,6 +54,8 @@ Status DramCache::MapTable() {
   table.marks = reinterpret_cast<SlotMark*>(table.digests + slots);
   table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
   table.spilled = table.pins + slots;
+  table.shape = FirstShape(full_shape_);
+  PreferHugePages();
   view_.kind = options_.layout.kind;
   view_.dim = static_cast<int32_t>(options_.layout.dim);
   view_.numbers = options_.numbers;
@@ -65,16 +67,17 @@ Status DramCache::MapTable() {
 // several times the table's content whatever the batch size. While an eighth of the slots is free
 // no row has to give way, and a batch is spared the cache line a key that its stamp costs.
 void DramCache::AdvanceClock(int64_t num_used) {
-  view_.keeps_stamps = 8 * (num_rows_ + num_fresh_) > 7 * shape().num_slots();
+  const int64_t num_slots = view_.table.shape.num_slots();
+  view_.keeps_stamps = 8 * (num_rows_ + num_fresh_) > 7 * num_slots;
   used_since_tick_ += num_used;
-  if (used_since_tick_ * kTicksPerTurn < shape().num_slots()) return;
+  if (used_since_tick_ * kTicksPerTurn < num_slots) return;
   used_since_tick_ = 0;
   ++view_.now;
   SweepBuckets();
 }
 
 void DramCache::SweepBuckets() {
-  const int64_t num_buckets = shape().num_buckets();
+  const int64_t num_buckets = view_.table.shape.num_buckets();
   const int64_t num_swept = (num_buckets + kTicksPerTurn - 1) / kTicksPerTurn;
   for (int64_t i = 0; i < num_swept; ++i) {
     SlotMark* marks = view_.table.marks + sweep_bucket_ * kBucketSlots;
@@ -128,6 +131,7 @@ int64_t DramCache::CountFound(BatchPlan* plan) {
   const bool is_whole = num_missing == 0 && plan->window_size() == plan->num_unique();
   plan->state = is_whole ? BatchPlan::State::kResolved : BatchPlan::State::kFound;
   plan->epoch = epoch_;
+  plan->growth = growth_;
   return num_missing;
 }
 
@@ -145,6 +149,7 @@ void DramCache::Want(BatchPlan* plan) {
 }
 
 int64_t DramCache::NumPinned(BatchPlan* plan) const {
+  Follow(plan);
   const uint8_t* pins = view_.table.pins;
   int64_t num_pinned = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
@@ -198,6 +203,9 @@ bool DramCache::Reserve(BatchPlan* plan) {
   HPS_CHECK(is_found && plan->epoch == epoch_);
   plan->num_victims = 0;
   plan->PrepareMissing();
+  MakeRoom(plan->num_missing());
+  Follow(plan);
+  plan->epoch = epoch_;
   if (!PinWindow(plan)) {
     ++counters_.refusals;
     return false;
@@ -224,6 +232,7 @@ bool DramCache::Reserve(BatchPlan* plan) {
   if (plan->num_missing() > 0) ++epoch_;
   plan->epoch = epoch_;
   plan->state = BatchPlan::State::kReserved;
+  CountPending(plan, 1);
   CommitReservations(plan);  // may find no memory; what was taken can be abandoned by then
   return true;
 }
@@ -272,6 +281,8 @@ void DramCache::CommitReservations(BatchPlan* plan) {
 
 void DramCache::Cancel(BatchPlan* plan) {
   HPS_CHECK(plan->state == BatchPlan::State::kReserved);
+  Follow(plan);
+  CountPending(plan, -1);
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     for (int64_t i = worker->num_reserved - 1; i >= 0; --i) {
       const uint32_t entry = worker->order[i];
@@ -302,6 +313,8 @@ void DramCache::Abandon(BatchPlan* plan) {
 void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr,
                      bool create) {
   HPS_CHECK(plan->state == BatchPlan::State::kReserved);
+  Follow(plan);
+  CountPending(plan, -1);
   int64_t base = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     worker->result = base;
@@ -329,6 +342,7 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
 
 void DramCache::Release(BatchPlan* plan) {
   HPS_CHECK(plan->state == BatchPlan::State::kPinned);
+  Follow(plan);
   uint8_t* pins = view_.table.pins;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
@@ -343,6 +357,7 @@ void DramCache::Release(BatchPlan* plan) {
 
 void DramCache::Gather(BatchPlan* plan, float* out) {
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   plan->PrepareValues(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->collect(view_, *worker); });
   if (plan->window_end() == plan->num_unique()) Expand(plan, out);
@@ -376,6 +391,7 @@ bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradi
   const int32_t dim = view_.dim;
   const uint32_t safe =
       is_watched_ ? 0 : SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
+  plan->growth = growth_;
   const auto find = [&](WorkerBatch* worker) {
     const int64_t first = worker->window_begin;
     const uint32_t largest =
@@ -393,6 +409,7 @@ bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradi
 
 // Takes back what FindEach has marked.
 void DramCache::GiveTaken(BatchPlan* plan) {
+  Follow(plan);
   SlotMark* marks = view_.table.marks;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     for (int64_t id = 0; id < worker->num_unique; ++id) {
@@ -459,6 +476,7 @@ int64_t DramCache::FirstToOccur(BatchPlan* plan) {
 void DramCache::Apply(BatchPlan* plan, float lr) {
   const bool is_each = plan->state == BatchPlan::State::kEach;
   HPS_CHECK(is_each ? plan->epoch == epoch_ : IsCurrent(*plan));
+  Follow(plan);
   plan->ForWorkers(pool_,
                    [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
   MarkUpdated(plan);

@@ -1,4 +1,5 @@
-// DramCache: the rows of one table that host memory holds; a set-associative cache of fixed size.
+// DramCache: the rows of one table that host memory holds; a set-associative cache whose size
+// follows its rows up to a budget.
 //
 // Above it: ParameterServer, through the bindings. Below it: csrc/table (where rows lie and which
 // give way) and the batch loops (how a batch is worked through). A batch goes through verbs in this
@@ -118,13 +119,18 @@ class DramCache {
   // The dirty rows in slots [first, last) are safely below; last < 0 means to the end.
   void MarkClean(int64_t first, int64_t last);
   void Clear();
+  // The table does not grow, and cursors of Scan remain good, until what this returns is gone;
+  // any thread may drop it.
+  std::shared_ptr<void> KeepPlaces() const { return places_kept_; }
 
   bool IsCurrent(const BatchPlan& plan) const;
   const RowLayout& layout() const { return options_.layout; }
-  const TableShape& shape() const { return view_.table.shape; }
+  // What the budget allows; the table is as large as its rows need, up to that.
+  const TableShape& shape() const { return full_shape_; }
   const char* instruction_set() const { return loops_->name; }
   const DramCacheCounters& counters() const { return counters_; }
-  int64_t memory_bytes() const { return memory_.bytes(); }
+  // Of the table as large as it is now.
+  int64_t memory_bytes() const;
   int64_t num_rows() const { return num_rows_; }
   int64_t num_fresh() const { return num_fresh_; }
   // Fresh rows that were stored since the cache was made; never falls.
@@ -137,6 +143,11 @@ class DramCache {
   DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool);
 
   Status MapTable();
+  void PreferHugePages();
+  void MakeRoom(int64_t num_missing);
+  bool Grow(const TableShape& shape);
+  void Follow(BatchPlan* plan) const;
+  void CountPending(BatchPlan* plan, int64_t sign);
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
   int64_t CountFound(BatchPlan* plan);
@@ -156,6 +167,7 @@ class DramCache {
   const BatchLoops* const loops_;
   ThreadPool* const pool_;
   HostMemory memory_;
+  TableShape full_shape_;
   CacheView view_ = {};
   DramCacheCounters counters_;
   int64_t num_rows_ = 0;  // stored rows here: neither fresh nor pending
@@ -167,6 +179,11 @@ class DramCache {
   int64_t sweep_bucket_ = 0;
   uint64_t epoch_ = 1;
   bool is_watched_ = false;
+  uint64_t growth_ = 0;          // how often the table has grown
+  int64_t num_pending_ = 0;      // slots reserved and not filled
+  int64_t pending_victims_ = 0;  // of these, such as a row had to leave
+  int64_t pause_growth_ = 0;     // keys to be missed before growing is tried again
+  const std::shared_ptr<char> places_kept_ = std::make_shared<char>();  // its owners are counted
 };
 
 }  // namespace hps

@@ -48,6 +48,7 @@ int64_t NextDirtyBucket(const TableView& table, int64_t bucket, int64_t end) {
 
 void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, float lr) {
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   const RowLayout& layout = options_.layout;
   const HostLanes<0> lanes{view_.dim};
   plan->SortPositions(*loops_, pool_);
@@ -73,6 +74,7 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, f
 
 int64_t DramCache::Create(BatchPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   const HostLanes<0> lanes{view_.dim};
   int64_t created = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
@@ -93,6 +95,7 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
 
 void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   const auto row_bytes = static_cast<size_t>(shape().row_bytes);
   plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
     uint8_t* dst = rows + first * shape().row_bytes;
@@ -104,6 +107,7 @@ void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
 
 void DramCache::WriteRows(BatchPlan* plan, const uint8_t* rows) {
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   const auto row_bytes = static_cast<size_t>(shape().row_bytes);
   plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
     const uint8_t* src = rows + first * shape().row_bytes;
@@ -200,8 +204,9 @@ int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t*
 }
 
 void DramCache::MarkClean(int64_t first, int64_t last) {
-  const int64_t end = last < 0 ? shape().num_slots() : last;
-  HPS_CHECK(first >= 0 && end <= shape().num_slots());
+  const int64_t num_slots = view_.table.shape.num_slots();
+  const int64_t end = last < 0 ? num_slots : last;
+  HPS_CHECK(first >= 0 && end <= num_slots);
   const int64_t end_bucket = (end + kBucketSlots - 1) / kBucketSlots;
   for (int64_t slot = first; slot < end && num_dirty_ > 0; ++slot) {
     if (slot % kBucketSlots == 0) {

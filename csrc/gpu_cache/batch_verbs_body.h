@@ -45,6 +45,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
       TableMemory::Plan(options.capacity_bytes, options.layout.row_bytes(), &memory));
   HPS_CHECK(memory.bytes <= options.capacity_bytes);
   HPS_RETURN_IF_ERROR(made->memory_.Map(memory.bytes));
+  made->memory_.PreferHugePages(0, memory.bytes);
   memory.Bind(made->memory_.data(), &made->args_);
   made->args_.kind = options.layout.kind;
   made->args_.dim = static_cast<int32_t>(options.layout.dim);

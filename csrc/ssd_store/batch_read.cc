@@ -227,7 +227,9 @@ std::unique_ptr<HostMemory> ReadBuffers::Take() {
     if (found != nullptr) return found;
   }
   auto fresh = std::make_unique<HostMemory>();
-  return fresh->Map(kBytes).ok() ? std::move(fresh) : nullptr;
+  if (!fresh->Map(kBytes).ok()) return nullptr;
+  fresh->PreferHugePages(0, kBytes);
+  return fresh;
 }
 
 void ReadBuffers::GiveBack(std::unique_ptr<HostMemory> memory) {

@@ -82,6 +82,13 @@ struct StoreFigures {
   uint64_t append_waits = 0;  // appends that had to wait for compaction
 };
 
+// What a full compaction would do, by what the index says now.
+struct CompactionSpace {
+  uint64_t written_bytes = 0;  // of the new segments, which stand beside the old ones at first
+  uint64_t freed_bytes = 0;    // of old segments that are gone in the end
+  uint64_t held_bytes = 0;     // of old segments that other checkpoints than the current one keep
+};
+
 struct CloneSummary {
   CheckpointSummary checkpoint;
   uint64_t files_linked = 0;
@@ -109,6 +116,7 @@ class SsdStore {
   // the current checkpoint, that one is renewed, so that the space is free at once: a new id, all
   // else the same. Damage ends it with kCorruption once the rest is done.
   Status Compact(size_t first, size_t end);
+  CompactionSpace SpaceOfCompact(size_t first, size_t end) const;
 
   // `taken` is called once what the tables hold is in the cut, before it is durable: appends that
   // come later wait, and are not in it. It calls no store.

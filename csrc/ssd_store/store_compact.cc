@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <chrono>
 #include <new>
+#include <set>
 #include <system_error>
 
 #include "ssd_store/store.h"
@@ -226,6 +227,28 @@ Status SsdStore::Compact(size_t first, size_t end) {
   HPS_RETURN_IF_ERROR(CheckWritable());
   HPS_RETURN_IF_ERROR(RenewCheckpoint());
   return damage;
+}
+
+CompactionSpace SsdStore::SpaceOfCompact(size_t first, size_t end) const {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const Checkpoint* current = manifest_.state().Current();
+  std::set<uint64_t> held;
+  for (const auto& [id, checkpoint] : manifest_.state().checkpoints) {
+    if (current != nullptr && id == current->id) continue;  // renewed, or the next one's
+    for (const TableCut& table : checkpoint.tables) {
+      for (const SegmentInfo& info : table.segments) held.insert(info.number);
+    }
+  }
+  CompactionSpace space;
+  for (size_t table = first; table < end; ++table) {
+    const uint64_t record = RowSpace(tables_[table]->schema().row_bytes);
+    for (const std::shared_ptr<Segment>& segment : tables_[table]->AllToRewrite()) {
+      const uint64_t bytes = segment->info.FileBytes(segment->row_bytes);
+      space.written_bytes += segment->live * record;
+      (held.count(segment->info.number) > 0 ? space.held_bytes : space.freed_bytes) += bytes;
+    }
+  }
+  return space;
 }
 
 // The same cut under a new record, which names the segments of now; the old record goes. Not for a

@@ -202,6 +202,15 @@ bool TableStore::Plan(CompactionNeed need, double threshold, uint64_t below,
   return !plan->inputs.empty();
 }
 
+std::vector<std::shared_ptr<Segment>> TableStore::AllToRewrite() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::vector<Candidate> candidates = Candidates(UINT64_MAX);
+  SelectAll(&candidates);
+  std::vector<std::shared_ptr<Segment>> segments;
+  for (const Candidate& candidate : candidates) segments.push_back(segments_[candidate.ordinal]);
+  return segments;
+}
+
 void TableStore::Begin(const CompactionPlan& plan) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const CompactionPlan::Input& input : plan.inputs) busy_.insert(input.ordinal);

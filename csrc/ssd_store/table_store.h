@@ -138,6 +138,8 @@ class TableStore {
   // Segments numbered `below` or higher stay out of it. False if there is nothing to do, or a
   // compaction runs.
   bool Plan(CompactionNeed need, double threshold, uint64_t below, CompactionPlan* plan) const;
+  // All that kAll would rewrite in the end, but for what is not sealed yet.
+  std::vector<std::shared_ptr<Segment>> AllToRewrite() const;
   void Begin(const CompactionPlan& plan);
   bool IsCompacting() const;
   // live[i] = 1 where the index names record `first` + i of the input, whose key is keys[i].

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -36,9 +37,18 @@ Status HostMemory::Map(int64_t bytes) {
   data_ =
       reinterpret_cast<uint8_t*>(is_huge ? (start + kHugePage - 1) / kHugePage * kHugePage : start);
   bytes_ = bytes;
-  // Advice only: a kernel without transparent huge pages refuses, and small pages do.
-  if (is_huge) (void)madvise(data_, static_cast<uint64_t>(bytes), MADV_HUGEPAGE);
   return Status::Ok();
+}
+
+void HostMemory::PreferHugePages(int64_t first, int64_t count) {
+  HPS_CHECK(first >= 0 && count >= 0 && first + count <= bytes_);
+  const auto whole = static_cast<uint64_t>(bytes_);
+  if (whole < kHugePage) return;
+  const uint64_t begin = static_cast<uint64_t>(first) / kHugePage * kHugePage;
+  const uint64_t end =
+      (static_cast<uint64_t>(first + count) + kHugePage - 1) / kHugePage * kHugePage;
+  // Advice only: a kernel without transparent huge pages refuses, and small pages do.
+  (void)madvise(data_ + begin, std::min(end, whole) - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace hps

@@ -1,10 +1,30 @@
 // ChooseShape.
 #include "table/table_shape.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace hps {
 namespace {
 
 constexpr int64_t kBucketsPerPartWanted = 32;  // fewer make parts of uneven load
+
+// Memory that is no matter: tables begin with the first, and double up to the second. Beyond eight
+// times the second they grow by an eighth.
+constexpr int64_t kFirstBytes = int64_t{4} << 20;
+constexpr int64_t kDoubledBytes = int64_t{32} << 20;
+
+int64_t BytesPerBucketOfAll(const TableShape& shape) {
+  return shape.num_parts * (kBucketSlots * shape.row_bytes + kBucketMarkBytes);
+}
+
+// How many rows a table takes without a row having to give way: seven eighths of its slots, and of
+// small parts less, since by chance some get more rows than others (six standard deviations).
+int64_t Room(const TableShape& shape) {
+  const int64_t slots = shape.buckets_per_part * kBucketSlots;
+  const auto spread = static_cast<int64_t>(6 * std::sqrt(static_cast<double>(slots)));
+  return shape.num_parts * std::min(slots * 7 / 8, slots - spread);
+}
 
 }  // namespace
 
@@ -27,6 +47,24 @@ Status ChooseShape(int64_t capacity_bytes, int64_t row_bytes, TableOverhead over
   }
   *shape = TableShape{parts, buckets / parts, bits, row_bytes};
   return Status::Ok();
+}
+
+TableShape FirstShape(const TableShape& full) {
+  TableShape shape = full;
+  const int64_t wanted = std::max(kMinBucketsPerPart, kFirstBytes / BytesPerBucketOfAll(full));
+  shape.buckets_per_part = std::min(full.buckets_per_part, wanted);
+  return shape;
+}
+
+TableShape ShapeForRows(const TableShape& shape, const TableShape& full, int64_t rows) {
+  TableShape larger = shape;
+  int64_t& buckets = larger.buckets_per_part;
+  while (buckets < full.buckets_per_part && Room(larger) < rows) {
+    const int64_t doubled = std::min(buckets, kDoubledBytes / BytesPerBucketOfAll(full));
+    buckets += std::max<int64_t>({doubled, buckets / 8, 1});
+    buckets = std::min(buckets, full.buckets_per_part);
+  }
+  return larger;
 }
 
 }  // namespace hps

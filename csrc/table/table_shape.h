@@ -1,4 +1,5 @@
-// ChooseShape: how many buckets and parts a table has for a budget of bytes.
+// ChooseShape: how many buckets and parts a table has for a budget of bytes; and how many of them
+// it uses for the rows it has.
 //
 // Above it: dram_cache, gpu_cache. Below it: table_view.h. Two caches of the same shape take the
 // same slots for the same verbs, whatever memory they lie in.
@@ -22,5 +23,12 @@ inline constexpr int64_t kBucketMarkBytes =
 // does.
 Status ChooseShape(int64_t capacity_bytes, int64_t row_bytes, TableOverhead overhead,
                    TableShape* shape);
+
+// The shape that an empty table of at most `full` begins with: a few MiB, or all of `full`.
+TableShape FirstShape(const TableShape& full);
+
+// The smallest step from `shape` towards `full` that has room for `rows` rows; `shape` itself if it
+// has, `full` if none has. A large table grows by an eighth, a small one doubles.
+TableShape ShapeForRows(const TableShape& shape, const TableShape& full, int64_t rows);
 
 }  // namespace hps

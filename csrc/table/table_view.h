@@ -51,7 +51,9 @@ struct TableView {
 
 inline namespace HPS_BUILD {
 
-// Where a key may be: two different buckets of one part, and its digest (never 0).
+// Where a key may be: two different buckets of one part, and its digest (never 0). The buckets of
+// all parts alternate: bucket i of part p is i * num_parts + p. So a table of fewer buckets a part
+// is a prefix of every array, and one that grows takes memory only at their ends.
 struct KeyPlace {
   int64_t first;
   int64_t second;
@@ -61,12 +63,13 @@ struct KeyPlace {
 // One of `count` (below 2^32) from 32 random bits, without a division.
 HPS_HD uint64_t Choose(uint64_t bits_32, uint64_t count) { return bits_32 * count >> 32; }
 
-// The hash's top bits choose the part, the 32 after them a bucket in it.
+// The hash's top bits choose the part, the 32 after them a bucket in it: the higher they are the
+// higher the bucket, whatever the number of buckets.
 HPS_HD uint64_t FirstBucket(const TableShape& shape, uint64_t hash) {
   const auto buckets = static_cast<uint64_t>(shape.buckets_per_part);
   // A shift by 64 is undefined, hence two steps.
   const uint64_t part = hash >> 1 >> (63 - shape.part_bits);
-  return part * buckets + Choose(hash << shape.part_bits >> 32, buckets);
+  return (Choose(hash << shape.part_bits >> 32, buckets) << shape.part_bits) + part;
 }
 
 // Another bucket of the same part, by the lower 32 bits.
@@ -75,7 +78,7 @@ HPS_HD uint64_t SecondBucket(const TableShape& shape, uint64_t hash) {
   const uint64_t part = hash >> 1 >> (63 - shape.part_bits);
   const uint64_t first = Choose(hash << shape.part_bits >> 32, buckets);
   const uint64_t other = first + 1 + Choose(hash & 0xffffffff, buckets - 1);
-  return part * buckets + (other >= buckets ? other - buckets : other);
+  return ((other >= buckets ? other - buckets : other) << shape.part_bits) + part;
 }
 
 // The lowest byte, but never 0, which marks an empty slot.

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from hps.cli.output import HelpFormatter
 from hps.config import keep_grpc_silent
 from hps.errors import HpsError
+from hps.full_disk import advise, is_full_disk
 
 # command -> (module, one line of help)
 COMMANDS = {
@@ -81,7 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # while a full disk can still be told
         return status
     except HpsError as error:
-        print(f"hps: error: {_one_line(error)}", file=sys.stderr)
+        text = _one_line(error)
+        if is_full_disk(error):
+            text = advise(text, "free space and repeat the command")
+        print(f"hps: error: {text}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "hps":

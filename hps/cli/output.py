@@ -15,8 +15,17 @@ from hps.errors import ConfigError, StoreError
 JSON_HELP = "the figures as JSON to a file; '-': to standard output"
 
 
+def pages_root(package: Path = Path(__file__).parents[1]) -> Path:
+    """The folder of docs/ and proto/: a wheel has them in the package, a checkout beside it."""
+    return package if (package / "docs").is_dir() else package.parent
+
+
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that names a flag's default where there is one to name."""
+    """Help that names a flag's default where there is one to name, and says where pages lie."""
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return f"{text}\ndocs/ lies in {pages_root()}\n" if "docs/" in text else text
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default == [] or action.default is False:

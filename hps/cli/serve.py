@@ -33,7 +33,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="serve a store over gRPC",
         description="Serves one store over gRPC until SIGTERM or SIGINT, with a checkpoint 'last' "
         "at the end. Prints 'listening on HOST:PORT' when it is ready; logs as JSON lines to "
-        "standard error. docs/service.md says more.",
+        "standard error. docs/service.md says more; proto/hps/v1/parameter_server.proto, beside "
+        "docs/, is what clients in other languages need.",
     )
     _add_store_flags(parser)
     _add_address_flags(parser)

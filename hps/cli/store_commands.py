@@ -4,9 +4,11 @@ Above it: hps.cli.main. Below it: hps.open, read-only wherever nothing is change
 """
 
 import argparse
+import errno
 import os
+import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
@@ -25,7 +27,7 @@ from hps.cli.output import (
 )
 from hps.cluster.catalog import Catalog
 from hps.cluster.housekeeping import compact_parts, delete_cut
-from hps.errors import CorruptionError
+from hps.errors import CorruptionError, StoreError
 from hps.parameter_server import open as open_store
 from hps.row_checks import are_possible
 from hps.row_layout import RowLayout
@@ -80,12 +82,14 @@ def add_parsers(subparsers: Any) -> None:
     compact = subparsers.add_parser(
         "compact",
         help="give back the space of overwritten rows",
-        description="Rewrites every file that holds overwritten or erased rows, and says how many "
-        "bytes the store has before and after. Needs the store alone. What older checkpoints hold "
-        "stays: 'hps checkpoints DIR --delete TAG' lets go of it. If the checkpoint of the current "
-        f"rows was deleted, one with the tag {COMPACTED!r} takes its place.",
+        description="Says how much room a rewriting of every file with overwritten or erased rows "
+        "needs and what it gives back, and does it unless that is nothing. Needs the store alone. "
+        "What older checkpoints hold stays: 'hps checkpoints DIR --delete TAG' lets go of it. If "
+        f"the checkpoint of the current rows was deleted, one with the tag {COMPACTED!r} takes "
+        "its place.",
     )
     flags.add_store(compact)
+    compact.add_argument("--dry-run", action="store_true", help="only say so")
     compact.add_argument("--table", type=flags.word, metavar="NAME", help="all tables if not given")
     compact.set_defaults(run=run_compact)
 
@@ -236,23 +240,75 @@ def _bytes_alone(path: Path) -> int:
 def run_compact(options: argparse.Namespace) -> int:
     """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
     if Catalog.load(options.store) is not None:
-        figures = compact_parts(options.store, options.table)
+        figures = compact_parts(
+            options.store, options.table, lambda space, others: _allows(options, space, others)
+        )
         kept = figures["checkpoint_only_bytes"]
     else:
-        with open_store(options.store, read_only=False) as server:
-            figures = server.compact(options.table)
-            is_current_kept = any(info["current"] for info in server.checkpoints())
-            if figures["bytes_before"] and not is_current_kept:
-                # It was deleted, and its files go only now. An untagged one would push out another.
-                server.save_cut(COMPACTED, {})
-                figures["bytes_after"] = server.stats()["ssd_store"]["files_bytes"]
-                print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
+        with ExitStack() as servers:
+            # To read is enough to tell: a store that may be written compacts for itself.
+            server = servers.enter_context(open_store(options.store))
+            listed = server.checkpoints()
+            others = {text_of(info["tag"] or info["id"]) for info in listed if not info["current"]}
+            is_deleted = not any(info["current"] for info in listed)
+            space = server.space_of_compact(options.table)
+            figures = dict.fromkeys(("bytes_before", "bytes_after"), _files_bytes(server))
+            is_deleted = is_deleted and figures["bytes_before"] > 0
             kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
+            is_allowed = _allows(options, space, others, is_deleted)
+        if is_allowed:
+            with open_store(options.store, read_only=False) as server:
+                figures = server.compact(options.table)
+                if is_deleted:
+                    # Its files go only now. An untagged one would push out another.
+                    server.save_cut(COMPACTED, {})
+                    figures["bytes_after"] = _files_bytes(server)
+                    print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
+                kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
     print(f"{options.store}: {figures['bytes_before']:,} bytes before")
     print(f"{options.store}: {figures['bytes_after']:,} bytes after")
     if kept:
         print(f"{kept:,} of them are held by older checkpoints alone: see 'hps checkpoints'")
     return 0
+
+
+def _files_bytes(server: Any) -> int:
+    return int(server.stats()["ssd_store"]["files_bytes"])
+
+
+def _allows(
+    options: argparse.Namespace, space: dict[str, int], others: set[str], is_deleted: bool = False
+) -> bool:
+    """Says what a compaction needs and gives back, and whether it is to be done.
+
+    Args:
+        space: as `space_of_compact` returns it.
+        others: names of the checkpoints besides the newest.
+        is_deleted: that of the current rows was deleted: its files go as well.
+    """
+    written, gain = space["written_bytes"], space["freed_bytes"] - space["written_bytes"]
+    if space["held_bytes"]:
+        names = ", ".join(sorted(others))
+        print(
+            f"{space['held_bytes']:,} bytes of files with overwritten rows are held by checkpoints "
+            f"({names}): 'hps checkpoints {options.store} --delete TAG' lets go of one"
+        )
+    if gain <= 0 and not is_deleted:
+        print("nothing to give back; nothing was done")
+        return False
+    about = "; the files of the deleted checkpoint go besides" if is_deleted else ""
+    print(f"needs {written:,} bytes of room and gives {max(gain, 0):,} bytes back{about}")
+    free = shutil.disk_usage(options.store).free
+    if options.dry_run:
+        return False
+    if free < written:
+        raise StoreError(
+            errno.ENOSPC,
+            f"{options.store}: a compaction needs {written:,} bytes of room and its disk has "
+            f"{free:,}; make space, delete a checkpoint ('hps checkpoints {options.store}') or "
+            "compact one table after the other (--table)",
+        )
+    return True
 
 
 def _plain(value: object) -> str:

@@ -16,6 +16,7 @@ from hps.cli.train_flags import add_train_flags
 from hps.cluster.catalog import NAME as CLUSTER
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
+from hps.full_disk import is_full_disk
 
 if TYPE_CHECKING:
     from hps.train import TrainOptions
@@ -48,7 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     resume = arguments.resume or arguments.resume_from is not None
     values = {**vars(arguments), "remote": remote, "resume": resume}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
-    return _run_alone(arguments, options) if place is None else _run_rank(arguments, options, place)
+    try:
+        if place is None:
+            return _run_alone(arguments, options)
+        return _run_rank(arguments, options, place)
+    except HpsError as error:
+        if is_full_disk(error):
+            error.add_note(_how_to_go_on(arguments.store and Path(arguments.store)))
+        raise
 
 
 def _run_alone(arguments: argparse.Namespace, options: "TrainOptions") -> int:
@@ -67,6 +75,22 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions") -> int:
         )
     _report(arguments, train(options, Progress(arguments.progress_seconds)))
     return 0
+
+
+def _how_to_go_on(store: Path | None) -> str:
+    """What a training that a full disk ended can go on from, in words."""
+    from hps.parameter_server import open as open_store
+
+    try:
+        if store is not None:
+            with open_store(store) as server:
+                found = server.checkpoints()[-1:]
+            if not found:
+                return "it has no checkpoint yet: without --resume it begins anew"
+            return f"with --resume it goes on from checkpoint {found[0]['tag'] or found[0]['id']!r}"
+    except (HpsError, OSError):
+        pass  # the disk that has no room may refuse that, too
+    return "with --resume it goes on from the newest checkpoint"
 
 
 def _run_rank(

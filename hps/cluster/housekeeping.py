@@ -9,10 +9,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from hps.checkpoint_names import text_of
 from hps.cluster.catalog import GENERATIONS, Catalog, new_name, part_folder
 from hps.cluster.part_name import parts_of
 from hps.errors import StoreError
@@ -200,12 +201,16 @@ def _refuse_exchanged(path: Path, catalog: Catalog) -> None:
             part.check_owner()
 
 
-def compact_parts(path: Path, table: str | None) -> dict[str, int]:
+def compact_parts(
+    path: Path, table: str | None, allow: Callable[[dict[str, int], set[str]], bool]
+) -> dict[str, int]:
     """Compacts the ranks' stores that lie here, one after the other, while no training has them.
 
     Args:
         path: the cluster's folder.
         table: its name; None is all.
+        allow: is shown what `space_of_compact` says of these stores together, and the checkpoints
+            besides the newest; False changes nothing.
 
     Returns:
         {"bytes_before", "bytes_after", "checkpoint_only_bytes"}, over these stores.
@@ -222,11 +227,25 @@ def compact_parts(path: Path, table: str | None) -> dict[str, int]:
         here = [folder for folder in folders if engine_of(folder) is not None]
         if not here:
             raise StoreError(errno.ENOENT, f"{path / catalog.generation}: no store is here")
+        gains, space = {}, {"written_bytes": 0, "freed_bytes": 0, "held_bytes": 0}
+        others: set[str] = set()
+        for folder in here:
+            with closing(open_store(folder, [], read_only=True)) as reader:
+                part = reader.space_of_compact(table)
+                others |= {
+                    text_of(info["tag"] or info["id"])
+                    for info in reader.checkpoints()
+                    if not info["current"]
+                }
+            gains[folder] = part["freed_bytes"] - part["written_bytes"]
+            space = {name: total + part[name] for name, total in space.items()}
+        is_allowed = allow(space, others)
         for folder in here:
             store: Any = open_store(folder, [])
             try:
                 sums["bytes_before"] += store.stats()["files_bytes"]
-                store.compact(table)
+                if is_allowed and gains[folder] > 0:
+                    store.compact(table)
                 stats = store.stats()
                 sums["bytes_after"] += stats["files_bytes"]
                 sums["checkpoint_only_bytes"] += stats["checkpoint_only_bytes"]

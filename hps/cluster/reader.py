@@ -143,6 +143,10 @@ class ClusterStore:
         """Refused."""
         raise self._read_only()
 
+    def space_of_compact(self, table: str | None = None) -> dict[str, int]:
+        """Refused."""
+        raise self._read_only()
+
     def compact(self, table: str | None = None) -> None:
         """Refused."""
         raise self._read_only()

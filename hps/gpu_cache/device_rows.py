@@ -161,6 +161,9 @@ class DeviceRows:
         rows[:num_rows] = images.wait().reshape(num_rows, self.row_bytes)
         return num_rows, slot if slot < self.capacity_rows else -1
 
+    def keep_places(self) -> None:
+        """See RowCache."""
+
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         """See RowCache."""
         end = self.capacity_rows if end_cursor < 0 else end_cursor

@@ -19,11 +19,13 @@ from hps.errors import (
     NonFiniteError,
     StoreError,
 )
+from hps.full_disk import advise
 from hps.v1.parameter_server_pb2 import ErrorDetail
 
 DETAIL_KEY = "hps-error-bin"
 RETRY_MS = 50  # what was refused for want of room usually finds it after this time
 FULL_DISK_RETRY_MS = 1000
+_FULL_DISK = "free space on the server's disk; the same request may then be sent again"
 _MAX_MESSAGE_BYTES = 2000  # gRPC's clients take 8 KiB of metadata
 # Instead of a text with the name of a table that the caller may not see.
 VEILED = "the store or its log has failed; the server's log, or a token for all tables, says why"
@@ -109,6 +111,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
     if isinstance(error, GapError):
         return Refusal(Code.OUT_OF_RANGE, ErrorDetail.GAP, message, mark=error.mark)
     if isinstance(error, StoreError):
+        message = advise(message, _FULL_DISK)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             code, retry_ms = Code.RESOURCE_EXHAUSTED, FULL_DISK_RETRY_MS
         else:

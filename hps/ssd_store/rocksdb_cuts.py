@@ -221,12 +221,14 @@ def refer_to_database(source: Path, target: Path) -> None:
             (target / file.name).symlink_to(file.absolute())
 
 
-def unique_bytes(folders: list[Path]) -> dict[int, int]:
-    """Bytes of each file under some folders, by inode; a file may go meanwhile."""
+def unique_bytes(folders: list[Path], suffix: str = "") -> dict[int, int]:
+    """Bytes of each file under some folders whose name ends so, by inode; one may go meanwhile."""
     sizes: dict[int, int] = {}
     for folder in folders:
         for parent, _, names in os.walk(folder):
             for name in names:
+                if not name.endswith(suffix):
+                    continue
                 try:
                     found = os.stat(os.path.join(parent, name))
                 except FileNotFoundError:

@@ -183,6 +183,13 @@ class RocksDbDatabase:
         """Merges all files of a table; nothing overwritten or erased stays in them."""
         self._tables[table].compact_range(None, None)
 
+    def live_bytes(self, table: int) -> int:
+        """Bytes of a table's files without what is overwritten or erased, as RocksDB estimates."""
+        family = self._tables.get(table)
+        if family is None:
+            return 0
+        return int(family.property_int_value("rocksdb.estimate-live-data-size") or 0)
+
     def memory_bytes(self, table: int) -> int:
         """Memory of a table's rows that are not in files, and of its files' indexes and filters."""
         return sum(

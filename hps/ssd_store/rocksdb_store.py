@@ -357,6 +357,26 @@ class RocksDbStore:
         self._is_changed = False
         self._remove_unneeded()
 
+    def space_of_compact(self, table: str | None = None) -> dict[str, int]:
+        """As `RowTier.space_of_compact`, of all tables: their files lie in one folder. RocksDB
+        estimates what it would write."""
+        self._open_live_or_raise()
+        return self._worker.run(self._space_of_compact)
+
+    def _space_of_compact(self) -> dict[str, int]:
+        live = self._open_live_or_raise()
+        current = self._manifest.current
+        others = [self.path / cut.folder for cut in self._manifest.cuts if cut != current]
+        held = cuts.unique_bytes(others, ".sst")
+        folder = live.folder if current is None else self.path / current.folder
+        sorted_files = cuts.unique_bytes([] if folder is None else [folder], ".sst")
+        numbers = self._numbers.values()
+        return {
+            "written_bytes": sum(live.database.live_bytes(number) for number in numbers),
+            "freed_bytes": sum(size for inode, size in sorted_files.items() if inode not in held),
+            "held_bytes": sum(size for inode, size in sorted_files.items() if inode in held),
+        }
+
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`. Cost: reads and writes the table's files; mutations wait."""
         self._change(self._compact, table)

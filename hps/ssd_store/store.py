@@ -234,6 +234,13 @@ class SsdStore:
         check_tag(tag)
         return self._open_native().checkpoint(tag or "", dict(extras or {}), taken)
 
+    def space_of_compact(self, table: str | None = None) -> dict[str, int]:
+        """As `RowTier.space_of_compact`; without rows that were appended since the last checkpoint
+        or compaction."""
+        first = 0 if table is None else self._number(table)
+        end = len(self._numbers) if table is None else first + 1
+        return self._open_native().space_of_compact(first, end)
+
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`; makes small segments one, too.
 

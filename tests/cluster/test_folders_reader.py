@@ -265,9 +265,11 @@ def test_compact_gives_space_of_every_part_back(
 
     expected = on_ranks(cluster, 3, overwrite)[0]
     assert main(["compact", str(cluster)]) == 0
-    before, after = [
-        int(line.split()[1].replace(",", "")) for line in capsys.readouterr().out.split("\n")[:2]
-    ]
+    text = capsys.readouterr().out
+    before, after = (
+        int(number.replace(",", "")) for number in re.findall(r": ([\d,]+) bytes", text)
+    )
+    assert "nothing to give back" not in text and "of room and gives" in text
     assert after < before
     assert on_ranks(cluster, 3, look)[0][0] == expected
 

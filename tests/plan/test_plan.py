@@ -31,15 +31,15 @@ def test_a_slot_of_a_real_cache_takes_what_the_plan_says(tmp_path, optimizer, di
     config = hps.Config(
         path=tmp_path,
         tables=[table_of(replace(SMALL, optimizer=optimizer, dim=dim))],
-        dram=hps.DramCacheConfig(bytes="8MiB"),
-        gpu=hps.GpuCacheConfig(bytes="8MiB", device="cpu"),
+        dram=hps.DramCacheConfig(bytes="4MiB"),  # a larger one is in use as its rows come
+        gpu=hps.GpuCacheConfig(bytes="4MiB", device="cpu"),
     )
     with hps.ParameterServer(config) as server:
         stats = server.stats()
         assert stats["tables"]["ads"]["row_bytes"] == row.image
         for tier, slot in (("dram_cache", row.dram_slot), ("gpu_cache", row.gpu_slot)):
             taken = stats[tier]["bytes"] / stats[tier]["capacity_rows"]
-            assert taken == pytest.approx(slot, rel=2e-3)
+            assert taken == pytest.approx(slot, rel=5e-3)  # a byte more would be 1 %
 
 
 @pytest.fixture(scope="module")

@@ -399,6 +399,9 @@ class TwinDramCache:
                 count += 1
         return count, -1
 
+    def keep_places(self) -> None:
+        """Nothing ever moves here."""
+
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         end = self.capacity_rows if end_cursor < 0 else end_cursor
         self.dirty[first_cursor:end] = False
