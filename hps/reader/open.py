@@ -4,10 +4,12 @@ Above it: the command line, users. Below it: the text and the parquet reader.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hps.config import TableConfig
 from hps.reader.config import ReaderConfig
 from hps.reader.files import PathLike, find_files
+from hps.reader.find_format import find_format
 from hps.reader.reader import Reader
 from hps.reader.schema import check_tables
 
@@ -24,10 +26,11 @@ def open_reader(
         paths: the log's file, or its files in order; a pattern such as "day-*.tsv" stands for the
             files that match it, sorted by name. Batches run across the files' borders.
         tables: whose features the batches carry; `hps.Config.tables` fits.
-        config: the format and how to cut it.
+        config: the format and how to cut it; a format of None is told by the files.
 
     Raises:
-        ConfigError: no file, a feature that the log does not have, or one that two tables take.
+        ConfigError: no file, a format that cannot be told, a feature that the log does not have, or
+            one that two tables take.
         StoreError: a file that cannot be read.
         DataError: a file that is not of the format, as far as its beginning shows.
 
@@ -45,6 +48,8 @@ def open_reader(
     """
     files = find_files(paths)
     checked = check_tables(tables)
+    if config.format is None:
+        config = replace(config, format=find_format(files, config.dense))
     if config.format == "parquet":
         from hps.reader.parquet_reader import ParquetReader  # pyarrow takes its time to import
 
