@@ -90,8 +90,8 @@ def _kind_of(path: Path) -> str | None:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     names = path.name.lower()
-    if found in _NAMES and path.suffix == _NAMES[found]:
-        found = None
+    if found in _NAMES and path.suffix == _NAMES[found]:  # its lines are looked at unpacked
+        found, head = None, b""
         names = path.stem.lower()
     if found == "parquet" or (found is None and names.endswith(_PARQUET_NAMES)):
         return "parquet"
