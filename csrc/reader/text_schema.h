@@ -12,7 +12,7 @@
 namespace hps {
 
 // What stands for a missing number where it is told from 0: log1p of no whole number, nor minus it.
-inline constexpr float kMissingDense = -2.0F;
+inline constexpr float kMissingDense = -0.5F;
 
 enum class TextFormat { kCriteo, kLibsvm, kLibffm, kSlots };
 

@@ -16,7 +16,7 @@ HASHED_ALONE = "hashed without the feature: equal values of the table's features
 AS_THEY_STAND = "numbers are keys as they stand"
 _TRANSFORMS = {
     LOG1P: "log1p(max(x, 0)); missing is 0",
-    SIGNED_LOG1P: "log1p(x), below 0 -log1p(-x); missing is -2",
+    SIGNED_LOG1P: "log1p(x), below 0 -log1p(-x); missing is -0.5",
 }
 _MAX_NAMES = 12
 

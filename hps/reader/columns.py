@@ -84,6 +84,20 @@ def is_string(kind: Any) -> bool:
     )
 
 
+def is_view(kind: Any) -> bool:
+    """True for strings of a layout that arrow's filters do not take."""
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def without_views(batch: Any) -> Any:
+    """A RecordBatch whose columns can be filtered."""
+    for idx, field in enumerate(batch.schema):
+        if is_view(field.type):
+            column = batch.column(idx).cast(pa.large_binary())
+            batch = batch.set_column(idx, field.name, column)
+    return batch
+
+
 def is_feature(kind: Any) -> bool:
     """True for a type whose values can be keys."""
     inner = value_type(kind)
@@ -141,6 +155,9 @@ def to_keys(
         items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return items, item_offsets[ends]
+    if is_view(kind):
+        column = column.cast(pa.large_binary())
+        kind = column.type
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
     if column.null_count:

@@ -20,7 +20,7 @@ def signed_log1p(
     """log1p(x) of numbers from 0 on, -log1p(-x) below, and MISSING of those that are missing.
 
     >>> signed_log1p(np.array([0.0, -1.718281828459045, 9.0]), np.array([False, False, True]))
-    array([ 0., -1., -2.], dtype=float32)
+    array([ 0. , -1. , -0.5], dtype=float32)
     """
     wide = np.asarray(values, np.float64)
     logs = np.copysign(np.log1p(np.abs(wide)), wide)

@@ -34,6 +34,7 @@ from hps.reader.columns import (
     part_of,
     to_floats,
     to_keys,
+    without_views,
 )
 from hps.reader.config import SIGNED_LOG1P, ReaderConfig
 from hps.reader.dense import signed_log1p
@@ -219,7 +220,8 @@ class ParquetReader(Reader):
                     begin = min(max(first_row - row, 0), len(piece))
                     row += len(piece)
                     if begin < len(piece):
-                        yield self._convert(path, piece.slice(begin), row - len(piece) + begin)
+                        rows = without_views(piece.slice(begin))
+                        yield self._convert(path, rows, row - len(piece) + begin)
             except _ARROW_ERRORS as error:
                 raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
 

@@ -109,6 +109,13 @@ class Reader(ABC, Iterator[Batch]):
             self._schema = make_schema(self._tables, known, num_dense)
         return self._schema
 
+    def settle(self) -> None:
+        """Its rules of keys and dense values count as said, whether they were or are defaults."""
+        config = self.config
+        self.config = replace(
+            config, hash_keys=config.hashes_numbers, dense_transform=config.transform
+        )
+
     @property
     def features(self) -> dict[str, tuple[str, ...]]:
         """Table name -> its features, in the order of Ids.offsets."""

@@ -122,6 +122,7 @@ def _prepare(
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if recipe is None:
         reader = open_reader(options.data, tables=[options.table()], config=config)
+        reader.settle()
     else:  # the features are the model's: new data may lack some
         fields = free_fields(config)
         reader = recipe.open_reader(options.data, [options.table()], **fields)

@@ -165,7 +165,7 @@ def dense_twin(text: str, transform: str) -> float:
     if transform == "log1p":
         return math.log1p(max(int(text), 0)) if text else 0.0
     if not text:
-        return -2.0
+        return -0.5
     return math.copysign(math.log1p(abs(int(text))), int(text))
 
 

@@ -32,7 +32,7 @@ BOUGHT = [True, False, None, True, False, True, False, True, False, True]
 PRICES = [Decimal(row) / 4 for row in range(9)] + [None]
 MARKS = [[True], [], None, [False, True], [None], *[[True]] * 5]
 CODES = [b"ab", b"\0\1", None, *[b"zz"] * 7]
-FEATURES = ("user", "item", "city", "kind", "genres", "history", "bought", "marks", "code")
+FEATURES = ("user", "item", "city", "kind", "genres", "history", "bought", "marks", "code", "view")
 
 
 def log_table():
@@ -51,6 +51,7 @@ def log_table():
             "price": pa.array(PRICES, pa.decimal128(9, 2)),
             "marks": pa.array(MARKS, pa.list_(pa.bool_())),
             "code": pa.array(CODES, pa.binary(2)),
+            "view": pa.array(CITIES, pa.string_view()),
             "seen": pa.array([None] * 10, pa.timestamp("s")),
         }
     )
@@ -76,6 +77,7 @@ def expected_rows(hash_keys=True):
             "history": [number("history", key) for key in HISTORY[row] or () if key is not None],
             "bought": [] if BOUGHT[row] is None else [number("bought", int(BOUGHT[row]))],
             "marks": [number("marks", int(mark)) for mark in MARKS[row] or () if mark is not None],
+            "view": [] if CITIES[row] is None else [key_twin("view", CITIES[row])],
             "code": [] if CODES[row] is None else [key_twin("code", CODES[row].decode())],
         }
         rows.append(

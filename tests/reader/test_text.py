@@ -168,7 +168,7 @@ def test_criteo_takes_other_numbers_of_columns(tmp_path):
     assert reader.features == {"t0": ("C1", "C2", "C3")} and reader.num_dense == 1
     first, second = examples_of(reader, reader.features)
     assert first.bags["C3"] == [(key_twin("C3", "z"), 1.0)]
-    assert second.bags["C1"] == [(key_twin("C1", ""), 1.0)] and second.dense == [-2.0]
+    assert second.bags["C1"] == [(key_twin("C1", ""), 1.0)] and second.dense == [-0.5]
 
 
 def test_missing_below_zero_and_zero_are_three_dense_values(tmp_path):
@@ -187,7 +187,7 @@ def test_no_whole_number_is_read_as_a_missing_one(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"0\t{number}\tx\n" for number in range(-2000, 40000)))
     dense = next(open_log(log, "criteo", dense=1, batch_size=42000)).dense[:, 0]
-    assert len(dense.unique()) == 42000 and not (dense == -2).any()
+    assert len(dense.unique()) == 42000 and not (dense == -0.5).any()
 
 
 def test_slots_are_read_by_their_logarithm_if_asked_for(tmp_path):
