@@ -354,6 +354,7 @@ class UpdateLog:
 class TextSchema:
     num_dense: int
     num_categories: int
+    signed_log: bool
     hash_keys: bool
     skip_bad_lines: bool
     refuse_unknown: bool
@@ -388,6 +389,8 @@ class BatchLines:
     def take(
         self, parser: TextParser, count: int, first: int, last: int
     ) -> tuple[int, int, int]: ...
+
+MISSING_DENSE: float
 
 def hash_strings(
     data: npt.NDArray[np.uint8],

@@ -169,6 +169,7 @@ void BindReader(nb::module_& module) {
           nb::arg("format"), nb::arg("columns"), nb::arg("table_sizes"))
       .def_rw("num_dense", &TextSchema::num_dense)
       .def_rw("num_categories", &TextSchema::num_categories)
+      .def_rw("signed_log", &TextSchema::signed_log)
       .def_rw("hash_keys", &TextSchema::hash_keys)
       .def_rw("skip_bad_lines", &TextSchema::skip_bad_lines)
       .def_rw("refuse_unknown", &TextSchema::refuse_unknown)
@@ -207,6 +208,7 @@ void BindReader(nb::module_& module) {
       .def("take", &TakeLines, nb::arg("parser"), nb::arg("count"), nb::arg("first"),
            nb::arg("last"))
       .def_prop_ro("num_ready", &BatchLines::num_ready);
+  module.attr("MISSING_DENSE") = kMissingDense;
   module.def("hash_strings", &HashStrings, nb::arg("data").noconvert(),
              nb::arg("offsets").noconvert(), nb::arg("seed"), nb::arg("out").noconvert());
 }

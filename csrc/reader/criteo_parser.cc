@@ -105,19 +105,33 @@ const float* LogTable() {
   return table.data();
 }
 
-// The dense transform log1p(max(x, 0)) of a field that is empty (0) or a whole number of 64 bits.
-bool ScanDenseSlowly(std::string_view field, float* value) {
-  *value = 0;
+// What an example's numbers are turned into, beside log1p(x) of those that are 0 or above.
+struct DenseRule {
+  explicit DenseRule(const TextSchema& schema)
+      : logs(LogTable()),
+        is_signed(schema.signed_log),
+        missing(schema.signed_log ? kMissingDense : 0.0F) {}
+
+  const float* logs;
+  bool is_signed;  // -log1p(-x) of a number below 0, else 0
+  float missing;
+};
+
+// The dense transform of a field that is empty or a whole number of 64 bits.
+bool ScanDenseSlowly(std::string_view field, const DenseRule& rule, float* value) {
+  *value = rule.missing;
   if (field.empty()) return true;
   int64_t number = 0;
   const char* end = field.data() + field.size();
   const auto [stop, error] = std::from_chars(field.data(), end, number);
   if (error != std::errc() || stop != end) return false;
-  if (number > 0) *value = static_cast<float>(std::log1p(static_cast<double>(number)));
+  const auto log = static_cast<float>(std::log1p(std::abs(static_cast<double>(number))));
+  const float below = rule.is_signed ? -log : 0.0F;
+  *value = number < 0 ? below : log;
   return true;
 }
 
-inline bool ScanDense(const char* text, size_t size, const char* limit, const float* logs,
+inline bool ScanDense(const char* text, size_t size, const char* limit, const DenseRule& rule,
                       float* value) {
   if (size <= 8 && limit - text >= 8) [[likely]] {
     uint64_t word;
@@ -129,11 +143,13 @@ inline bool ScanDense(const char* text, size_t size, const char* limit, const fl
     word |= (0x3030303030303030ULL >> half) >> half;
     if (IsEightDigits(word)) [[likely]] {
       const uint32_t number = EightDigits(word);
-      *value = number < kNumLogs ? logs[number] : static_cast<float>(std::log1p(double(number)));
+      const float log =
+          number < kNumLogs ? rule.logs[number] : static_cast<float>(std::log1p(double(number)));
+      *value = size == 0 ? rule.missing : log;  // a select: which fields are empty is chance
       return true;
     }
   }
-  return ScanDenseSlowly(std::string_view(text, size), value);
+  return ScanDenseSlowly(std::string_view(text, size), rule, value);
 }
 
 inline uint64_t HashCategory(const char* text, size_t size, uint64_t seed) {
@@ -152,7 +168,7 @@ inline uint64_t HashCategory(const char* text, size_t size, uint64_t seed) {
 class LineParser {
  public:
   LineParser(const TextSchema& schema, const char* data, size_t size, ExampleBlock* block)
-      : schema_(schema), data_(data), limit_(data + size), block_(block), logs_(LogTable()) {
+      : schema_(schema), data_(data), limit_(data + size), block_(block), rule_(schema) {
     for (const TextColumn& column : schema.columns) {
       missing_.push_back(Xxh64(nullptr, 0, column.seed));
     }
@@ -170,7 +186,7 @@ class LineParser {
     for (uint32_t i = 0; i < num_dense; ++i) {
       const size_t first = tabs[i] + 1;
       const size_t size = FieldEnd(tabs, end, i + 1) - first;
-      if (!ScanDense(data_ + first, size, limit_, logs_, &dense[i])) [[unlikely]] {
+      if (!ScanDense(data_ + first, size, limit_, rule_, &dense[i])) [[unlikely]] {
         *reason = "column I" + std::to_string(i + 1) + " holds " +
                   Quote(std::string_view(data_ + first, size)) + ", not a whole number of 64 bits";
         return false;
@@ -198,7 +214,7 @@ class LineParser {
   const char* data_;
   const char* limit_;
   ExampleBlock* block_;
-  const float* logs_;
+  DenseRule rule_;
   std::vector<uint64_t> missing_;  // the key of an empty category, by column
 };
 

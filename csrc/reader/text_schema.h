@@ -11,6 +11,9 @@
 
 namespace hps {
 
+// What stands for a missing number where it is told from 0: log1p of no whole number, nor minus it.
+inline constexpr float kMissingDense = -0.5F;
+
 enum class TextFormat { kCriteo, kLibsvm, kLibffm, kSlots };
 
 // A feature that some table takes. Columns stand in the order of the tables, and within a table in
@@ -27,6 +30,7 @@ struct TextSchema {
   std::vector<uint32_t> table_sizes;  // columns of each table
   uint32_t num_dense = 0;             // numbers a line must hold; 0 if weighted()
   uint32_t num_categories = 0;        // criteo: categories a line must hold
+  bool signed_log = false;            // criteo: missing and negative numbers are told from 0
   bool hash_keys = false;             // hash the raw text of a key even if it is a number
   bool skip_bad_lines = false;        // count a bad line and go on, instead of stopping at it
   bool refuse_unknown = false;        // a feature without a column makes its line bad

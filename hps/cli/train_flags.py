@@ -45,7 +45,8 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("data").add_argument
+    group = parser.add_argument_group("data")
+    add = group.add_argument
     add("data", nargs="+", type=flags.word, metavar="DATA", help=_DATA_HELP)
     add(
         "--test",
@@ -55,7 +56,11 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DATA",
         help="a log of the same format to measure AUC and logloss on, after training",
     )
-    add("--format", choices=FORMATS, default="criteo", help="of DATA; see docs/formats.md")
+    add(
+        "--format",
+        choices=FORMATS,
+        help="of DATA; if not given told by its files, with --resume that of the model",
+    )
     add(
         "--batch-size",
         type=flags.whole(1, 2**24),
@@ -78,10 +83,29 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         default="raise",
         help="at a bad line: stop and name it, or leave it out and count it (skipped lines)",
     )
-    add("--hash-keys", action="store_true", help="hash keys that are whole numbers, too")
+    _add_reading_flags(group)
+
+
+def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
+    """What becomes part of the model: a flag that is not given is None."""
+    add = group.add_argument
+    keys = group.add_mutually_exclusive_group()
+    keys.add_argument(
+        "--hash-keys",
+        action="store_true",
+        default=None,
+        help="hash keys that are whole numbers with their feature; parquet does if not given",
+    )
+    keys.add_argument(
+        "--raw-keys",
+        dest="hash_keys",
+        action="store_false",
+        help="whole numbers are keys as they stand; libsvm, libffm and slots do if not given",
+    )
     add(
         "--shared-vocabulary",
         action="store_true",
+        default=None,
         help="equal values of different features are one key",
     )
     add(
@@ -91,11 +115,24 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         help="numeric columns, 0 to 65536; if not given 13 for criteo, else as the log has it",
     )
     add(
+        "--dense-log",
+        dest="dense_transform",
+        action="store_const",
+        const="signed_log1p",
+        help="dense values of parquet and slots by their logarithm, as criteo's are",
+    )
+    add(
         "--label",
         type=flags.word,
-        default="label",
         metavar="COLUMN",
-        help="the column of labels, 0 or 1; parquet only",
+        help="the column of labels, 0 or 1; parquet only; label if not given",
+    )
+    add(
+        "--ignore",
+        type=flags.word,
+        action="append",
+        metavar="COLUMN",
+        help="a column that is left out; parquet only; once for each",
     )
 
 

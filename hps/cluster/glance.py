@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hps.checkpoint import MODEL, READER
+from hps.checkpoint import MODEL, READER, TABLES
 from hps.cluster.catalog import Catalog, part_folder
 from hps.cluster.part_name import parts_of
 from hps.ssd_store import engine_of, open_store
@@ -24,12 +24,14 @@ class Glance:
         rows: of the cut, on all ranks.
         models: tags, or ids where there is none, of cuts that hold a model and a reader's position;
             the current one first, then from the newest on.
+        blobs: of the first of these cuts: model, reader's position, description of the tables.
     """
 
     dims: dict[str, int]
     ranks: int
     rows: int
     models: list[str | int]
+    blobs: dict[str, bytes]
 
 
 def glance(path: Path) -> Glance | None:
@@ -52,11 +54,13 @@ def glance(path: Path) -> Glance | None:
         cuts = [cut for cut in catalog.cuts if cut.generation == current.generation]
         cuts.sort(key=lambda cut: (cut.id == current.id, cut.id), reverse=True)
         whole = [cut for cut in cuts if {MODEL, READER} <= set(store.extra_bytes(cut.part_tag))]
+        blobs = store.extras(whole[0].part_tag, {MODEL, READER, TABLES}) if whole else {}
         return Glance(
             {name: schema.dim for name, schema in store.schemas.items()},
             catalog.ranks,
             current.rows,
             [cut.id if cut.tag is None else cut.tag for cut in whole],
+            blobs,
         )
     finally:
         store.close()

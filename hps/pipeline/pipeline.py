@@ -19,6 +19,8 @@ from hps.pipeline.invariants import require
 from hps.pipeline.prepared import Ended, Failed, Prepared
 from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
 from hps.pipeline.work import StageWork
+from hps.reader.reader import Reader
+from hps.reader.reading_rules import check_store
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class Pipeline:
         trace: where to write what each stage does when.
 
     Raises:
-        ConfigError: a depth, accumulate or lookahead that cannot work.
+        ConfigError: a depth, accumulate or lookahead that cannot work; or a reader whose rules of
+            keys were not said, and are others than those by which the server's rows came.
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.1))]
@@ -101,6 +104,8 @@ class Pipeline:
         require_whole("Pipeline: lookahead", lookahead, 0, MAX_LOOKAHEAD)
         if lookahead and not depth:
             raise ConfigError(f"Pipeline(lookahead={lookahead}) needs a depth above 0")
+        if isinstance(batches, Reader):
+            check_store(batches, server)
         self.depth = depth
         self.lookahead = lookahead
         self.accumulate = accumulate

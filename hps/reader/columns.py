@@ -76,23 +76,58 @@ def is_string(kind: Any) -> bool:
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
     )
+
+
+def is_view(kind: Any) -> bool:
+    """True for strings of a layout that arrow's filters do not take."""
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def without_views(batch: Any) -> Any:
+    """A RecordBatch whose columns can be filtered."""
+    for idx, field in enumerate(batch.schema):
+        if is_view(field.type):
+            column = batch.column(idx).cast(pa.large_binary())
+            batch = batch.set_column(idx, field.name, column)
+    return batch
 
 
 def is_feature(kind: Any) -> bool:
     """True for a type whose values can be keys."""
     inner = value_type(kind)
-    return is_string(inner) or bool(pa.types.is_integer(inner))
+    is_number = pa.types.is_integer(inner) or pa.types.is_boolean(inner)
+    return is_string(inner) or bool(is_number)
+
+
+def is_text_feature(kind: Any) -> bool:
+    """True for a type whose values are hashed by any rule."""
+    return is_string(value_type(kind))
 
 
 def is_dense(kind: Any) -> bool:
-    return bool(pa.types.is_floating(kind))
+    """True for a type whose values are dense values, unless they are asked to be something else."""
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_floating(inner) or pa.types.is_decimal(inner))
+
+
+def is_number(kind: Any) -> bool:
+    """True for a type whose values can be dense values, if the column is named for it."""
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return is_dense(kind) or bool(pa.types.is_integer(inner) or pa.types.is_boolean(inner))
 
 
 def to_floats(column: Any, missing: float) -> NDArray[np.float64]:
     """A column of numbers as float64; null as `missing`."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
     values = pc.fill_null(column.cast(pa.float64()), missing)
     return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
 
@@ -103,7 +138,8 @@ def to_keys(
     """A column's keys and the offsets of its rows. A null has no key, nor has one in a list.
 
     Args:
-        column: arrow array of integers, strings, or lists of them; dictionaries too.
+        column: arrow array of integers, booleans (0 and 1), strings, or lists of them;
+            dictionaries too.
         seed: of the key hash.
         hash_numbers: integers are hashed as decimal text instead of taken as they stand.
     """
@@ -119,10 +155,16 @@ def to_keys(
         items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return items, item_offsets[ends]
+    if is_view(kind):
+        column = column.cast(pa.large_binary())
+        kind = column.type
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
     if column.null_count:
         column = column.drop_null()
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+        kind = column.type
     if is_string(kind) or hash_numbers:
         return _hash_strings(column if is_string(kind) else column.cast(pa.string()), seed), offsets
     wide = pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()

@@ -4,6 +4,7 @@ Above it: `open_reader`. Below it: nothing.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hps.config import MAX_THREADS
@@ -13,6 +14,16 @@ FORMATS = ("criteo", "parquet", "libsvm", "libffm", "slots")
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
 MAX_PARTS = 2**16
+HASHED, RAW = "hashed", "raw"
+# How the numbers of an example become dense values; docs/formats.md says what each does.
+NO_TRANSFORM, LOG1P, SIGNED_LOG1P = "none", "log1p", "signed_log1p"
+_TRANSFORMS = {
+    "criteo": (SIGNED_LOG1P, LOG1P),
+    "parquet": (NO_TRANSFORM, SIGNED_LOG1P),
+    "slots": (NO_TRANSFORM, SIGNED_LOG1P),
+    "libsvm": (NO_TRANSFORM,),
+    "libffm": (NO_TRANSFORM,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +31,19 @@ class ReaderConfig:
     """The log's format and how it is cut into batches.
 
     Args:
-        format: "criteo", "parquet", "libsvm", "libffm" or "slots".
+        format: "criteo", "parquet", "libsvm", "libffm" or "slots"; None: told by the files' names
+            and first bytes.
         batch_size: examples in a batch; the last of an epoch may have fewer.
         dense: numbers in an example. None: 13 for criteo, else as the log has it.
+        dense_columns: parquet only: names of the columns of dense values, in their order. None:
+            every column of floats and decimals, in the order of the first file.
+        dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
+            else "none".
         label: parquet only: the column of labels.
-        hash_keys: hash the raw text of keys that are numbers too.
+        ignore: parquet only: columns that are left out.
+        hash_keys: of keys that are whole numbers. True: hashed with their feature, as text. False:
+            keys as they stand. None: hashed in parquet, as they stand in libsvm, libffm and slots.
+            Other values are always hashed.
         on_error: "raise" at a bad line, or "skip" it and count.
         epochs: how often the whole log is read. No batch spans two epochs.
         shuffle_files: seed by which the order of the files is drawn, another for each epoch; None
@@ -42,11 +61,14 @@ class ReaderConfig:
     1
     """
 
-    format: str
+    format: str | None = None
     batch_size: int = 4096
     dense: int | None = None
+    dense_columns: Sequence[str] | None = None
+    dense_transform: str | None = None
     label: str = "label"
-    hash_keys: bool = False
+    ignore: Sequence[str] = ()
+    hash_keys: bool | None = None
     on_error: str = "raise"
     epochs: int = 1
     shuffle_files: int | None = None
@@ -55,12 +77,16 @@ class ReaderConfig:
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"ReaderConfig.format={self.format!r} must be one of {FORMATS}")
+        if self.format is not None:
+            self._check_format(self.format)
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"ReaderConfig.on_error={self.on_error!r} must be 'raise' or 'skip'")
         if not isinstance(self.label, str) or not self.label:
             raise ConfigError(f"ReaderConfig.label={self.label!r} must be the name of a column")
+        if not isinstance(self.hash_keys, bool | None):
+            raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
+        self._check_names("dense_columns", self.dense_columns or ())
+        self._check_names("ignore", self.ignore)
         self._check_number("batch_size", self.batch_size, 1, MAX_BATCH_SIZE)
         self._check_number("epochs", self.epochs, 1, 2**31)
         self._check_number("threads", self.threads, 0, MAX_THREADS)
@@ -73,11 +99,59 @@ class ReaderConfig:
         self._check_number("part[1]", self.part[1], 1, MAX_PARTS)
         self._check_number("part[0]", self.part[0], 0, self.part[1] - 1)
 
+    def _check_format(self, given: str) -> None:
+        if given not in FORMATS:
+            raise ConfigError(f"ReaderConfig.format={given!r} must be one of {FORMATS}")
+        if self.dense_transform not in (None, *_TRANSFORMS[given]):
+            raise ConfigError(
+                f"ReaderConfig.dense_transform={self.dense_transform!r} (--dense-log): dense "
+                f"values of {given} can be read by one of {_TRANSFORMS[given]}"
+            )
+        if given == "criteo" and self.hash_keys is False:
+            raise ConfigError(
+                "ReaderConfig.hash_keys=False (--raw-keys): the categories of criteo are text, "
+                "which is always hashed; leave it out"
+            )
+        for field in ("dense_columns", "ignore"):
+            if given != "parquet" and getattr(self, field):
+                raise ConfigError(
+                    f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet has columns "
+                    f"with names, and the log is read as {given}"
+                )
+
+    def _check_names(self, field: str, names: Sequence[str]) -> None:
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        if not is_list or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(f"ReaderConfig.{field}={names!r} must be a list of names of columns")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"ReaderConfig.{field}={list(names)!r}: a name stands twice")
+
     def _check_number(self, name: str, value: object, least: int, most: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ConfigError(
                 f"ReaderConfig.{name}={value!r} must be a whole number from {least} to {most}"
             )
+
+    @property
+    def hashes_numbers(self) -> bool:
+        """True if keys that are whole numbers are hashed with their feature.
+
+        >>> [ReaderConfig(format=kind).hashes_numbers for kind in ("parquet", "slots")]
+        [True, False]
+        """
+        if self.hash_keys is not None:
+            return self.hash_keys
+        return self.format in ("parquet", "criteo")
+
+    @property
+    def key_rule(self) -> str:
+        """ "hashed" or "raw": what becomes of keys that are whole numbers."""
+        return HASHED if self.hashes_numbers else RAW
+
+    @property
+    def transform(self) -> str:
+        """How numbers become dense values, after None has been resolved."""
+        return self.dense_transform or _TRANSFORMS[self.format or "libsvm"][0]
 
     def own_part(self, num_examples: int) -> tuple[int, int]:
         """First example of the own part of a batch, and the one after its last.

@@ -4,12 +4,19 @@ Above it: the command line, users. Below it: the text and the parquet reader.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hps.config import TableConfig
 from hps.reader.config import ReaderConfig
 from hps.reader.files import PathLike, find_files
+from hps.reader.find_format import find_format
 from hps.reader.reader import Reader
+from hps.reader.reading_rules import check_store
 from hps.reader.schema import check_tables
+
+if TYPE_CHECKING:
+    from hps.row_server import RowServer
 
 
 def open_reader(
@@ -17,6 +24,7 @@ def open_reader(
     *,
     tables: Sequence[TableConfig],
     config: ReaderConfig,
+    server: "RowServer | None" = None,
 ) -> Reader:
     """An iterator of the log's batches.
 
@@ -24,10 +32,12 @@ def open_reader(
         paths: the log's file, or its files in order; a pattern such as "day-*.tsv" stands for the
             files that match it, sorted by name. Batches run across the files' borders.
         tables: whose features the batches carry; `hps.Config.tables` fits.
-        config: the format and how to cut it.
+        config: the format and how to cut it; a format of None is told by the files.
+        server: whose rows the batches are for: refuses now what `hps.Pipeline` would refuse.
 
     Raises:
-        ConfigError: no file, a feature that the log does not have, or one that two tables take.
+        ConfigError: no file, a format that cannot be told, a feature that the log does not have, or
+            one that two tables take.
         StoreError: a file that cannot be read.
         DataError: a file that is not of the format, as far as its beginning shows.
 
@@ -45,10 +55,17 @@ def open_reader(
     """
     files = find_files(paths)
     checked = check_tables(tables)
+    if config.format is None:
+        config = replace(config, format=find_format(files, config.dense))
+    reader: Reader
     if config.format == "parquet":
         from hps.reader.parquet_reader import ParquetReader  # pyarrow takes its time to import
 
-        return ParquetReader(files, checked, config)
-    from hps.reader.text_reader import TextReader
+        reader = ParquetReader(files, checked, config)
+    else:
+        from hps.reader.text_reader import TextReader
 
-    return TextReader(files, checked, config)
+        reader = TextReader(files, checked, config)
+    if server is not None:
+        check_store(reader, server)
+    return reader

@@ -16,8 +16,28 @@ from numpy.typing import NDArray
 
 from hps.config import TableConfig
 from hps.errors import ConfigError, DataError, StoreError
-from hps.reader.columns import Rows, is_dense, is_feature, part_of, to_floats, to_keys
-from hps.reader.config import ReaderConfig
+from hps.reader.column_use import (
+    DENSE,
+    FEATURE,
+    IGNORED,
+    LABEL,
+    ColumnUse,
+    dense_rule,
+    feature_rule,
+)
+from hps.reader.columns import (
+    Rows,
+    is_dense,
+    is_feature,
+    is_number,
+    is_text_feature,
+    part_of,
+    to_floats,
+    to_keys,
+    without_views,
+)
+from hps.reader.config import SIGNED_LOG1P, ReaderConfig
+from hps.reader.dense import signed_log1p
 from hps.reader.reader import Position, Reader
 from hps.types import Batch, Ids
 
@@ -33,24 +53,107 @@ class ParquetReader(Reader):
     ) -> None:
         super().__init__(paths, tables, config)
         self._dense: list[str] = []
+        self._fields: list[Any] = []  # of the first file
         _ = self.schema  # shows a mistake at once
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
         with _open(self.paths[0]) as file:
-            fields = list(file.schema_arrow)
-        if self.config.label not in [field.name for field in fields]:
+            self._fields = list(file.schema_arrow)
+        names = [field.name for field in self._fields]
+        if self.config.label not in names:
             raise ConfigError(
-                f"{self.paths[0]} has no column {self.config.label!r} for the label; "
-                f"it has {[field.name for field in fields]}"
+                f"{self.paths[0]} has no column {self.config.label!r} for the label; it has "
+                f"{names}; name that of the labels (label=, --label)"
             )
-        others = [field for field in fields if field.name != self.config.label]
-        self._dense = [field.name for field in others if is_dense(field.type)]
-        if self.config.dense not in (None, len(self._dense)):
+        unknown = [name for name in self.config.ignore if name not in names]
+        if unknown:
             raise ConfigError(
-                f"ReaderConfig.dense={self.config.dense}, but {self.paths[0]} has "
-                f"{len(self._dense)} columns of floats: {self._dense}"
+                f"ReaderConfig.ignore={list(self.config.ignore)} (--ignore): {self.paths[0]} has "
+                f"no columns {unknown}; it has {names}"
             )
+        if self.config.label in self.config.ignore:
+            raise ConfigError(
+                f"ReaderConfig.ignore (--ignore) names {self.config.label!r}, the column of labels"
+            )
+        left_out = {self.config.label, *self.config.ignore}
+        others = [field for field in self._fields if field.name not in left_out]
+        self._dense = self._find_dense(others)
+        others = [field for field in others if field.name not in self._dense]
+        if any(table.features is None for table in self._tables):
+            self._refuse_unread([field for field in others if not is_feature(field.type)])
         return [field.name for field in others if is_feature(field.type)], len(self._dense)
+
+    def _find_dense(self, fields: Sequence[Any]) -> list[str]:
+        """Names of the columns of dense values, in their order."""
+        types = {field.name: field.type for field in fields}
+        if self.config.dense_columns is not None:
+            given = self.config.dense_columns
+            wrong = [name for name in given if name not in types or not is_number(types[name])]
+            if wrong:
+                raise ConfigError(
+                    f"{self.paths[0]} has no columns of numbers {wrong}, which are dense values of "
+                    f"the model (ReaderConfig.dense_columns); it has {list(types)}"
+                )
+            found = list(given)
+        else:
+            found = [name for name, kind in types.items() if is_dense(kind)]
+        asked = self.config.dense
+        if asked in (None, len(found)):
+            return found
+        floats = [name for name in found if pa.types.is_floating(types[name])]
+        if asked == len(floats):  # decimals were none before
+            return floats
+        raise ConfigError(
+            f"ReaderConfig.dense={asked}, but {self.paths[0]} has {len(found)} columns of floats "
+            f"and decimals: {found}"
+        )
+
+    def _refuse_unread(self, fields: Sequence[Any]) -> None:
+        """Columns that can be nothing are left out only by name."""
+        fields = [field for field in fields if not is_dense(field.type)]
+        if fields:
+            listed = ", ".join(f"{field.name!r} ({field.type})" for field in fields)
+            flags = " ".join(f"--ignore {field.name}" for field in fields)
+            raise ConfigError(
+                f"{self.paths[0]}: neither features nor dense values can be made of the columns "
+                f"{listed}; leave them out by name (ReaderConfig.ignore, {flags}), or write them "
+                "as integers, text or floats"
+            )
+
+    @property
+    def dense_columns(self) -> list[str] | None:
+        return list(self._dense)
+
+    @property
+    def columns(self) -> list[ColumnUse]:
+        """Every column of the first file and what is made of it, in the file's order."""
+        owner = {
+            column.name: (table, column.seed == 0)
+            for table, columns in self.schema.tables.items()
+            for column in columns
+        }
+        return [self._use_of(field, owner.get(field.name)) for field in self._fields]
+
+    def _use_of(self, field: Any, owner: tuple[str, bool] | None) -> ColumnUse:
+        name, kind = field.name, str(field.type)
+        if name == self.config.label:
+            return ColumnUse(name, LABEL, kind, "0, 1 or -1")
+        if name in self._dense:
+            why = dense_rule(self.config.transform)
+            null = "" if self.config.transform == SIGNED_LOG1P else "; null is 0"
+            return ColumnUse(name, DENSE, kind, f"{why}{null}")
+        if owner is not None:
+            table, is_shared = owner
+            is_text = is_text_feature(field.type)
+            why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
+            return ColumnUse(name, FEATURE, kind, why, table)
+        if name in self.config.ignore:
+            return ColumnUse(name, IGNORED, kind, "left out by name (--ignore)")
+        if is_feature(field.type):
+            return ColumnUse(name, IGNORED, kind, "no table has this feature")
+        if is_number(field.type):
+            return ColumnUse(name, IGNORED, kind, "not one of the dense columns")
+        return ColumnUse(name, IGNORED, kind, "of a type that is not read")
 
     def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         size = self.config.batch_size
@@ -117,13 +220,14 @@ class ParquetReader(Reader):
                     begin = min(max(first_row - row, 0), len(piece))
                     row += len(piece)
                     if begin < len(piece):
-                        yield self._convert(path, piece.slice(begin), row - len(piece) + begin)
+                        rows = without_views(piece.slice(begin))
+                        yield self._convert(path, rows, row - len(piece) + begin)
             except _ARROW_ERRORS as error:
                 raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
 
     def _check_columns(self, path: Path, schema: Any) -> None:
         """A later file must have the columns of the first, in types that are read alike."""
-        wanted = {self.config.label: None, **dict.fromkeys(self._dense, is_dense)}
+        wanted = {self.config.label: None, **dict.fromkeys(self._dense, is_number)}
         for names in self.features.values():
             wanted.update(dict.fromkeys(names, is_feature))
         for name, fits in wanted.items():
@@ -147,7 +251,11 @@ class ParquetReader(Reader):
         dense = np.empty((len(piece), len(self._dense)), np.float32)
         with np.errstate(over="ignore"):
             for idx, name in enumerate(self._dense):
-                dense[:, idx] = to_floats(columns[name], 0.0)
+                values = to_floats(columns[name], 0.0)
+                dense[:, idx] = values
+                if self.config.transform == SIGNED_LOG1P:
+                    is_null = columns[name].is_null().to_numpy(zero_copy_only=False)
+                    dense[:, idx] = signed_log1p(values, is_null)
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
         good = is_label & np.isfinite(dense).all(axis=1)
         if not good.all():
@@ -156,7 +264,7 @@ class ParquetReader(Reader):
             piece = piece.filter(pa.array(good))
             columns = dict(zip(piece.schema.names, piece.columns, strict=True))
         keys = [
-            to_keys(columns[column.name], column.seed, self.config.hash_keys)
+            to_keys(columns[column.name], column.seed, self.config.hashes_numbers)
             for table in self.schema.tables.values()
             for column in table
         ]

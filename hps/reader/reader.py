@@ -6,14 +6,16 @@ and the parquet reader, which fill in how a format is read.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.reader.column_use import ColumnUse
 from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
+from hps.reader.reading_rules import check_keys, stored_transform
 from hps.reader.schema import Schema, make_schema
 from hps.types import Batch
 
@@ -78,6 +80,22 @@ class Reader(ABC, Iterator[Batch]):
         """Yields the batches after `start`, each with the position after it. Sets `_position`
         itself only at the end, for lines skipped after the last batch."""
 
+    @property
+    def format(self) -> str:
+        """Of the log, given or told by its files."""
+        assert self.config.format is not None  # open_reader has seen to it
+        return self.config.format
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[ColumnUse]:
+        """Every column of the log and what is made of it. Cost: as `schema`."""
+
+    @property
+    def dense_columns(self) -> list[str] | None:
+        """Names of the columns of dense values, in their order; None where they have no names."""
+        return None
+
     def _order(self, epoch: int) -> list[Path]:
         """The files in the order in which an epoch reads them."""
         numbers = epoch_order(len(self.paths), self.config.shuffle_files, epoch)
@@ -90,6 +108,13 @@ class Reader(ABC, Iterator[Batch]):
             known, num_dense = self._find_features()
             self._schema = make_schema(self._tables, known, num_dense)
         return self._schema
+
+    def settle(self) -> None:
+        """Its rules of keys and dense values count as said, whether they were or are defaults."""
+        config = self.config
+        self.config = replace(
+            config, hash_keys=config.hashes_numbers, dense_transform=config.transform
+        )
 
     @property
     def features(self) -> dict[str, tuple[str, ...]]:
@@ -142,8 +167,15 @@ class Reader(ABC, Iterator[Batch]):
             "files": self.files,
             **self._shuffle_state(),
             "dense": self.num_dense,
+            **self._dense_state(),
+            "keys": self.config.key_rule,
             "features": {name: list(names) for name, names in self.features.items()},
         }
+
+    def _dense_state(self) -> dict[str, Any]:
+        named = self.dense_columns
+        names = {} if named is None else {"dense_columns": named}
+        return {"dense_transform": self.config.transform, **names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the reader go on from a position; it then yields exactly the batches that remained.
@@ -165,7 +197,10 @@ class Reader(ABC, Iterator[Batch]):
             )
         self._check_files(state.get("files"), position)
         self._check_order(state, position)
+        check_keys(self.config, state)
+        config = self._with_transform_of(state)
         self._take_features(state)
+        self.config = config
         self.close()
         self._position = position
         self._finished = False
@@ -221,6 +256,22 @@ class Reader(ABC, Iterator[Batch]):
                 f"the position's order of files {state.get('order')!r} is not the one that "
                 f"shuffle_files={given!r} gives, {order!r}; it was written by another version"
             )
+
+    def _with_transform_of(self, state: Mapping[str, Any]) -> ReaderConfig:
+        """What was not said of dense values is as the position has it."""
+        stored, given = stored_transform(state), self.config.dense_transform
+        if given not in (None, stored):
+            raise ConfigError(
+                f"the position is of a log whose dense values are read as {stored!r}, this reader "
+                f"has dense_transform={given!r}; leave it out, or read from the beginning"
+            )
+        named = self.dense_columns
+        if named is not None and state.get("dense_columns", named) != named:
+            raise ConfigError(
+                f"the position is of the dense columns {state['dense_columns']!r}, this reader has "
+                f"{named!r}; give the former as dense_columns"
+            )
+        return replace(self.config, dense_transform=stored)
 
     def _take_features(self, state: Mapping[str, Any]) -> None:
         stored = state.get("features")

@@ -12,7 +12,17 @@ import torch
 from hps import _C
 from hps.config import TableConfig
 from hps.errors import ConfigError, DataError
-from hps.reader.config import ReaderConfig
+from hps.reader.column_use import (
+    DENSE,
+    FEATURE,
+    IGNORED,
+    LABEL,
+    ColumnUse,
+    dense_rule,
+    feature_rule,
+)
+from hps.reader.config import SIGNED_LOG1P, ReaderConfig
+from hps.reader.dense import signed_log1p
 from hps.reader.discover import (
     bad_line,
     collect_features,
@@ -73,6 +83,33 @@ class TextReader(Reader):
             )
         return [f"C{number + 1}" for number in range(self._num_categories)], dense
 
+    @property
+    def columns(self) -> list[ColumnUse]:
+        """The label, numbers and features of a line; of libffm and slots those that tables have."""
+        kind = self.config.format
+        uses = [ColumnUse("label", LABEL, "text", "0, 1 or -1")]
+        rule = dense_rule(self.config.transform)
+        number = "integer" if kind == "criteo" else "float"
+        name = "I" if kind == "criteo" else "dense_feature "
+        for idx in range(self.num_dense):
+            uses.append(ColumnUse(f"{name}{idx + 1}", DENSE, number, rule))
+        taken = set()
+        is_text = kind == "criteo" or self.config.hashes_numbers
+        for table, columns in self.schema.tables.items():
+            for column in columns:
+                taken.add(column.name)
+                why = feature_rule(self.config.key_rule, column.seed == 0, is_text=is_text)
+                use = ColumnUse(column.name, FEATURE, "text" if is_text else "integer", why, table)
+                uses.append(use)
+        if kind == "criteo":
+            names = [f"C{number + 1}" for number in range(self._num_categories)]
+            uses += [
+                ColumnUse(name, IGNORED, "text", "no table has this feature")
+                for name in names
+                if name not in taken
+            ]
+        return uses
+
     def _native_schema(self, schema: Schema | None, num_dense: int) -> _C.TextSchema:
         """The native twin of a schema; of one without columns if there is none yet."""
         columns = []
@@ -82,10 +119,11 @@ class TextReader(Reader):
             for column in table:
                 index = int(column.name[1:]) - 1 if self.config.format == "criteo" else 0
                 columns.append((encode_name(column.name), column.seed, index))
-        native = _C.TextSchema(self.config.format, columns, sizes)
+        native = _C.TextSchema(self.format, columns, sizes)
         native.num_dense = num_dense
         native.num_categories = self._num_categories
-        native.hash_keys = self.config.hash_keys
+        native.hash_keys = self.config.hashes_numbers
+        native.signed_log = self.config.transform == SIGNED_LOG1P
         native.skip_bad_lines = self.config.on_error == "skip"
         native.refuse_unknown = schema is not None and schema.takes_all
         return native
@@ -96,7 +134,7 @@ class TextReader(Reader):
         threads = self.config.num_threads()
         if self.config.part[1] == 1 or self.config.on_error == "skip":
             return _C.TextParser(native, threads)
-        return PartParser(native, self.config.format, threads)
+        return PartParser(native, self.format, threads)
 
     def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         parser = self._make_parser()
@@ -146,6 +184,8 @@ class TextReader(Reader):
             examples=place.examples + count,
             skipped=start.skipped + num_bad,
         )
+        if self.config.format == "slots" and self.config.transform == SIGNED_LOG1P:
+            dense = signed_log1p(dense)
         batch = Batch(
             features, torch.from_numpy(dense), torch.from_numpy(labels), global_size=count
         )

@@ -43,7 +43,7 @@ class TrainOptions:
         data: the log's files, in order; patterns too.
         store: directory of the store; None with `remote`.
         remote: the servers that hold the rows, instead of a store of this process.
-        format: of the log; see `hps.reader`.
+        format: of the log; see `hps.reader`. None: told by its files, or when resuming the model's.
         model: a name in `hps.models.MODELS`.
         dim: width of an embedding; models with a first-order term add a column to the table.
         batch_size: examples a batch.
@@ -70,7 +70,9 @@ class TrainOptions:
         scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down
             to 0 over `scheduler_steps`. Of rows and dense part alike.
         precision: of the dense part's forward; "float16" goes with a gradient scaler.
-        hash_keys, on_error, dense, label, shared_vocabulary: how the log is read; see `hps.reader`.
+        hash_keys, dense, dense_transform, label, ignore, shared_vocabulary: how the log is read;
+            see `hps.reader`. None takes its default, or when resuming what the model has.
+        on_error: "raise" at a bad line, or "skip" it.
         seed: of rows, dense weights and dropout.
         threads: of the native core; 0 takes all cores.
         torch_threads: of torch; 0 leaves torch's choice.
@@ -96,7 +98,7 @@ class TrainOptions:
     data: Sequence[str | Path]
     store: str | Path | None = None
     remote: ClientConfig | None = None
-    format: str = "criteo"
+    format: str | None = None
     model: str = "deepfm"
     dim: int = 16
     batch_size: int = 4096
@@ -121,11 +123,13 @@ class TrainOptions:
     scheduler: str = "constant"
     scheduler_steps: int = 0
     precision: str = "float32"
-    hash_keys: bool = False
+    hash_keys: bool | None = None
     on_error: str = "raise"
     dense: int | None = None
-    label: str = "label"
-    shared_vocabulary: bool = False
+    dense_transform: str | None = None
+    label: str | None = None
+    ignore: Sequence[str] | None = None
+    shared_vocabulary: bool | None = None
     seed: int = 0
     threads: int = 0
     torch_threads: int = 0
@@ -213,7 +217,7 @@ class TrainOptions:
             dim=columns,
             optimizer=OPTIMIZERS[self.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
-            shared_vocabulary=self.shared_vocabulary,
+            shared_vocabulary=bool(self.shared_vocabulary),
         )
 
     @property
@@ -257,7 +261,9 @@ class TrainOptions:
             format=self.format,
             batch_size=self.batch_size,
             dense=self.dense,
-            label=self.label,
+            dense_transform=self.dense_transform,
+            label="label" if self.label is None else self.label,
+            ignore=self.ignore or (),
             hash_keys=self.hash_keys,
             on_error=self.on_error,
             epochs=self.epochs,

@@ -12,12 +12,26 @@ from typing import TYPE_CHECKING, Any, Self
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.models import MODELS, ClickModel
-from hps.reader.config import ReaderConfig
+from hps.reader.config import LOG1P, NO_TRANSFORM, ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
+from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
     from hps.row_server import RowServer
+
+# What says how a log is read, by name, with the flag of it.
+_FLAGS = {
+    "format": "--format",
+    "label": "--label",
+    "hash_keys": "--hash-keys, --raw-keys",
+    "dense": "--dense",
+    "dense_transform": "--dense-log",
+    "dense_columns": "the columns of floats in DATA",
+    "ignore": "--ignore",
+    "shared_vocabulary": "--shared-vocabulary",
+}
+READING = tuple(_FLAGS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +44,9 @@ class ModelRecipe:
         num_dense: dense columns.
         hidden: widths of the deep part.
         dropout: of the deep part.
-        reader: fields of `ReaderConfig`.
+        reader: fields of `ReaderConfig`, and `shared_vocabulary`. What earlier versions did not
+            store is as they had it: keys that are numbers as they stand (but for criteo), and of
+            criteo's integers missing, 0 and below read as 0.
     """
 
     kind: str
@@ -59,6 +75,30 @@ class ModelRecipe:
             raise ConfigError(f"model kind {recipe.kind!r} must be one of {tuple(MODELS)}")
         return recipe
 
+    def reading(self) -> dict[str, Any]:
+        """How raw values become keys, dense columns and labels, every value settled."""
+        kind = self.reader.get("format", "criteo")
+        settled = {
+            "format": kind,
+            "label": "label",
+            "hash_keys": False,
+            "dense_transform": LOG1P if kind == "criteo" else NO_TRANSFORM,
+            "dense_columns": None,
+            "ignore": [],
+            "shared_vocabulary": False,
+            **self.reader,
+            "dense": self.num_dense,
+        }
+        settled["hash_keys"] = bool(settled["hash_keys"]) or kind == "criteo"
+        return {name: settled[name] for name in READING}
+
+    def reader_config(self) -> ReaderConfig:
+        """How another log of the same columns is read: the features are named, so that nothing
+        need be ignored."""
+        left_out = ("ignore", "shared_vocabulary")
+        fields = {**self.reader, **self.reading()}
+        return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
+
     def build(self, server: "RowServer") -> ClickModel:
         """A new model, its dense weights drawn from torch's global generator."""
         counts = {table: len(names) for table, names in self.features.items()}
@@ -73,9 +113,18 @@ class ModelRecipe:
         """A reader of another log with the same columns.
 
         The features are named, not looked for: a test log may lack some of them.
+
+        Args:
+            changes: fields of `ReaderConfig` that are not the training run's.
+
+        Raises:
+            ConfigError: one of them would change what an example is.
         """
-        fields = {"dense": self.num_dense, "epochs": 1, **changes}
-        config = replace(ReaderConfig(**self.reader), **fields)
+        said = {name: changes.pop(name) for name in READING if name in changes}
+        wrong = differing(self, said)
+        if wrong is not None:
+            raise wrong.error("the stored model")
+        config = replace(self.reader_config(), **{"epochs": 1, **changes})
         named = [
             replace(table, features=self.features[table.name])
             for table in tables
@@ -96,3 +145,56 @@ class ModelRecipe:
                     f"the stored model has {field}={stored!r}, this run asks for {asked!r}; "
                     "give the same flags to resume it, or another store"
                 )
+        asked = {name: value for name, value in other.reading().items() if name != "ignore"}
+        if self.reading()["dense_columns"] is None:  # stored before their names were
+            del asked["dense_columns"]
+        if "shared_vocabulary" not in self.reader:
+            del asked["shared_vocabulary"]
+        wrong = differing(self, asked)
+        if wrong is not None:
+            raise wrong.error("the stored model")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that is not the stored model's."""
+
+    name: str
+    stored: Any
+    asked: Any
+
+    def error(self, what: str) -> ConfigError:
+        """Says it in the words of the flags."""
+        return ConfigError(
+            f"{what} was trained with {self.name}={self.stored!r}, this run asks for "
+            f"{self.asked!r} ({_FLAGS[self.name]}); how a log is read is part of the model: leave "
+            "it out to go on as the model was trained, or train another model in another store"
+        )
+
+
+def differing(recipe: ModelRecipe, asked: Mapping[str, Any]) -> Difference | None:
+    """The first value that is not the recipe's; None if all are."""
+    stored = recipe.reading()
+    for name, value in asked.items():
+        own = stored[name]
+        plain = list(value) if isinstance(value, tuple) else value
+        is_same = sorted(plain) == sorted(own) if name == "ignore" else plain == own
+        if not is_same:
+            return Difference(name, own, plain)
+    return None
+
+
+def reading_of(reader: Reader, options: TrainOptions) -> dict[str, Any]:
+    """`ModelRecipe.reader` of the log that a run trains on."""
+    config = reader.config
+    return {
+        "format": config.format,
+        "batch_size": config.batch_size,
+        "label": config.label,
+        "hash_keys": config.hashes_numbers,
+        "on_error": config.on_error,
+        "dense_transform": config.transform,
+        "dense_columns": reader.dense_columns,
+        "ignore": list(options.ignore or ()),
+        "shared_vocabulary": bool(options.shared_vocabulary),
+    }

@@ -18,23 +18,26 @@ from hps.cluster.glance import Glance, glance
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
+from hps.reader.column_use import describe_columns, format_columns
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
 from hps.row_server import CutServer
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
+from hps.train.dense_watch import DenseWatch
 from hps.train.depth import AUTO, DepthChooser
 from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
-from hps.train.recipe import ModelRecipe
+from hps.train.reading import as_the_model, free_fields, recipe_to_resume
+from hps.train.recipe import ModelRecipe, reading_of
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.run_mark import RunMark
 from hps.train.servers import open_server
 from hps.train.start import start_together
-from hps.train.trainer import Trainer, stored_recipe
+from hps.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from hps.cluster.world import World
@@ -80,8 +83,11 @@ def _train(
 ) -> dict[str, Any]:
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
+    recipe = recipe_to_resume(options, ranks.world)
+    if recipe is not None:
+        options = as_the_model(options, recipe)
     tables = [options.table()]
-    prepare = partial(_prepare, options, ranks, progress)
+    prepare = partial(_prepare, options, ranks, progress, recipe)
     if ranks.world is None:
         reader, _ = prepare()
     else:
@@ -109,12 +115,17 @@ def _train(
 
 
 def _prepare(
-    options: TrainOptions, ranks: Ranks, progress: Progress
+    options: TrainOptions, ranks: Ranks, progress: Progress, recipe: ModelRecipe | None
 ) -> tuple["Reader", list[Path]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
     made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
-    reader = open_reader(options.data, tables=[options.table()], config=config)
+    if recipe is None:
+        reader = open_reader(options.data, tables=[options.table()], config=config)
+        reader.settle()
+    else:  # the features are the model's: new data may lack some
+        fields = free_fields(config)
+        reader = recipe.open_reader(options.data, [options.table()], **fields)
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
         _ = reader.schema
@@ -209,7 +220,7 @@ class TrainingRun:
             num_dense=self._reader.num_dense,
             hidden=list(options.hidden),
             dropout=options.dropout,
-            reader=_reader_fields(options),
+            reader=reading_of(self._reader, options),
         )
         self.trainer = Trainer(server, recipe, options, ranks)
         self.changes: list[str] = []
@@ -219,6 +230,10 @@ class TrainingRun:
                 # What is resumed from now on goes on here, not where the run before stood.
                 self._checkpoint(None, self._reader.state_dict())
             self._say_resumed()
+        self._columns = self._reader.columns
+        self._watch = DenseWatch(self._columns, self._reader.config.transform)
+        for line in format_columns(self._columns):
+            progress.say(line)
 
     def _say_resumed(self) -> None:
         totals = self.trainer.totals
@@ -236,6 +251,8 @@ class TrainingRun:
         exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
+        for line in self._watch.finish():
+            self._progress.say(line)
         if self._ranks.world is not None:
             stages["compute"]["exchange_seconds"] = self._ranks.exchange_seconds() - exchanged
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
@@ -270,6 +287,8 @@ class TrainingRun:
             "checkpoint_seconds": self._checkpoint_seconds,
             "skipped_lines": self._reader.counts.skipped,
             "test_skipped_lines": None,
+            "format": self._reader.config.format,
+            "columns": describe_columns(self._columns, self._watch.found()),
             "stages": stages,
             "bound": asdict(bound),
             "depth": depth,
@@ -331,20 +350,9 @@ class TrainingRun:
 
     def _place_reader(self, reader: "Reader", stored: ModelCheckpoint | None) -> "Reader":
         """Where the run goes on: at the stored position, or at the beginning of new data."""
-        if stored is None:
-            return reader
-        if not self._options.new_data:
+        if stored is not None and not self._options.new_data:
             reader.load_state_dict(stored.reader)
-            return reader
-        # The features are the model's: new data may lack some.
-        config = dataclasses.replace(self._options.reader_config(), part=self._ranks.part)
-        fields = {
-            field.name: getattr(config, field.name)
-            for field in dataclasses.fields(config)
-            if field.name != "dense"
-        }
-        tables = list(self._server.tables.values())
-        return stored_recipe(stored.model).open_reader(self._options.data, tables, **fields)
+        return reader
 
     def _loop(self, trace: Trace | None) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Trains; returns seconds by stage and the position after the last batch."""
@@ -375,6 +383,8 @@ class TrainingRun:
             batch = next(batches, None)
             if batch is None:
                 break
+            for line in self._watch.add(batch.dense):
+                self._progress.say(line)
             logits = trainer.backward(batch)
             num_gathered += 1
             self._num_since_checkpoint += 1
@@ -409,10 +419,3 @@ def _too_few(num_batches: int) -> str:
     if not num_batches:
         return "no batch was trained on, so nothing bounds this run"
     return f"{num_batches} batch(es) are too few to tell what bounds this run"
-
-
-def _reader_fields(options: TrainOptions) -> dict[str, Any]:
-    """What another log of the same kind is read with."""
-    config = options.reader_config()
-    names = ("format", "batch_size", "label", "hash_keys", "on_error")
-    return {name: getattr(config, name) for name in names}

@@ -133,10 +133,12 @@ def key_twin(feature: str, raw: str, shared: bool = False) -> int:
     return xxh64_twin(raw.encode(), 0 if shared else xxh64_twin(feature.encode()))
 
 
-def parse_twin(kind: str, line: str, hash_keys: bool = False) -> Example:
-    """One good line."""
+def parse_twin(
+    kind: str, line: str, hash_keys: bool = False, transform: str = "signed_log1p"
+) -> Example:
+    """One good line; the transform is that of criteo's integers."""
     if kind == "criteo":
-        return _parse_criteo(line)
+        return _parse_criteo(line, transform)
     tokens = line.split("#")[0].split() if kind in ("libsvm", "libffm") else line.split()
     named = tokens[0].startswith("click:")
     label = tokens[0].split(":")[1 if named else 0]
@@ -158,9 +160,18 @@ def parse_twin(kind: str, line: str, hash_keys: bool = False) -> Example:
     return example
 
 
-def _parse_criteo(line: str) -> Example:
+def dense_twin(text: str, transform: str) -> float:
+    """A criteo integer, or a missing one, as a dense value."""
+    if transform == "log1p":
+        return math.log1p(max(int(text), 0)) if text else 0.0
+    if not text:
+        return -0.5
+    return math.copysign(math.log1p(abs(int(text))), int(text))
+
+
+def _parse_criteo(line: str, transform: str) -> Example:
     fields = line.split("\t")
-    dense = [math.log1p(max(int(text), 0)) if text else 0.0 for text in fields[1:14]]
+    dense = [dense_twin(text, transform) for text in fields[1:14]]
     example = Example(float(fields[0]), dense)
     for idx, raw in enumerate(fields[14:]):
         feature = f"C{idx + 1}"

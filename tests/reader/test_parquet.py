@@ -1,6 +1,7 @@
 """Parquet logs: roles and types of columns, nulls, resume, bad rows, damaged files."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,11 @@ ITEMS = [0, 2**64 - 1, 2**63, 3, 4, None, 6, 7, 8, 9]
 CITIES = ["Oslo", "", None, "Rio", "a name of more than thirty-two bytes in all", *"abcde"]
 GENRES = [["x", "y"], [], None, ["z"], ["x", None, "x"], [""], ["a"], ["b"], ["c"], ["d", "e"]]
 HISTORY = [[1, 2], None, [3], [], [4, None, 5], [6], [7], [8], [9, 9], [2**63 - 1]]
+BOUGHT = [True, False, None, True, False, True, False, True, False, True]
+PRICES = [Decimal(row) / 4 for row in range(9)] + [None]
+MARKS = [[True], [], None, [False, True], [None], *[[True]] * 5]
+CODES = [b"ab", b"\0\1", None, *[b"zz"] * 7]
+FEATURES = ("user", "item", "city", "kind", "genres", "history", "bought", "marks", "code", "view")
 
 
 def log_table():
@@ -41,12 +47,22 @@ def log_table():
             "genres": pa.array(GENRES, pa.list_(pa.string())),
             "history": pa.array(HISTORY, pa.large_list(pa.int64())),
             "score": pa.array([row / 4 for row in range(10)], pa.float64()),
+            "bought": pa.array(BOUGHT),
+            "price": pa.array(PRICES, pa.decimal128(9, 2)),
+            "marks": pa.array(MARKS, pa.list_(pa.bool_())),
+            "code": pa.array(CODES, pa.binary(2)),
+            "view": pa.array(CITIES, pa.string_view()),
             "seen": pa.array([None] * 10, pa.timestamp("s")),
         }
     )
 
 
-def expected_rows(hash_keys=False):
+def open_parquet(path, **options):
+    """A reader of all columns but the one that nothing can be made of."""
+    return open_log(path, "parquet", **{"ignore": ["seen"], **options})
+
+
+def expected_rows(hash_keys=True):
     def number(feature, value):
         return key_twin(feature, str(value)) if hash_keys else value % 2**64
 
@@ -59,11 +75,15 @@ def expected_rows(hash_keys=False):
             "kind": [] if CITIES[row] is None else [key_twin("kind", CITIES[row])],
             "genres": [key_twin("genres", word) for word in GENRES[row] or () if word is not None],
             "history": [number("history", key) for key in HISTORY[row] or () if key is not None],
+            "bought": [] if BOUGHT[row] is None else [number("bought", int(BOUGHT[row]))],
+            "marks": [number("marks", int(mark)) for mark in MARKS[row] or () if mark is not None],
+            "view": [] if CITIES[row] is None else [key_twin("view", CITIES[row])],
+            "code": [] if CODES[row] is None else [key_twin("code", CODES[row].decode())],
         }
         rows.append(
             Example(
                 float(LABELS[row]),
-                [AGES[row] or 0.0, row / 4],
+                [AGES[row] or 0.0, row / 4, float(PRICES[row] or 0)],
                 {name: [(key, 1.0) for key in keys] for name, keys in bags.items() if keys},
             )
         )
@@ -77,18 +97,18 @@ def write_log(path, table=None, **options):
     return path
 
 
-@pytest.mark.parametrize("hash_keys", [False, True])
+@pytest.mark.parametrize("hash_keys", [False, True, None])
 def test_reads_every_type_of_column(tmp_path, hash_keys):
-    reader = open_log(write_log(tmp_path / "log.parquet"), "parquet", hash_keys=hash_keys)
-    assert reader.features == {"t0": ("user", "item", "city", "kind", "genres", "history")}
-    assert reader.num_dense == 2
-    assert_same(examples_of(reader, reader.features), expected_rows(hash_keys))
+    reader = open_parquet(write_log(tmp_path / "log.parquet"), hash_keys=hash_keys)
+    assert reader.features == {"t0": FEATURES}
+    assert reader.dense_columns == ["age", "score", "price"]
+    assert_same(examples_of(reader, reader.features), expected_rows(hash_keys is not False))
 
 
 def test_tables_share_out_the_columns(tmp_path):
     tables = [*tables_of(["item", "user"]), hps.TableConfig(name="rest", dim=2)]
-    reader = open_log(write_log(tmp_path / "log.parquet"), "parquet", tables=tables)
-    assert reader.features["rest"] == ("city", "kind", "genres", "history")
+    reader = open_parquet(write_log(tmp_path / "log.parquet"), tables=tables)
+    assert reader.features["rest"] == FEATURES[2:]
     assert_same(examples_of(reader, reader.features), expected_rows())
     with pytest.raises(hps.ConfigError, match=r"\['seen'\]; it has \['user', 'item'"):
         open_log(tmp_path / "log.parquet", "parquet", tables=tables_of(["seen"]))
@@ -104,13 +124,13 @@ def test_resume_equals_uninterrupted_at_every_batch(tmp_path):
     paths = [write_log(tmp_path / f"{idx}.parquet", row_group_size=idx + 2) for idx in range(3)]
     for size, drop_last in ((1, False), (4, True), (7, False), (100, False)):
         options = {"epochs": 2, "batch_size": size, "drop_last": drop_last}
-        batches = list(open_log(paths, "parquet", **options))
+        batches = list(open_parquet(paths, **options))
         for done in range(len(batches) + 1):
-            reader = open_log(paths, "parquet", **options)
+            reader = open_parquet(paths, **options)
             state = reader.state_dict()
             for _ in range(done):
                 state = next(reader).position
-            other = open_log(paths, "parquet", **options)
+            other = open_parquet(paths, **options)
             other.load_state_dict(json.loads(json.dumps(state)))
             assert_same_batches(list(other), batches[done:])
 
@@ -123,16 +143,16 @@ def test_bad_rows_are_named_or_skipped(tmp_path, row_group_size):
     table = table.set_column(2, "label", labels).set_column(8, "score", scores)
     log = write_log(tmp_path / "log.parquet", table, row_group_size=row_group_size)
     with pytest.raises(hps.DataError, match=r"log\.parquet, row 3: label nan in column 'label'"):
-        list(open_log(log, "parquet"))
+        list(open_parquet(log))
     options = {"on_error": "skip", "batch_size": 2}
-    reader = open_log(log, "parquet", **options)
+    reader = open_parquet(log, **options)
     batches = list(reader)
     assert (reader.counts.examples, reader.counts.skipped) == (7, 3)
     rows = [expected_rows()[row] for row in (0, 1, 4, 5, 6, 7, 9)]
     found = examples_of(batches, reader.features)
     assert [row.bags for row in found] == [row.bags for row in rows]
     for done in range(1, len(batches)):
-        other = open_log(log, "parquet", **options)
+        other = open_parquet(log, **options)
         other.load_state_dict(batches[done - 1].position)
         assert_same_batches(list(other), batches[done:])
         assert other.counts.skipped == 3
@@ -142,19 +162,19 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     log = write_log(tmp_path / "log.parquet")
     with pytest.raises(hps.ConfigError, match=r"no column 'click' for the label"):
         open_log(log, "parquet", label="click")
-    with pytest.raises(hps.ConfigError, match=r"dense=5, but .* has 2 columns of floats"):
+    with pytest.raises(hps.ConfigError, match=r"dense=5, but .* has 3 columns of floats"):
         open_log(log, "parquet", dense=5)
     with pytest.raises(hps.DataError, match=r"'city' cannot be a label"):
-        list(open_log(log, "parquet", label="city"))
+        list(open_parquet(log, label="city"))
     other = write_log(tmp_path / "other.parquet", log_table().drop_columns(["city"]))
     with pytest.raises(hps.DataError, match=r"other\.parquet has no column 'city'"):
-        list(open_log([log, other], "parquet"))
+        list(open_parquet([log, other]))
     for content in (b"", b"PAR1 nonsense", log.read_bytes()[:-20]):
         other.write_bytes(content)
         with pytest.raises(hps.DataError, match=r"other\.parquet is not a parquet file"):
-            open_log(other, "parquet")
-    state = {**next(open_log(log, "parquet")).position, "offset": 11}
-    reader = open_log(log, "parquet")
+            open_parquet(other)
+    state = {**next(open_parquet(log)).position, "offset": 11}
+    reader = open_parquet(log)
     reader.load_state_dict(state)
     with pytest.raises(hps.ConfigError, match="has 10 rows; the position 11"):
         next(reader)
@@ -188,7 +208,8 @@ def test_random_rows_come_back(tmp_path, rows, size):
     found = examples_of(reader, reader.features)
     assert [row.label for row in found] == list(labels)
     for row, number, word, items in zip(found, numbers, words, lists, strict=True):
-        assert row.bags.get("number", []) == ([] if number is None else [(number, 1.0)])
+        key = None if number is None else key_twin("number", str(number))
+        assert row.bags.get("number", []) == ([] if number is None else [(key, 1.0)])
         assert row.bags.get("word", []) == ([] if word is None else [(key_twin("word", word), 1.0)])
-        keys = [key % 2**64 for key in items or () if key is not None]
+        keys = [key_twin("list", str(key)) for key in items or () if key is not None]
         assert [key for key, _ in row.bags.get("list", [])] == keys

@@ -4,6 +4,7 @@ import gzip
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import zstandard
@@ -14,6 +15,7 @@ from reader_twin import (
     TEXT_FORMATS,
     assert_same,
     assert_same_batches,
+    dense_twin,
     examples_of,
     key_twin,
     open_log,
@@ -166,7 +168,33 @@ def test_criteo_takes_other_numbers_of_columns(tmp_path):
     assert reader.features == {"t0": ("C1", "C2", "C3")} and reader.num_dense == 1
     first, second = examples_of(reader, reader.features)
     assert first.bags["C3"] == [(key_twin("C3", "z"), 1.0)]
-    assert second.bags["C1"] == [(key_twin("C1", ""), 1.0)] and second.dense == [0.0]
+    assert second.bags["C1"] == [(key_twin("C1", ""), 1.0)] and second.dense == [-0.5]
+
+
+def test_missing_below_zero_and_zero_are_three_dense_values(tmp_path):
+    log = tmp_path / "log"
+    numbers = ["", "-1", "-2", "-3", "0", "1", "-9223372036854775808"]
+    log.write_text("".join(f"0\t{number}\tx\n" for number in numbers))
+    told = next(open_log(log, "criteo", dense=1, batch_size=7)).dense[:, 0].tolist()
+    assert len(set(told)) == len(numbers)
+    np.testing.assert_allclose(told, [dense_twin(number, "signed_log1p") for number in numbers])
+    before = open_log(log, "criteo", dense=1, batch_size=7, dense_transform="log1p")
+    assert next(before).dense[:, 0].tolist() == [0, 0, 0, 0, 0, np.float32(np.log1p(1)), 0]
+
+
+def test_no_whole_number_is_read_as_a_missing_one(tmp_path):
+    """Those next to the one whose logarithm would be that of a missing number."""
+    log = tmp_path / "log"
+    log.write_text("".join(f"0\t{number}\tx\n" for number in range(-2000, 40000)))
+    dense = next(open_log(log, "criteo", dense=1, batch_size=42000)).dense[:, 0]
+    assert len(dense.unique()) == 42000 and not (dense == -0.5).any()
+
+
+def test_slots_are_read_by_their_logarithm_if_asked_for(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("click:1 dense_feature:-3 dense_feature:9.5 1:4\n")
+    reader = open_log(log, "slots", dense_transform="signed_log1p")
+    np.testing.assert_allclose(next(reader).dense, [[-np.log1p(3), np.log1p(9.5)]], rtol=1e-6)
 
 
 def test_an_empty_log_has_no_batch(tmp_path):

@@ -1,0 +1,127 @@
+"""How a log is read is part of the model: what a run that goes on takes from there, and what it
+refuses.
+
+Above it: `hps.train.run`. Below it: recipe.py, what the store or the servers hold.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hps.checkpoint import MODEL, READER, TABLES, decode_dense, decode_model, described_tables
+from hps.cluster.catalog import Catalog
+from hps.cluster.glance import glance
+from hps.config import TableConfig
+from hps.ssd_store import engine_of, open_store
+from hps.train.checkpoints import newest_with_model
+from hps.train.options import TABLE, TrainOptions
+from hps.train.recipe import ModelRecipe, differing
+from hps.train.servers import connect
+from hps.train.start import gather_together
+from hps.train.trainer import stored_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hps.cluster.world import World
+    from hps.reader.config import ReaderConfig
+
+
+def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecipe | None:
+    """The recipe of the model that a run is to go on with, told before anything is opened for
+    writing; None of a run that begins anew.
+
+    Args:
+        world: the ranks, all of which call this; who does not see the store is told by the others.
+
+    Raises:
+        ConfigError: the model was not stored by `hps train`.
+        CorruptionError, StoreError, RemoteError: the checkpoint cannot be read.
+    """
+    if not options.resume:
+        return None
+    if world is None:
+        return _find(options)
+
+    def told() -> dict[str, Any] | None:
+        found = _find(options)
+        return None if found is None else found.to_dict()
+
+    of_ranks = gather_together(world, "reading the stored model's recipe", told)
+    found = [recipe for recipe in of_ranks if recipe is not None]
+    return ModelRecipe.from_dict(found[0]) if found else None
+
+
+def _find(options: TrainOptions) -> ModelRecipe | None:
+    if options.remote is not None:
+        with connect(options.remote) as server:
+            found = newest_with_model(server)
+            tables = list(server.tables.values())
+            return None if found is None else _recipe_of(found.model, tables)
+    path = options.server_config().path
+    if Catalog.load(Path(path)) is not None:
+        seen = glance(Path(path))
+        if seen is None or not seen.models:
+            return None
+        return _recipe_of(decode_model(seen.blobs), described_tables(seen.blobs))
+    if engine_of(path) is None:
+        return None
+    store: Any = open_store(path, [], read_only=True, rows=False)
+    try:
+        found = newest_with_model(_StoredCuts(store))  # type: ignore[arg-type]
+        if found is None:
+            return None
+        return _recipe_of(found.model, described_tables(store.extras(found.name, {TABLES})))
+    finally:
+        store.close()
+
+
+class _StoredCuts:
+    """Of a store whose rows nobody asks for, what `newest_with_model` does."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self._store.checkpoints()
+        return listed
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        return decode_dense(self._store.extras(tag, {MODEL, READER}))
+
+
+def _recipe_of(model: "Mapping[str, Any]", tables: "Sequence[TableConfig]") -> ModelRecipe:
+    recipe = stored_recipe(model)
+    if "shared_vocabulary" in recipe.reader:
+        return recipe
+    # Recipes of earlier versions left that to the tables.
+    shared = any(table.shared_vocabulary for table in tables if table.name == TABLE)
+    return replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
+
+
+def as_the_model(options: TrainOptions, recipe: ModelRecipe) -> TrainOptions:
+    """The options of a run that goes on: how the log is read is as the model has it.
+
+    Raises:
+        ConfigError: a flag was given that says otherwise; names it and both values.
+    """
+    asked = {
+        "format": options.format,
+        "hash_keys": options.hash_keys,
+        "label": options.label,
+        "dense": options.dense,
+        "dense_transform": options.dense_transform,
+        "ignore": None if options.ignore is None else list(options.ignore),
+        "shared_vocabulary": options.shared_vocabulary,
+    }
+    wrong = differing(recipe, {name: value for name, value in asked.items() if value is not None})
+    if wrong is not None:
+        raise wrong.error(f"the model in {options.where}")
+    stored = recipe.reading()
+    return replace(options, **{name: stored[name] for name in asked})
+
+
+def free_fields(config: "ReaderConfig") -> dict[str, Any]:
+    """What a run may choose anew: none of it changes what an example is."""
+    names = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
+    return {name: getattr(config, name) for name in names}
