@@ -60,8 +60,8 @@ def test_nothing_is_committed_into_a_store_that_took_the_path(
     innocent.append("ads", make_rows(OTHERS, 2))
     innocent.checkpoint("theirs")
     before = files_of(path)
-    first.append("ads", make_rows(KEYS[:50], 3))
     with pytest.raises(StoreError, match=f"{said}.*another one has its path now") as refused:
+        first.append("ads", make_rows(KEYS[:50], 3))  # refused where the folder is gone
         first.checkpoint("lost")
     assert refused.value.errno == errno.ESTALE
     assert "nothing was committed" in str(refused.value)

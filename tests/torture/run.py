@@ -1,7 +1,7 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, cluster_hosts.py,
-the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, rank_kills.py,
+cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
 that did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every
 line goes out as soon as it is known.
 """
@@ -22,6 +22,8 @@ from tests.torture.cluster_hosts import ClusterLab
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
+from tests.torture.identity import PLANTS as IDENTITY_PLANTS
+from tests.torture.identity import run_identity
 from tests.torture.kills import run_kills
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
@@ -40,6 +42,7 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+IDENTITIES = {"segments": 400, "rocksdb": 100}
 RANK_KILLS = 60
 TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
@@ -174,6 +177,16 @@ def _overlaps(seed: int) -> Iterator[Result]:
         yield _planted("C2", f"rule {name} not kept", report.runs, report.violations)
 
 
+def _identities(seed: int) -> Iterator[Result]:
+    for engine, runs in IDENTITIES.items():
+        report = run_identity(seed, runs, engine)
+        premise = [f"no {what}" for what in report.missing()]
+        yield Result("I1", f"{engine}: {report}", report.runs, report.violations + premise)
+    for name, engine in IDENTITY_PLANTS.items():
+        report = run_identity(seed, 100, engine, name)
+        yield _planted("I1", name, report.runs, report.violations)
+
+
 def _truncations(seed: int) -> Iterator[Result]:
     yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
     yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
@@ -271,7 +284,7 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
+    recipes += [_truncations, _damages, _overlaps, _identities, _kills, _rank_kills, _service_kills]
     recipes += [_service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 
