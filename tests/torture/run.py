@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
 Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, rank_kills.py,
-cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
-that did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every
-line goes out as soon as it is known.
+cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe fails by a
+violation, by a premise that did not happen, or by a planted bug that it does not find. Skips are
+counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.identity import PLANTS as IDENTITY_PLANTS
 from tests.torture.identity import run_identity
 from tests.torture.kills import run_kills
+from tests.torture.odd_machines import JUMPING, MACHINES, run_machine
+from tests.torture.odd_machines import PLANTS as MACHINE_PLANTS
+from tests.torture.odd_machines import missing as missing_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_kills import PLANT as RANK_PLANT
@@ -42,6 +45,7 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+MACHINE_RUNS = 10
 IDENTITIES = {"segments": 400, "rocksdb": 100}
 RANK_KILLS = 60
 TORCHRUN_KILLS = 5
@@ -187,6 +191,24 @@ def _identities(seed: int) -> Iterator[Result]:
         yield _planted("I1", name, report.runs, report.violations)
 
 
+def _machines(seed: int) -> Iterator[Result]:
+    for machine in MACHINES:
+        recipe = "M2" if machine == JUMPING else "M1"
+        if reason := missing_machine(machine):
+            yield Result(recipe, machine, skips={reason: MACHINE_RUNS})
+            continue
+        said = [run_machine(machine, seed + number) for number in range(MACHINE_RUNS)]
+        problems = [one for one in said if one != "ok"]
+        yield Result(recipe, f"store, log and readers: {machine}", MACHINE_RUNS, problems)
+    for bug, machine in MACHINE_PLANTS.items():
+        recipe = "M2" if machine == JUMPING else "M1"
+        if reason := missing_machine(machine):
+            yield Result(recipe, bug, skips={reason: 1})
+            continue
+        said = [one for one in (run_machine(machine, seed, bug),) if one != "ok"]
+        yield _planted(recipe, bug, 1, said)
+
+
 def _truncations(seed: int) -> Iterator[Result]:
     yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
     yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
@@ -284,7 +306,16 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _identities, _kills, _rank_kills, _service_kills]
+    recipes += [
+        _truncations,
+        _damages,
+        _overlaps,
+        _identities,
+        _machines,
+        _kills,
+        _rank_kills,
+        _service_kills,
+    ]
     recipes += [_service_faults, _service_hostile, _hosts]
     return run(recipes, options.seed)
 
