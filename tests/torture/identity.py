@@ -1,9 +1,9 @@
 """Recipe I1: folders are renamed, removed, exchanged, locked by others and forked over, under a
 writer that takes checkpoints; every checkpoint that was acknowledged is whole where its folder is.
 
-Above it: run.py, test_moved_folders.py. Below it: ParameterServer over either engine. What each folder
-must hold is known by its inode: the tags that were acknowledged in it, each with one value in every
-row. No step may change a folder that its writer does not hold.
+Above it: run.py, test_moved_folders.py. Below it: ParameterServer over either engine. What each
+folder must hold is known by its inode: the tags that were acknowledged in it, each with one value
+in every row. No step may change a folder that its writer does not hold.
 """
 
 import errno

@@ -51,12 +51,12 @@ def missing(machine: str) -> str:
 
 
 def _make_layers(folder: Path) -> None:
-    for name in ("lower", "upper", "work", "whole"):
+    for name in ("lower", "upper", "between", "whole"):
         (folder / name).mkdir()
 
 
 def _mount(folder: Path) -> str:
-    layers = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+    layers = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/between"
     return f"mount -t overlay overlay -o {layers} {folder}/whole 2> /dev/null"
 
 

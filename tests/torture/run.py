@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, rank_kills.py,
-cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe fails by a
-violation, by a premise that did not happen, or by a planted bug that it does not find. Skips are
-counted and listed. Every line goes out as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, odd_machines.py,
+rank_kills.py, cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe
+fails by a violation, by a premise that did not happen, or by a planted bug that it does not find.
+Skips are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
