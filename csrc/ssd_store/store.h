@@ -188,6 +188,10 @@ class SsdStore {
   uint64_t Abandon();
   Status CheckOwner() const;
   Status CheckWritable() const;
+  // The same, and the folder is at its path: before anything that ends in a commit.
+  Status CheckCommittable();
+  // In place of an error that comes of a folder that was removed, what has become of it.
+  Status Explained(const Status& status);
   Status SettleIfBegun(const Status& status, bool is_begun);
   Status Stopped(StatusCode code, int os_error) const;
   // Stops the store after an error that leaves the disk unknown; the error that says so.

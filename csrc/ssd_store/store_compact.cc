@@ -207,7 +207,7 @@ Status SsdStore::Compact(size_t first, size_t end) {
   {
     const std::lock_guard<TurnLock> turn(mutations_);
     const std::lock_guard<std::mutex> lock(writer_);
-    HPS_RETURN_IF_ERROR(CheckWritable());
+    HPS_RETURN_IF_ERROR(CheckCommittable());
     for (size_t table = first; table < end; ++table) {
       HPS_RETURN_IF_ERROR(tables_[table]->Seal());
       tables_[table]->TakeBack();

@@ -246,6 +246,11 @@ Status UpdateLog::Cut(uint64_t number) {
   return writer_->KeepUsed(most_used);
 }
 
+Status UpdateLog::FreeSpace() {
+  HPS_RETURN_IF_ERROR(CheckOwner());
+  return writer_->KeepUsed(0);
+}
+
 Status UpdateLog::Close() {
   if (getpid() != owner_) {
     Abandon();

@@ -64,7 +64,7 @@ class UpdateLog {
   // many as were begun since the cut before this one; the others go.
   Status Cut(uint64_t number);
   // Files that wait to be used again go: somebody needs their space.
-  Status FreeSpace() { return writer_->KeepUsed(0); }
+  Status FreeSpace();
   // Writes and syncs all; what the failed log did not is lost, and said. Again: no effect.
   Status Close();
 

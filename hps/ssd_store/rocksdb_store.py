@@ -201,6 +201,7 @@ class RocksDbStore:
 
     def _stop_if_unsynced(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         self._check_writable()  # again: a change that was waiting comes after the failure
+        self._check_held("; nothing was committed")
         try:
             return work(*arguments)
         except SyncError as error:
@@ -399,18 +400,17 @@ class RocksDbStore:
 
     def _save(self, manifest: RocksDbManifest) -> None:
         """Where the folder is not at its path any more nothing is written, now or later."""
+        self._check_held("; nothing was committed")
+        manifest.save(self._inside)
+        self._check_held("")  # what is told of as committed is where its caller looks for it
+
+    def _check_held(self, told: str) -> None:
         try:
             self._folder.check()
         except StoreError as error:
             if error.errno != errno.ESTALE:
                 raise
-            self._failure = f"{error.strerror}; nothing was committed"
-            raise self._stopped(errno.ESTALE) from error
-        manifest.save(self._inside)
-        try:
-            self._folder.check()  # what is told of as committed is where its caller looks for it
-        except StoreError as error:
-            self._failure = str(error.strerror)
+            self._failure = f"{error.strerror}{told}"
             raise self._stopped(errno.ESTALE) from error
 
     def _remove_unneeded(self) -> cuts.Pins:

@@ -38,6 +38,12 @@ def files_of(path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+def append_and_checkpoint(store: Any, value: int) -> None:
+    """Refused at the first of them that meets it: an engine may look before any change."""
+    store.append("ads", make_rows(KEYS, value))
+    store.checkpoint("lost")
+
+
 def move_away(path: Path) -> None:
     path.rename(path.with_name("moved"))
 
@@ -60,9 +66,8 @@ def test_nothing_is_committed_into_a_store_that_took_the_path(
     innocent.append("ads", make_rows(OTHERS, 2))
     innocent.checkpoint("theirs")
     before = files_of(path)
-    first.append("ads", make_rows(KEYS[:50], 3))
     with pytest.raises(StoreError, match=f"{said}.*another one has its path now") as refused:
-        first.checkpoint("lost")
+        append_and_checkpoint(first, 3)
     assert refused.value.errno == errno.ESTALE
     assert "nothing was committed" in str(refused.value)
     with pytest.raises(StoreError, match="stopped"):
@@ -84,9 +89,8 @@ def test_what_was_acknowledged_before_the_move_is_whole_where_it_is_now(
     store = make(store_class, tmp_path / "model", 1)
     expected = dump(store, "ads")
     move_away(tmp_path / "model")
-    store.append("ads", make_rows(KEYS, 2))
     with pytest.raises(StoreError, match=r"was moved to .*moved; nothing was committed"):
-        store.checkpoint("lost")
+        append_and_checkpoint(store, 2)
     store.close()
     assert not (tmp_path / "model").exists()
     with store_class.open(tmp_path / "moved", [schema()]) as again:
@@ -168,9 +172,8 @@ def test_a_second_writer_is_kept_out_without_a_lock_file(store_class: Any, tmp_p
     with pytest.raises(StoreError, match="open for writing by another process"):
         store_class.open(tmp_path, [schema()])
     assert not (tmp_path / "LOCK").exists()
-    first.append("ads", make_rows(OTHERS, 2))
     with pytest.raises(StoreError, match=r"LOCK: the file.*was removed; nothing was committed"):
-        first.checkpoint("second")
+        append_and_checkpoint(first, 2)
     first.close()
     with store_class.open(tmp_path, [schema()]) as second:
         assert [cut["tag"] for cut in second.checkpoints()] == ["first"]

@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, cluster_hosts.py,
-the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
-that did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every
-line goes out as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, odd_machines.py,
+rank_kills.py, cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe
+fails by a violation, by a premise that did not happen, or by a planted bug that it does not find.
+Skips are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
@@ -24,9 +24,14 @@ from tests.torture.exchanged_parts import PLANTS as EXCHANGE_PLANTS
 from tests.torture.exchanged_parts import run_exchanged_ranks, run_exchanged_shards
 from tests.torture.faulty_calls import faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
+from tests.torture.identity import PLANTS as IDENTITY_PLANTS
+from tests.torture.identity import run_identity
 from tests.torture.kills import run_kills
 from tests.torture.many_clients import PLANT as MANY_PLANT
 from tests.torture.many_clients import run_many_clients
+from tests.torture.odd_machines import JUMPING, MACHINES, run_machine
+from tests.torture.odd_machines import PLANTS as MACHINE_PLANTS
+from tests.torture.odd_machines import missing as missing_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_counts import PLANT as COUNTS_PLANT
@@ -47,6 +52,8 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+MACHINE_RUNS = 10
+IDENTITIES = {"segments": 400, "rocksdb": 100}
 RANK_KILLS = 60
 RANK_COUNT_KILLS = 40
 TORCHRUN_KILLS = 5
@@ -226,6 +233,34 @@ def _overlaps(seed: int) -> Iterator[Result]:
         yield _planted("C2", f"rule {name} not kept", report.runs, report.violations)
 
 
+def _identities(seed: int) -> Iterator[Result]:
+    for engine, runs in IDENTITIES.items():
+        report = run_identity(seed, runs, engine)
+        premise = [f"no {what}" for what in report.missing()]
+        yield Result("I1", f"{engine}: {report}", report.runs, report.violations + premise)
+    for name, engine in IDENTITY_PLANTS.items():
+        report = run_identity(seed, 100, engine, name)
+        yield _planted("I1", name, report.runs, report.violations)
+
+
+def _machines(seed: int) -> Iterator[Result]:
+    for machine in MACHINES:
+        recipe = "M2" if machine == JUMPING else "M1"
+        if reason := missing_machine(machine):
+            yield Result(recipe, machine, skips={reason: MACHINE_RUNS})
+            continue
+        said = [run_machine(machine, seed + number) for number in range(MACHINE_RUNS)]
+        problems = [one for one in said if one != "ok"]
+        yield Result(recipe, f"store, log and readers: {machine}", MACHINE_RUNS, problems)
+    for bug, machine in MACHINE_PLANTS.items():
+        recipe = "M2" if machine == JUMPING else "M1"
+        if reason := missing_machine(machine):
+            yield Result(recipe, bug, skips={reason: 1})
+            continue
+        said = [one for one in (run_machine(machine, seed, bug),) if one != "ok"]
+        yield _planted(recipe, bug, 1, said)
+
+
 def _truncations(seed: int) -> Iterator[Result]:
     yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
     yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
@@ -323,8 +358,9 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _exchanges, _service_kills]
-    recipes += [_service_machines, _service_faults, _service_hostile, _hosts]
+    recipes += [_truncations, _damages, _overlaps, _identities, _machines, _kills, _rank_kills]
+    recipes += [_exchanges, _service_kills, _service_machines, _service_faults]
+    recipes += [_service_hostile, _hosts]
     return run(recipes, options.seed)
 
 
