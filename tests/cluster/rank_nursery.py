@@ -204,17 +204,17 @@ def _plant(job: dict[str, Any], rank: str) -> None:
         hps.train.start.__version__ = job["version"][rank]
     if job["plant"] == "generators-forgotten":
         Trainer._take_random = lambda self, of_ranks: None  # type: ignore[method-assign]
-    if job["plant"] == "state-lost-in-moves":
+    if job["plant"] == "bit-lost-in-moves":
         from hps.cluster import reshard
 
         pieces = reshard._pieces
 
-        def without_state(*arguments: Any) -> Iterator[Any]:
+        def with_a_flaw(*arguments: Any) -> Iterator[Any]:
             for rows in pieces(*arguments):
-                rows[:, -4:] = 0  # the last float of a row is of its optimizer's state
+                rows[:, rows.shape[1] // 2] ^= 1
                 yield rows
 
-        reshard._pieces = without_state
+        reshard._pieces = with_a_flaw
     if rank in job["dies_at"]:
         kill_after(Trainer, job["dies_at"][rank])
 

@@ -159,8 +159,25 @@ def test_a_server_refuses_the_store_of_another_shard(
         pass
 
 
-def test_a_log_of_another_shard_is_refused_at_the_opening(tmp_path: Path) -> None:
-    put_log(trained(tmp_path))
+def test_verify_finds_rows_of_another_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    with hps.open(tmp_path / "shard0", read_only=False) as server:  # which nobody keeps from it
+        server.push("ads", KEYS, ones(KEYS))
+    assert main(["verify", str(tmp_path / "shard0")]) == 1
+    assert "belong to other shards than 0 of 2" in capsys.readouterr().out
+
+
+def test_a_log_of_another_shard_is_refused_at_the_opening(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    assert main(["verify", str(tmp_path / "shard1")]) == 0
+    put_log(tmp_path)
+    assert main(["verify", str(tmp_path / "shard1")]) == 1
+    said = capsys.readouterr()
+    assert "shard 0 of 2, the newest checkpoint of shard 1 of 2" in said.out
     for options in (ShardOptions(), ShardOptions(index=1, count=2)):
         with pytest.raises(hps.HpsError, match="shard 0 of 2"):
             Shard(hps.Config(path=tmp_path / "shard1", tables=[ADS]), options)

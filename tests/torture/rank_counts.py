@@ -14,7 +14,7 @@ from tests.cluster.rank_nursery import Job, Nursery
 from tests.logs import write_criteo
 from tests.torture.rank_kills import NUM_STEPS, words
 
-PLANT = "state-lost-in-moves"
+PLANT = "bit-lost-in-moves"
 _SIZES = (1, 2, 3)
 _EVERY = 4  # steps between checkpoints, as `words` has them
 
@@ -70,10 +70,9 @@ def run_rank_counts(
         while report.kills < num_kills:
             what = f"seed {seed}, training {number}, {size} rank(s) at step {steps}"
             dies_after = draw.randrange(_EVERY + 1, 3 * _EVERY)
-            job = Job(
-                [*words(log, store), "--resume"], size, {}, {draw.randrange(size): dies_after}
-            )
-            ended = ranks.run(job)
+            resume = ["--resume"] if steps else []
+            victim = {draw.randrange(size): dies_after}
+            ended = ranks.run(Job([*words(log, store), *resume], size, dies_at=victim))
             if any("Traceback" in text for text in ended.err):
                 report.violations.append(f"{what}: not told in a line: {ended.err}")
             if set(ended.statuses) == {0}:
@@ -96,7 +95,7 @@ def run_rank_counts(
 def _look(ranks: Nursery, job: Job, store: Path, report: RankCountReport, what: str) -> int:
     """Has ranks open the folder and train nothing; returns the step at which they found it."""
     digests = _digests(store)
-    words_to_look = [*job.words, "--resume", "--limit", "1", "--digest"]
+    words_to_look = [*job.words, "--resume", "--limit", "1"]
     ended = ranks.figures(Job(words_to_look, job.size, plant=job.plant))
     if ended["digests"] != digests:
         report.violations.append(

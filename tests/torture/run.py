@@ -131,10 +131,8 @@ def _rank_kills(seed: int) -> Iterator[Result]:
 
 
 def _exchanges(seed: int) -> Iterator[Result]:
-    runs = (run_exchanged_ranks, run_exchanged_shards)
-    for (name, count), run_some, plant in zip(
-        EXCHANGES.items(), runs, EXCHANGE_PLANTS, strict=True
-    ):
+    runs = zip((run_exchanged_ranks, run_exchanged_shards), EXCHANGE_PLANTS, strict=True)
+    for (name, count), (run_some, plant) in zip(EXCHANGES.items(), runs, strict=True):
         for number in range(count // EXCHANGES_OF_A_WHOLE):
             with scratch_folder() as folder:
                 report = run_some(folder, seed + number, EXCHANGES_OF_A_WHOLE)
