@@ -362,7 +362,7 @@ def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> N
     assert arguments.run(arguments) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["examples"] == 2000 and "examples per second" in captured.err
-    arguments = parse("evaluate", log, "--store", store, "--json", "-", "--checkpoint", "1")
+    arguments = parse("evaluate", log, "--store", store, "--json", "-", "--checkpoint", "id:1")
     assert arguments.run(arguments) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["checkpoint"] == 1 and "logloss" in captured.err

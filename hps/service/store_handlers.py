@@ -259,9 +259,10 @@ class StoreHandlers:
         tables = figures["tables"].items()
         figures["tables"] = {name: part for name, part in tables if call.caller.right(name)}
         names = [name for name, _ in tables]
+        told = figures.get("service", {})
         for name in ("failure", "checkpoint_error"):
-            if may_not_read(call.caller, str(figures["service"].get(name)), names):
-                figures["service"][name] = VEILED
+            if may_not_read(call.caller, str(told.get(name)), names):
+                told[name] = VEILED
         return pb.StatsReply(json=json.dumps(figures, default=str)).SerializeToString()
 
     def _readable(self, call: Call, name: str) -> str:
