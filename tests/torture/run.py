@@ -1,6 +1,7 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, rank_kills.py, cluster_hosts.py,
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, rank_kills.py,
+cluster_hosts.py,
 the service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise
 that did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every
 line goes out as soon as it is known.
@@ -27,6 +28,8 @@ from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_kills import PLANT as RANK_PLANT
 from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
+from tests.torture.readers import PLANT as READERS_PLANT
+from tests.torture.readers import run_readers
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
@@ -40,6 +43,7 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 OVERLAPS = 1000
+READERS = 120
 RANK_KILLS = 60
 TORCHRUN_KILLS = 5
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
@@ -174,6 +178,14 @@ def _overlaps(seed: int) -> Iterator[Result]:
         yield _planted("C2", f"rule {name} not kept", report.runs, report.violations)
 
 
+def _readers(seed: int) -> Iterator[Result]:
+    report = run_readers(seed, READERS)
+    premise = [f"no {what}" for what in report.missing()]
+    yield Result("C3", str(report), report.runs, report.violations + premise)
+    found = run_readers(seed, 30, READERS_PLANT)
+    yield _planted("C3", READERS_PLANT, found.runs, found.violations)
+
+
 def _truncations(seed: int) -> Iterator[Result]:
     yield _damage("T1", seed, lambda lab: lab.truncate(tail=0, stride=1))
     yield _damage("T1", seed, lambda lab: lab.tear_manifest(stride=1))
@@ -272,7 +284,7 @@ def main() -> int:
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _kills, _rank_kills, _service_kills]
-    recipes += [_service_faults, _service_hostile, _hosts]
+    recipes += [_service_faults, _service_hostile, _hosts, _readers]
     return run(recipes, options.seed)
 
 
