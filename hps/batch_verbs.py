@@ -104,8 +104,8 @@ class BatchVerbs(CutVerbs, SoleServer):
 
         Raises:
             NonFiniteError: a sum is NaN or infinite, or a step by it would make its row so; no row
-                of any table has changed. On a GPU it comes later, with the next batch, checkpoint, pull or push at the latest: nothing is
-                updated until it has come.
+                of any table has changed. On a GPU it comes later, with the next batch, checkpoint,
+                pull or push at the latest: nothing is updated until it has come.
             ConfigError: as push; or rows that were released, are not those of the keys or belong
                 to another server.
             CapacityError: rows that were not pinned cannot all be.

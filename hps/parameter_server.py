@@ -70,7 +70,8 @@ class _View:
 class ParameterServer(LoggedVerbs):
     """Embedding rows of every table, pulled by key and updated by gradient, larger than memory.
 
-    Calls may come from several threads. Those that change rows, and checkpoints, are worked off one
+    Any number of threads may read, and get what each would get alone (docs/reliability.md: which
+    verbs may run beside which). Those that change rows, and checkpoints, are worked off one
     at a time; reads and `pin` run beside them and beside each other, but for the moments in which
     memory moves, and wait for an SSD read only where they miss a row themselves.
 
@@ -201,7 +202,8 @@ class ParameterServer(LoggedVerbs):
             grads: float32 [L, dim], one row an occurrence.
 
         Raises:
-            NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
+            NonFiniteError: a sum is NaN or infinite, or the step would make its row so; names the
+                key; no row has changed.
             ConfigError: unknown table, wrong dtype or shape, read-only server.
             CapacityError: batches in flight have all slots of a key pinned, and those that wait in
                 a pipeline gave none back; no row has changed.

@@ -105,8 +105,8 @@ class RowOptimizer(torch.optim.Optimizer):
             closure: evaluated first, with gradients on; its value is returned.
 
         Raises:
-            NonFiniteError: a gradient is NaN or infinite. No row of any table has changed, and what
-                is pending stays so until `zero_grad()` drops it.
+            NonFiniteError: a gradient is NaN or infinite, or the step would make a row so. No row
+                of any table has changed, and what is pending stays so until `zero_grad()` drops it.
             ConfigError: a learning rate is not finite or below 0, or is 0 for FTRL, which divides
                 by it; nothing has changed.
         """

@@ -224,7 +224,8 @@ class TableStack(CachedTier):
         self._refuse_overflow(plan, float(self.rates[self.name]))
 
     def tries_updates(self) -> bool:
-        """True if a step is tried whatever its gradients: of this rate, or a row. Under the lock."""
+        """True if steps are tried whatever their gradients are, for the rate's or a row's sake.
+        Under the lock."""
         table, lr = self.config, float(self.rates[self.name])
         kind, numbers = table.optimizer.kind, table.optimizer.hyperparameters()
         start = (table.initializer.kind, table.initializer.numbers())

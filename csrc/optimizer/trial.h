@@ -15,6 +15,7 @@ inline constexpr uint32_t kInfinityBits = 0x7f800000;
 inline constexpr uint32_t kOrdinaryBits = 0x49800000;
 
 // The state beyond which a step is tried whatever its gradients are; see safe_gradient.h.
+// FtrlIsTame may take twice as much for tame.
 inline constexpr float kTameFirstMoment = 0x1p30f;
 inline constexpr float kTameFtrlWeight = 0x1p30f;
 inline constexpr float kTameFtrlLinear = 0x1p100f;
@@ -76,16 +77,18 @@ HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, const fl
 // gradients; other kinds of state cannot grow out of what is tame by ordinary gradients.
 template <class Lanes>
 HPS_HD bool FtrlIsTame(Lanes lanes, const float* row) {
-  bool is_tame = true;
+  // As arithmetic, which runs in as many lanes as the update: what is beyond overflows, and then
+  // the difference is NaN.
   const float* const weights = row + kRowHeaderFloats;
-  lanes.each(
-      [&](float weight, float z) {
-        const bool is_weight_tame = weight >= -kTameFtrlWeight && weight <= kTameFtrlWeight;
-        const bool is_z_tame = z >= -kTameFtrlLinear && z <= kTameFtrlLinear;
-        is_tame &= is_weight_tame & is_z_tame;
-      },
-      weights, weights + lanes.size());
-  return is_tame;
+  const auto of_weights = [](float weight) {
+    const float scaled = weight * (0x1p127f / kTameFtrlWeight);
+    return scaled - scaled;
+  };
+  const auto of_linears = [](float z) {
+    const float scaled = z * (0x1p127f / kTameFtrlLinear);
+    return scaled - scaled;
+  };
+  return lanes.sum(of_weights, weights) + lanes.sum(of_linears, weights + lanes.size()) == 0.0f;
 }
 
 }  // namespace HPS_BUILD

@@ -49,13 +49,15 @@ class NothingWarmed:
 class RemoteParameterServer(RemoteTables, SoleServer):
     """Embedding rows that lie on servers (`hps serve`): pulled, pushed and checkpointed from here.
 
-    Calls may come from several threads. A change is applied exactly once, whatever is lost on the
+    Any number of threads may read, and get what each would get alone (docs/reliability.md: which
+    verbs may run beside which). A change is applied exactly once, whatever is lost on the
     way: it is numbered, kept until the shard has it safe, and sent again until it is answered. One
     that is still open at the deadline raises RemoteError, stays, and goes first with the next call:
     it must not be given again. Changes of one thread are applied in its order.
 
     A change of keys on several shards is committed to all of them at once. If one shard refuses
-    its part (CapacityError, a full disk) the others have theirs; the error's note names them.
+    its part (CapacityError, a full disk, a step that overflows a row) the others have theirs; the
+    error's note names them.
 
     Args:
         addresses: "host:port" of each shard, in the order of their indices.

@@ -11,11 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hps
 from hps.batch_rows import RowUpdate
 from hps.row_layout import RowLayout
+from hps.update_log import Kind, Mutation, encode
 from tests.lab import OPTIMIZERS, Lab
+from tests.service.client_lab import service
+from tests.service.shard_lab import ShardLab
+from tests.service.shard_session import Session
 from tests.twins import row_math
 
 KINDS = ("twins", "native", "native_gpu", "launched_gpu", "gpu")
@@ -200,3 +205,59 @@ def test_a_row_of_before_that_holds_nan_is_named_by_the_step_that_meets_it(
         server.push("ads", keys[:2], ones[:2])
         server.erase("ads", keys[[2, 5]])
         server.push("ads", keys, ones)
+
+
+def test_an_optimizer_that_is_refused_keeps_what_is_pending(tmp_path: Path) -> None:
+    with Lab("native", tmp_path).server(table_of(hps.Adam(lr=0.1))) as server:
+        module, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+        keys, offsets = torch.tensor([3, 4]), torch.tensor([0, 1, 2])
+        module(keys, offsets).sum().backward()
+        optimizer.step()
+        before = server.digest("ads")
+        (module(keys, offsets) * torch.tensor([[1.0], [2e19]])).sum().backward()
+        with pytest.raises(hps.NonFiniteError, match="table 'ads', key 4"):
+            optimizer.step()
+        assert (
+            server.digest("ads") == before
+            and optimizer.param_groups[0]["params"][0].grad is not None
+        )
+        optimizer.zero_grad()
+        module(keys, offsets).sum().backward()
+        optimizer.step()
+        assert server.digest("ads") != before
+
+
+@pytest.mark.parametrize("table", [hps.FTRL(lr=0.1), hps.Adagrad(lr=0.1)], ids=lambda one: one.kind)
+def test_a_service_refuses_the_push_and_logs_nothing(
+    tmp_path: Path, table: hps.optimizers.Optimizer
+) -> None:
+    keys, ones = np.arange(6, dtype=np.uint64), np.ones((6, DIM), np.float32)
+    with service(tmp_path, 1, [table_of(table)]) as made, made.client() as client:
+        client.push("ads", keys, ones)
+        before, logged = client.digest("ads"), made.shards[0]._log.appended
+        grads = ones.copy()
+        grads[2, 1] = 3e38
+        for given in (keys, np.append(keys, keys)):  # as they are, and summed here
+            with pytest.raises(hps.NonFiniteError, match="table 'ads', key 2:"):
+                client.push("ads", given, np.resize(grads, (len(given), DIM)))
+        assert client.digest("ads") == before and made.shards[0]._log.appended == logged
+        client.push("ads", keys, ones)
+        assert client.digest("ads") != before
+
+
+def test_a_step_that_an_older_version_logged_is_refused_by_the_replay(tmp_path: Path) -> None:
+    lab = ShardLab(tmp_path, 1)
+    shard = lab.open()
+    name = next(table.name for table in lab.config.tables if table.optimizer.kind != "sgd")
+    config = next(table for table in lab.config.tables if table.name == name)
+    keys, ones = np.arange(4, dtype=np.uint64), np.ones((4, config.dim), np.float32)
+    session = Session(shard)
+    shard.push(session.next(), name, keys, ones)
+    digest = shard.digest(name)
+    bad = Mutation(Kind.PUSH, session.next(), name, config.optimizer.lr, keys, 3e38 * ones)
+    shard._log.wait(shard._log.append(encode(bad)), True, 60.0)
+    lab.kill()
+    shard = lab.open()
+    assert shard.stats()["service"]["records_replayed"] >= 2
+    assert shard.digest(name) == digest
+    shard.close()

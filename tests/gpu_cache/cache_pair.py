@@ -158,6 +158,7 @@ class CachePair:
         if verb in ("push", "apply"):
             grads = random_floats(self.random, length, self.dim)
             self.both("sum_gradients", grads, plans=plans)
+            self.both("find_overflow", lr, plans=plans)
             self.both("apply", lr, plans=plans)
         elif verb.startswith("assign"):
             rows = random_floats(self.random, length, self.dim)

@@ -192,6 +192,8 @@ def test_a_gradient_that_is_not_finite_changes_no_row_and_is_told_later(device: 
     assert caches[0].sum_gradients(plans[0], grads) == -1
     assert caches[1].sum_gradients(plans[1], bad) == -1
     for cache, plan in zip(caches, plans, strict=True):
+        assert cache.find_overflow(plan, 0.1) == -1
+    for cache, plan in zip(caches, plans, strict=True):
         cache.apply(plan, 0.1)
     for cache, plan, rows in zip(caches, plans, before, strict=True):
         assert np.array_equal(images(cache, plan, 200), rows)

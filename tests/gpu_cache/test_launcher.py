@@ -78,6 +78,8 @@ def test_a_gradient_that_is_not_finite_stops_updates_until_it_is_told() -> None:
     assert first.cache.failed_key(wait=True) is None
     assert first.cache.sum_gradients(first.plan, first.grads(bad=17)) == -1
     assert second.cache.sum_gradients(second.plan, second.grads()) == -1
+    for caught in (first, second):
+        assert caught.cache.find_overflow(caught.plan, 0.1) == -1
     # Nothing waits: the flag is still on its way.
     assert first.cache.failed_key(wait=False) is None
     first.cache.apply(first.plan, 0.1)

@@ -288,6 +288,8 @@ def _mutation(seed: int, number: int) -> tuple[str, str, dict[str, Any]]:
         return verb, table, {"keys": keys, "grads": random_floats(chance, 40, 3), "lr": lr}
     if verb == "assign":
         state = np.abs(random_floats(chance, 40, state_floats)) if number % 4 < 2 else None
+        if state is not None and table == "adam":
+            state[:, :2] = np.minimum(state[:, :2], 1.0)  # 1 - beta^t
         return verb, table, {"keys": keys, "rows": random_floats(chance, 40, 3), "state": state}
     return verb, table, {"keys": keys}
 

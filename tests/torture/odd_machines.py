@@ -1,4 +1,4 @@
-"""Recipes M1 and M2: file systems that lack something, and a wall clock that jumps.
+"""Recipes O1 and O2: file systems that lack something, and a wall clock that jumps.
 
 Above it: run.py, test_odd_machines.py. Below it: odd_calls.cc, `unshare` and overlayfs where the
 system grants them. A process of its own (`python -m tests.torture.odd_machines FOLDER`) lives over

@@ -1,4 +1,4 @@
-"""Recipe C3: readers in threads. Any number of threads read through the same objects, and each gets
+"""Recipe C6: readers in threads. Any number of threads read through the same objects, and each gets
 what one alone would get.
 
 Above it: test_readers.py, run.py. Below it: the front end over each kind of server, with caches so

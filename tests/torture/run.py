@@ -1,9 +1,9 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
-Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, identity.py, odd_machines.py,
-rank_kills.py, cluster_hosts.py, the service_*.py recipes, the programs of tests/native. A recipe
-fails by a violation, by a premise that did not happen, or by a planted bug that it does not find.
-Skips are counted and listed. Every line goes out as soon as it is known.
+Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, identity.py,
+odd_machines.py, rank_kills.py, cluster_hosts.py, the service_*.py recipes, the programs of
+tests/native. A recipe fails by a violation, by a premise that did not happen, or by a planted bug
+that it does not find. Skips are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
@@ -29,15 +29,19 @@ from tests.torture.identity import run_identity
 from tests.torture.kills import run_kills
 from tests.torture.many_clients import PLANT as MANY_PLANT
 from tests.torture.many_clients import run_many_clients
-from tests.torture.odd_machines import JUMPING, MACHINES, run_machine
+from tests.torture.odd_machines import JUMPING
+from tests.torture.odd_machines import MACHINES as ODD_MACHINES
 from tests.torture.odd_machines import PLANTS as MACHINE_PLANTS
 from tests.torture.odd_machines import missing as missing_machine
+from tests.torture.odd_machines import run_machine as run_odd_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
 from tests.torture.rank_counts import PLANT as COUNTS_PLANT
 from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT as RANK_PLANT
 from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
+from tests.torture.readers import PLANT as READERS_PLANT
+from tests.torture.readers import run_readers
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
@@ -54,6 +58,7 @@ RESTORE_KILLS = 300
 OVERLAPS = 1000
 MACHINE_RUNS = 10
 IDENTITIES = {"segments": 400, "rocksdb": 100}
+READERS = 120
 RANK_KILLS = 60
 RANK_COUNT_KILLS = 40
 TORCHRUN_KILLS = 5
@@ -241,22 +246,30 @@ def _identities(seed: int) -> Iterator[Result]:
         yield _planted("I1", name, report.runs, report.violations)
 
 
-def _machines(seed: int) -> Iterator[Result]:
-    for machine in MACHINES:
-        recipe = "M2" if machine == JUMPING else "M1"
+def _odd_machines(seed: int) -> Iterator[Result]:
+    for machine in ODD_MACHINES:
+        recipe = "O2" if machine == JUMPING else "O1"
         if reason := missing_machine(machine):
             yield Result(recipe, machine, skips={reason: MACHINE_RUNS})
             continue
-        said = [run_machine(machine, seed + number) for number in range(MACHINE_RUNS)]
+        said = [run_odd_machine(machine, seed + number) for number in range(MACHINE_RUNS)]
         problems = [one for one in said if one != "ok"]
         yield Result(recipe, f"store, log and readers: {machine}", MACHINE_RUNS, problems)
     for bug, machine in MACHINE_PLANTS.items():
-        recipe = "M2" if machine == JUMPING else "M1"
+        recipe = "O2" if machine == JUMPING else "O1"
         if reason := missing_machine(machine):
             yield Result(recipe, bug, skips={reason: 1})
             continue
-        said = [one for one in (run_machine(machine, seed, bug),) if one != "ok"]
+        said = [one for one in (run_odd_machine(machine, seed, bug),) if one != "ok"]
         yield _planted(recipe, bug, 1, said)
+
+
+def _readers(seed: int) -> Iterator[Result]:
+    report = run_readers(seed, READERS)
+    premise = [f"no {what}" for what in report.missing()]
+    yield Result("C6", str(report), report.runs, report.violations + premise)
+    found = run_readers(seed, 30, READERS_PLANT)
+    yield _planted("C6", READERS_PLANT, found.runs, found.violations)
 
 
 def _truncations(seed: int) -> Iterator[Result]:
@@ -356,8 +369,8 @@ def main() -> int:
     options = parser.parse_args()
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
-    recipes += [_truncations, _damages, _overlaps, _identities, _machines, _kills, _rank_kills]
-    recipes += [_exchanges, _service_kills, _service_machines, _service_faults]
+    recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
+    recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
     recipes += [_service_hostile, _hosts]
     return run(recipes, options.seed)
 

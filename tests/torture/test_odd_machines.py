@@ -1,4 +1,4 @@
-"""Recipes M1 and M2, the short form: an overlay, no direct I/O, a wall clock that jumps."""
+"""Recipes O1 and O2, the short form: an overlay, no direct I/O, a wall clock that jumps."""
 
 import random
 

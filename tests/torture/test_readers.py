@@ -1,4 +1,4 @@
-"""Recipe C3, the short form: readers in threads of every kind of server, and the planted bug."""
+"""Recipe C6, the short form: readers in threads of every kind of server, and the planted bug."""
 
 from pathlib import Path
 
