@@ -42,7 +42,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="TAG",
         help="tag, or its id as id:N; the newest with a model if not given",
     )
-    add("--dram", type=flags.size, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
     add("--device", type=flags.device, help="of --gpu, and of the model: cuda:N, or cpu")
     add("--format", choices=FORMATS, help="of DATA; can be that of the training alone")

@@ -8,6 +8,8 @@ output.py, and hps.config, which knows sizes.
 
 import argparse
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hps.cli.output import checkpoint_name
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 
-DRAM_HELP = "memory for cached rows, such as 800MB or 1.5GiB"
+DRAM_HELP = "most memory for cached rows, such as 800MB or 1.5GiB; taken as rows come"
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -83,6 +85,33 @@ def size(text: str) -> str:
             f"{text!r} must be a size above 0 in bytes, such as 1073741824, 1GiB, 800MB"
         ) from error
     return text
+
+
+def dram(text: str) -> str:
+    """A size of host memory. More than there is gets a warning: it is a limit, not taken at once.
+
+    >>> dram("1MiB")
+    '1MiB'
+    """
+    size(text)
+    memory = _memory_bytes()
+    if parse_bytes(text) > memory:
+        print(
+            f"hps: warning: --dram {text} is more than the {memory / 2**30:.1f} GiB of memory "
+            "here; with so many rows the system would end the process: give less",
+            file=sys.stderr,
+        )
+    return text
+
+
+def _memory_bytes() -> int:
+    """Of the machine, or of the control group that this process is in if it has a limit."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text()
+    except OSError:
+        return memory
+    return min(memory, int(limit)) if limit.strip().isdecimal() else memory
 
 
 def word(text: str) -> str:

@@ -59,7 +59,7 @@ def add_parsers(subparsers: Any) -> None:
         help="which table; the one that the file names if not given",
     )
     enter.add_argument(
-        "--dram", type=flags.size, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP
+        "--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP
     )
     enter.add_argument("--no-state", action="store_true", help="start the optimizer state anew")
     enter.set_defaults(run=run_import)

@@ -215,7 +215,7 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         metavar="I/N",
         help="which of how many servers, such as 0/2; given once, it is stored; 0/1 if never given",
     )
-    add("--dram", type=flags.size, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
     add("--device", type=flags.device, default="cuda:0", help="of --gpu: cuda:N, or cpu")
     add(

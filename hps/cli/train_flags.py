@@ -220,7 +220,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the store; made if it is missing. This or --server",
     )
-    add("--dram", type=flags.size, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add(
         "--gpu",
         type=flags.size,

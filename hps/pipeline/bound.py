@@ -12,10 +12,11 @@ _SATURATED = 0.9  # of the time, from which on a stage or the cores count as nev
 _HELP = {
     "network": "reading and parsing the log: plain text or parquet instead of compressed text, a "
     "faster disk, or more cores",
-    "fetch": "fetching rows: a larger --dram, a faster disk, or fewer distinct keys a batch",
-    "copy": "copies between host and device: a larger --gpu, or smaller rows",
+    "fetch": "finding and fetching rows",
+    "copy": "copies between host and device",
     "compute": "forward, backward and step: a faster or smaller model, or larger batches",
 }
+_NOTICED = 0.01  # of a tier's look-ups, from which on those that went below count
 _SERVERS_HELP = "more servers, or more cores for them; a narrower --wire, or larger batches"
 
 
@@ -36,6 +37,27 @@ class Bound:
     text: str
 
 
+def _advice(stage: str, numbers: Mapping[str, float]) -> str:
+    """What would help a stage. A larger tier does only where rows give way and come back.
+
+    >>> _advice("fetch", {"lookups": 100, "rows_moved": 0, "rows_again": 0})
+    'finding and fetching rows: more cores, or fewer distinct keys a batch'
+    """
+    if stage not in ("fetch", "copy"):
+        return _HELP[stage]
+    noticed = max(1.0, _NOTICED * numbers.get("lookups", 0))
+    moved, again = numbers.get("rows_moved", 0), numbers.get("rows_again", 0)
+    flag, else_less = ("--dram", "fewer distinct keys a batch")
+    if stage == "copy":
+        flag, else_less = ("--gpu", "smaller rows")
+    ways = [else_less]
+    if stage == "fetch":
+        ways.insert(0, "a faster disk" if moved >= noticed else "more cores")
+    if again >= noticed:
+        ways.insert(0, f"a larger {flag} ({again:,.0f} rows gave way and were fetched again)")
+    return f"{_HELP[stage]}: {', '.join(ways[:-1])}{', or ' if ways[:-1] else ''}{ways[-1]}"
+
+
 def bound_of(
     stages: Mapping[str, Mapping[str, float]],
     seconds: float,
@@ -48,7 +70,9 @@ def bound_of(
 
     Args:
         stages: as `Pipeline.seconds` returns it; of one whose busy seconds contain waits for
-            servers also those, as `server_seconds`.
+            servers also those, as `server_seconds`; of one that moves rows also `lookups` of its
+            tier, `rows_moved` from the tier below, and `rows_again` of these, which had been here
+            and had given way.
         seconds: of the run.
         cpu_seconds: processor time of the whole process in these seconds.
         num_cores: cores it may use.
@@ -65,7 +89,7 @@ def bound_of(
     stage = max(busy, key=lambda name: busy[name])
     share = min(busy[stage] / seconds, 1.0) if seconds > 0 else 0.0
     cores = min(cpu_seconds / (seconds * num_cores), 1.0) if seconds > 0 else 0.0
-    name, advice = stage, _HELP[stage]
+    name, advice = stage, _advice(stage, stages[stage])
     if stages[stage].get("server_seconds", 0.0) > busy[stage] / 2:
         name, advice = f"the servers, whose answers {stage} waits for", _SERVERS_HELP
     if share >= _SATURATED:

@@ -30,6 +30,30 @@ def tiers_of(stats: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tiers
 
 
+def row_moves(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Stage that moves rows -> look-ups of its tier, rows that came up to it, and how many of
+    these came again: at most as many as had given way there.
+
+    >>> tiers = {"dram_cache": {"hits": 5, "misses": 9, "evictions": 2}, "ssd_store": {"hits": 4}}
+    >>> row_moves(tiers)
+    {'fetch': {'lookups': 14, 'rows_moved': 4, 'rows_again': 2}}
+    """
+    moves = {}
+    for stage, tier, below in (
+        ("fetch", "dram_cache", "ssd_store"),
+        ("copy", "gpu_cache", "dram_cache"),
+    ):
+        if tier not in stats:
+            continue
+        numbers, moved = stats[tier], stats.get(below, {}).get("hits", 0)
+        moves[stage] = {
+            "lookups": numbers.get("hits", 0) + numbers.get("misses", 0),
+            "rows_moved": moved,
+            "rows_again": min(moved, numbers.get("evictions", 0)),
+        }
+    return moves
+
+
 def hit_rates(stats: Mapping[str, Any]) -> dict[str, float]:
     """Tier -> part of its look-ups that found a stored row there; tiers never asked are left out.
 

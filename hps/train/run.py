@@ -33,7 +33,7 @@ from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
 from hps.train.reading import as_the_model, free_fields, recipe_to_resume
 from hps.train.recipe import ModelRecipe, reading_of
-from hps.train.report import peak_rss_bytes, tiers_of
+from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 from hps.train.run_mark import RunMark
 from hps.train.servers import open_server
 from hps.train.start import start_together
@@ -265,6 +265,8 @@ class TrainingRun:
         stats = self._server.stats()
         if "client" in stats:
             stages["compute"]["server_seconds"] = stats["client"]["wait_seconds"]
+        for stage, moves in row_moves(stats).items():
+            stages[stage].update(moves)
         why = self._why_depth()
         bound = bound_of(stages, seconds, cpu_seconds, cores_of_rank(), depth, why)
         if totals.batches - first_batch < _FEW_BATCHES:

@@ -199,8 +199,8 @@ def test_a_trace_that_cannot_be_written_is_told_after_everything_is_closed(tmp_p
     ("busy", "cpu", "depth", "said"),
     [
         ({"network": 9.6}, 5.0, 2, "bound by network, busy 96 % .* parquet"),
-        ({"fetch": 9.6, "compute": 8.0}, 5.0, 2, "bound by fetch, .* --dram"),
-        ({"copy": 9.6}, 5.0, 2, "bound by copy, .* --gpu"),
+        ({"fetch": 9.6, "compute": 8.0}, 5.0, 2, "bound by fetch, .* fewer distinct keys"),
+        ({"copy": 9.6}, 5.0, 2, "bound by copy, .* smaller rows"),
         ({"compute": 9.6}, 19.0, 2, "bound by compute"),
         ({"compute": 7.0, "fetch": 6.0}, 19.0, 0, r"bound by the 2 cores, busy 95 % .* compute"),
         ({"compute": 7.0}, 5.0, 2, "no stage alone; the busiest is compute, 70 % .*: a larger --d"),
@@ -217,6 +217,46 @@ def test_the_bound_is_named_with_what_would_help(
     }
     assert re.search(said, bound_of(stages, 10.0, cpu, 2, depth).text)
     assert bound_of(stages, 0.0, 0.0, 2, depth).busy_share == 0  # a run of nothing
+
+
+@pytest.mark.parametrize(
+    ("stage", "flag", "moved", "again", "said"),
+    [
+        ("fetch", "--dram", 0, 0, "more cores, or fewer distinct keys"),
+        ("fetch", "--dram", 500, 0, "a faster disk, or fewer"),
+        ("fetch", "--dram", 500, 9, "a faster disk, or fewer"),
+        (
+            "fetch",
+            "--dram",
+            500,
+            400,
+            r"a larger --dram \(400 rows gave way and were fetched again",
+        ),
+        ("copy", "--gpu", 500, 0, "device: smaller rows"),
+        ("copy", "--gpu", 500, 400, "a larger --gpu .*, or smaller rows"),
+    ],
+)
+def test_a_larger_tier_is_advised_only_where_rows_gave_way_and_were_fetched_again(
+    stage: str, flag: str, moved: int, again: int, said: str
+) -> None:
+    stages = {name: {"busy_seconds": 0.1} for name in ("network", "fetch", "copy", "compute")}
+    stages[stage] = {"busy_seconds": 9.9, "lookups": 1000, "rows_moved": moved, "rows_again": again}
+    text = bound_of(stages, 10.0, 5.0, 2, depth=2).text
+    assert re.search(said, text) and (flag in text) == (again > 10)
+
+
+@pytest.mark.parametrize(("dram", "is_advised"), [("64MiB", False), ("600KiB", True)])
+def test_a_run_whose_rows_all_fit_is_not_told_to_take_more_memory(
+    tmp_path: Path, dram: str, is_advised: bool
+) -> None:
+    log = write_criteo(tmp_path / "log.tsv", 3000)
+    options = TrainOptions(data=[log], store=tmp_path / "s", dram=dram, batch_size=50, epochs=2)
+    figures = train(options)
+    again = figures["stages"]["fetch"]["rows_again"]
+    stages = {**figures["stages"], "fetch": {**figures["stages"]["fetch"], "busy_seconds": 99.0}}
+    text = bound_of(stages, 100.0, 5.0, 2, depth=2).text
+    assert ("--dram" in text) == is_advised, (again, text)
+    assert (again > 0) == is_advised
 
 
 def test_a_depth_that_was_measured_is_not_advised_against() -> None:
