@@ -52,6 +52,11 @@ class ParquetReader(Reader):
             )
         return [field.name for field in others if is_feature(field.type)], len(self._dense)
 
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """As Reader has it."""
+        return tuple(self._dense)
+
     def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         size = self.config.batch_size
         place = start

@@ -106,6 +106,11 @@ class Reader(ABC, Iterator[Batch]):
         return self.schema.num_dense
 
     @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Of the dense columns, in order, in a format that names them; else none."""
+        return ()
+
+    @property
     def counts(self) -> Counts:
         return Counts(examples=self._position.examples, skipped=self._position.skipped)
 
