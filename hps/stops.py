@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # torchrun passes on a Ctrl-C that its ranks have had from the terminal, too: one wish, not two.
 RANK_PATIENCE_SECONDS = 5.0
+_MOMENT_SECONDS = 0.1
 _Item = TypeVar("_Item")
 
 
@@ -61,6 +62,7 @@ class Stops:
         self._asked = 0
         self._is_deferred = False
         self._is_waiting = False
+        self._has_run = threading.Event()  # the handler, in the main thread
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup_before = -1
@@ -129,9 +131,10 @@ class Stops:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         is_first = not self._asked
-        if not self._is_deferred:
-            raise Interrupted(number)
         self.ask(number)
+        self._has_run.set()
+        if is_first and not self._is_deferred:
+            raise Interrupted(number)
         if is_first and self._tells:
             _say(
                 f"{signal.Signals(number).name}: finishes the step and saves a checkpoint; "
@@ -144,19 +147,33 @@ class Stops:
         """A thread: reads the number of each signal as it comes; not the handler, which waits
         until the main thread is back from native code."""
         first: float | None = None
+        num_own = 0
         while data := _read(pipe):
             for number in data:
                 if number not in self._before:
                     continue
-                now = time.monotonic()
-                if first is not None and now - first >= self._patience:
+                if num_own:
+                    num_own -= 1
+                elif first is None:
+                    first = time.monotonic()
+                    num_own += self._wake_main_thread(number)
+                elif time.monotonic() - first >= self._patience:
                     _say(
                         f"{signal.Signals(number).name} once more: ended at once; --resume goes on "
                         "from the newest checkpoint"
                     )
                     os._exit(128 + number)
-                first = now if first is None else first
         os.close(pipe)
+
+    def _wake_main_thread(self, number: int) -> bool:
+        """Sends it the signal if another thread has had it: then a wait of the main thread for a
+        lock would not notice. True if it did."""
+        if self._has_run.wait(_MOMENT_SECONDS):
+            return False
+        main_thread = threading.main_thread().ident
+        if main_thread is not None:
+            signal.pthread_kill(main_thread, number)
+        return main_thread is not None
 
 
 def _read(pipe: int) -> bytes:

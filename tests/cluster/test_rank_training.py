@@ -6,6 +6,7 @@ Above it: pytest. Below it: rank_nursery.py, which runs the real command as proc
 import json
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import hps
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery, nursery
-from tests.cluster.torchrun_lab import KILLED, run_torchrun
+from tests.cluster.torchrun_lab import KILLED, run_torchrun, stop_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
@@ -243,22 +244,54 @@ def test_a_death_before_the_first_checkpoint_in_new_data_skips_and_repeats_nothi
             assert figures[name] == whole[name], name
 
 
-@pytest.mark.parametrize("size", [0, 2])
-def test_ctrl_c_ends_a_training_in_its_middle(
-    tmp_path: Path, ranks: Nursery, log: Path, size: int
+ENDLESS = ["--epochs", "1000", "--depth", "2", "--no-digest", "--progress-seconds", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("size", "signals", "status"),
+    [
+        (0, [(0, "SIGTERM")], 143),
+        (0, [(0, "SIGINT")], 130),
+        (2, [(1, "SIGTERM")], 143),
+        # Ctrl-C reaches the ranks from the terminal, and once more from torchrun.
+        (2, [(0, "SIGINT"), (1, "SIGINT"), (0, "SIGINT"), (1, "SIGINT")], 130),
+    ],
+)
+def test_a_signal_ends_a_training_in_its_middle_with_a_checkpoint_on_all_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path, size: int, signals: list[Any], status: int
 ) -> None:
-    flags = ["--epochs", "1000", "--checkpoint-every", "1", "--depth", "2", "--no-digest"]
-    telling = [*flags, "--progress-seconds", "0.1"]
-    ended = ranks.run(Job(words(log, tmp_path / "store", *telling), size, is_interrupted=True))
-    assert set(ended.statuses) == {130}, ended
-    for rank, text in enumerate(ended.err):
-        assert text.endswith("hps: interrupted; --resume goes on from the newest checkpoint\n")
-        assert "Traceback" not in text and ("examples" in text) == (rank == 0)
-    with hps.open(tmp_path / "store") as server:
-        seen = server.checkpoint_state()[0]["totals"]["examples"]
-    goes_on = [*flags, "--resume", "--limit", str(seen + 100)]
-    figures = ranks.figures(Job(words(log, tmp_path / "store", *goes_on), size))
-    assert figures["resumed_from"] is not None and figures["examples"] == 100
+    """A signal to one rank is one to all; what was trained is trained no second time."""
+    store, out = tmp_path / "store", tmp_path / "out.json"
+    telling = words(log, store, *ENDLESS, "--dropout", "0.1", "--test", str(log))
+    ended = ranks.run(Job([*telling, "--json", str(out)], size, signals=signals))
+    assert set(ended.statuses) == {status}, ended
+    figures = json.loads(out.read_text())
+    name = signals[0][1]
+    assert figures["stopped"] == name and figures["test_auc"] is None
+    seen = figures["total_examples"]
+    assert f"stopped by {name} after {seen:,} examples" in ended.out[0]
+    told = [line for text in ended.err for line in text.splitlines() if " examples " not in line]
+    finishes = f"hps: {name}: finishes the step and saves a checkpoint; once more ends at once"
+    assert told == ([] if size else [finishes])
+    with hps.open(store) as server:
+        assert server.checkpoint_state()[0]["totals"]["examples"] == seen > 0
+    flags = ["--epochs", "1000", "--dropout", "0.1", "--limit", str(seen + 1000)]
+    rest = ranks.figures(Job(words(log, store, *flags, "--resume"), size))
+    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), size))
+    assert rest["examples"] + seen == whole["examples"]
+    for figure in ("digests", "loss_digest", "model_logloss"):
+        assert rest[figure] == whole[figure], figure
+
+
+def test_a_second_signal_ends_a_training_at_once(tmp_path: Path, ranks: Nursery, log: Path) -> None:
+    """A step of a million batches would not be finished for hours."""
+    flags = [*ENDLESS, "--accumulate", "1000000", "--dram", "64MiB"]
+    flags[flags.index("--depth") + 1] = "0"
+    flags += ["--batch-size", "2"]
+    twice = [(0, "SIGTERM"), (0, "SIGTERM")]
+    ended = ranks.run(Job(words(log, tmp_path / "store", *flags), 0, signals=twice))
+    assert ended.statuses == [143]
+    assert "hps: SIGTERM once more: ended at once; --resume goes on from" in ended.err[0]
 
 
 @pytest.mark.parametrize(
@@ -347,6 +380,21 @@ def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
     for name in ("digests", "loss_digest"):
         assert figures[name] == whole[name], name
+
+
+def test_torchrun_that_is_terminated_leaves_a_checkpoint_of_all_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    out, store = tmp_path / "out.json", tmp_path / "store"
+    telling = words(log, store, *ENDLESS, "--json", str(out))
+    status, said, errors = stop_torchrun(telling, 2, signal.SIGTERM)
+    figures = json.loads(out.read_text())
+    assert status != 0 and figures["stopped"] == "SIGTERM", errors
+    assert "stopped by SIGTERM after" in said
+    limit = str(figures["total_examples"] + 100)
+    goes_on = ["--epochs", "1000", "--resume", "--limit", limit]
+    rest = ranks.figures(Job(words(log, store, *goes_on), 2))
+    assert rest["examples"] == 100
 
 
 def test_what_restarts_over_several_hosts_need_is_said() -> None:
