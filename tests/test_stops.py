@@ -1,6 +1,7 @@
 """Signals: a run that is stopped saves what it has trained, and goes on with the same bits.
 
-Above it: pytest. Below it: `hps.stops`, `hps.train`. Where a signal ends a process: cluster/test_rank_training.py.
+Above it: pytest. Below it: `hps.stops`, `hps.train`. Where a signal ends a
+process: cluster/test_rank_training.py.
 """
 
 import os
