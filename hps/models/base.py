@@ -81,8 +81,15 @@ class ClickModel(nn.Module):
 
     @property
     def output_bias(self) -> nn.Parameter:
-        """What is added to every logit: a parameter of one element."""
-        raise NotImplementedError(f"{type(self).__name__} says nothing of its output bias")
+        """What is added to every logit: a parameter of one element.
+
+        Raises:
+            ConfigError: the class does not have one.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} does not say which parameter its output bias is; give it a "
+            "property output_bias"
+        )
 
     def set_base_rate(self, logit: float) -> None:
         """Has the logits of a new model begin at the log's share of clicks, not at one half.

@@ -4,8 +4,8 @@ Above it: `hps.train.run`. Below it: the readers, the checkpoints. Each of these
 show after hours, or not at all.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
@@ -79,18 +79,26 @@ def read_ahead(options: "TrainOptions", ranks: "Ranks", reader: "Reader") -> Fir
     if options.allow_empty and not options.base_rate:
         return None
 
-    def count() -> list[int] | None:
-        if ranks.rank > 0:
-            return None
+    def count() -> list[int]:
         labels = first_labels(reader)
         require_examples(options, labels, "DATA")
         return [labels.clicks, labels.others, labels.skipped]
 
-    if ranks.world is None:
-        counts = count()
-    else:
-        counts = together(ranks.world, "reading the first examples", count)[0]
+    counts = on_first_rank(ranks, "reading the first examples", count)
     return None if counts is None else FirstLabels(*counts)
+
+
+def on_first_rank(ranks: "Ranks", what: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns on rank 0, on every rank; what it raises there is raised on all. Every
+    rank calls it.
+
+    Args:
+        what: it does, in words.
+        act: returns what JSON holds.
+    """
+    if ranks.world is None:
+        return act()
+    return together(ranks.world, what, lambda: act() if ranks.rank == 0 else None)[0]
 
 
 def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) -> None:

@@ -33,6 +33,7 @@ from hps.train.checks import (
     checkpoint_to_resume,
     is_strict,
     nothing_to_resume,
+    on_first_rank,
     read_ahead,
     require_examples,
 )
@@ -138,7 +139,9 @@ def _prepare(options: TrainOptions, context: RunContext) -> tuple["Reader", list
     reader = open_reader(options.data, tables=[options.table()], config=config)
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
-        check_test_log(_recipe(options, reader), options, reader, progress)
+        recipe = _recipe(options, reader)  # here, as it may read the whole log
+        if ranks.rank == 0:
+            check_test_log(recipe, options, reader, progress)
     elif is_strict(options) and options.remote is not None:
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)
@@ -245,19 +248,24 @@ class TrainingRun:
         else:
             self.changes = self.trainer.load_state(stored.model)
             self._boundary.checkpoint_done()
-            if options.new_data:
-                require_examples(options, first_labels(self._reader, 1), "DATA")
-            check_test_log(recipe, options, self._reader, context.progress)
+            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
             if options.new_data:
                 # What is resumed from now on goes on here, not where the run before stood.
                 self._checkpoint(None, self._reader.state_dict())
             self._say_resumed()
 
+    def _check_logs(self, recipe: ModelRecipe) -> None:
+        """Where it was not clear before what features the model has."""
+        if self._options.new_data:
+            require_examples(self._options, first_labels(self._reader, 1), "DATA")
+        check_test_log(recipe, self._options, self._reader, self._progress)
+
     def _set_base_rate(self, context: RunContext) -> None:
         """Has a new model begin at the log's share of clicks."""
         if self._options.resume:  # only now is it clear that there is nothing to go on from
             context.labels = read_ahead(self._options, self._ranks, self._reader)
-            check_test_log(self.trainer.recipe, self._options, self._reader, self._progress)
+            check = partial(self._check_logs, self.trainer.recipe)
+            on_first_rank(self._ranks, "looking at the logs", check)
         labels = context.labels
         if self._options.base_rate and labels is not None and labels.examples:
             self.trainer.model.set_base_rate(labels.logit)

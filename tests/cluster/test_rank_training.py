@@ -115,6 +115,22 @@ def test_any_number_of_ranks_ends_with_the_logloss_of_one_process(
     assert measured["logloss"] == pytest.approx(figures["test_logloss"], abs=1e-8)
 
 
+def test_ranks_begin_at_the_base_rate_of_the_whole_log(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    """Of which the parts of the ranks have different shares of clicks."""
+    lines = log.read_text().splitlines()
+    clicks = [f"{int(place % 100 < 20)}{line[1:]}" for place, line in enumerate(lines)]
+    (tmp_path / "log.tsv").write_text("\n".join(clicks))
+    flags = ["--limit", "100", "--dense-lr", "1e-12", "--lr", "1e-6"]
+    found = {}
+    for size in (0, 3):
+        store = tmp_path / f"of-{size}"
+        figures = ranks.figures(Job(words(tmp_path / "log.tsv", store, *flags), size))
+        found[size] = (figures["base_rate"], float(dense_of(store)["bias"]))
+    assert found[0] == found[3] and found[0][0] == 261 / 1252
+
+
 def test_ranks_without_examples_take_part(tmp_path: Path, ranks: Nursery, log: Path) -> None:
     """Batches of three over four ranks: each has one that is empty on every rank once."""
     flags = ["--batch-size", "3", "--limit", "60", "--accumulate", "2"]
@@ -330,6 +346,46 @@ def test_what_strikes_one_rank_is_told_once_by_that_rank(
         assert reason in ended.err[rank] and ended.err[rank].count("\n") == 1
         assert ended.err[rank].count(f"rank {rank}") == 1
         assert [text for text in ended.err if text] == [ended.err[rank]]
+
+
+def test_a_test_log_that_one_rank_cannot_read_loses_no_figure_of_the_training(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    lines = log.read_text().splitlines()
+    lines[280] = "2" + lines[280][1:]  # the third batch, whose last third is rank 2's
+    (tmp_path / "test.tsv").write_text("\n".join(lines))
+    out = tmp_path / "out.json"
+    flags = ["--test", str(tmp_path / "test.tsv"), "--json", str(out)]
+    ended = ranks.run(Job(words(log, tmp_path / "store", *flags), 3))
+    assert ended.statuses == [1, 1, 1] and ended.err[1:] == ["", ""]
+    assert ended.err[0].count("\n") == 1
+    figures = json.loads(out.read_text())
+    for text in (ended.err[0], figures["test_error"]):
+        assert "rank 2: " in text and "test.tsv, line 281: label '2'" in text
+    whole = ranks.figures(Job(words(log, tmp_path / "whole"), 3))
+    for name in ("digests", "loss_digest", "rows", "examples"):
+        assert figures[name] == whole[name], name
+
+
+def test_ranks_refuse_a_log_without_examples_and_a_store_without_a_checkpoint(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("")
+    store = tmp_path / "store"
+    for job, reason in (
+        (Job(words(empty, store), 2), "DATA has no example"),
+        (Job(words(log, store, "--resume"), 2), "there is no store in"),
+        (Job(words(log, store, "--test", str(empty)), 2), "--test has no example"),
+    ):
+        ended = ranks.run(job)
+        assert ended.statuses == [1, 1]
+        (told,) = [line for text in ended.err for line in text.splitlines()]
+        assert reason in told and not store.exists()
+    few = tmp_path / "few.tsv"
+    few.write_text(log.read_text().splitlines(keepends=True)[0])
+    figures = ranks.figures(Job(words(few, store), 3))  # two of whose parts are empty
+    assert figures["examples"] == 1
 
 
 def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery, log: Path) -> None:
