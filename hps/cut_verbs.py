@@ -395,7 +395,8 @@ class CutVerbs:
         with self._updates:
             if table is not None:
                 self._stack(table)
-            return self._store.space_of_compact(table)
+            space: dict[str, int] = self._store.space_of_compact(table)
+            return space
 
     def _still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""

@@ -78,6 +78,12 @@ def test_figures_hold_what_the_interface_promises(tmp_path: Path) -> None:
         "tiers",
         "stages",
         "peak_rss_bytes",
+        "run_logloss",
+        "model_logloss",
+        "model_examples",
+        "base_rate",
+        "stopped",
+        "test_error",
         "digests",
         "loss_digest",
     }
@@ -123,13 +129,17 @@ def test_skipped_lines_are_counted_in_figures_and_table(
     ],
     ids=["empty", "all bad"],
 )
-def test_a_run_on_nothing_says_so_and_gives_no_advice(
+def test_a_run_on_nothing_is_refused_or_says_so_and_gives_no_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, said: str
 ) -> None:
     log = tmp_path / "log.tsv"
     log.write_text(lines)
     words = ["train", str(log), "--store", str(tmp_path / "store"), "--on-error", "skip"]
     arguments = parse(*words, "--dim", "2", "--dram", "8MiB")
+    with pytest.raises(hps.ConfigError, match=f"DATA has no example, {said}; --allow-empty"):
+        arguments.run(arguments)
+    assert not (tmp_path / "store").exists()
+    arguments = parse(*words, "--dim", "2", "--dram", "8MiB", "--allow-empty")
     assert arguments.run(arguments) == 0
     text = capsys.readouterr().out
     assert "nothing was trained" in text and said in text
@@ -366,17 +376,6 @@ def test_json_to_standard_output_is_json_alone(tmp_path: Path, capsys: Any) -> N
     assert arguments.run(arguments) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["checkpoint"] == 1 and "logloss" in captured.err
-
-
-def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path, capsys: Any) -> None:
-    log = str(options(tmp_path).data[0])
-    for store, examples in (("store", "2,000"), ("store", "nothing left")):
-        words = ["train", log, "--store", str(tmp_path / store), "--dim", "4", "--hidden", "8"]
-        arguments = parse(*words, "--resume")
-        assert arguments.run(arguments) == 0
-        captured = capsys.readouterr()
-        assert examples in captured.out
-        assert ("to resume; training starts from" in captured.err) == (examples == "2,000")
 
 
 def test_reduced_precision_trains(tmp_path: Path) -> None:

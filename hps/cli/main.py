@@ -6,6 +6,7 @@ needed.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -72,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; each sets `run` to a function of the parsed arguments.
 
     Returns:
-        The exit status: 0, 1 after an HpsError, 130 after an interrupt. Usage errors exit with 2.
+        The exit status: 0, 1 after an HpsError, 130 after an interrupt, 143 after a SIGTERM that
+        `hps train` has seen. Usage errors exit with 2.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[0] if words and words[0] in COMMANDS else None
@@ -103,10 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hps: error: {_one_line(error)}", file=sys.stderr)
         _let_go_of_stdout()
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         kept = "; --resume goes on from the newest checkpoint" if command == "train" else ""
-        print(f"hps: interrupted{kept}", file=sys.stderr)
-        return 130
+        number = getattr(error, "signal_number", signal.SIGINT)
+        by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+        print(f"hps: interrupted{by}{kept}", file=sys.stderr)
+        return 128 + int(number)
 
 
 def _run(words: list[str], command: str | None) -> int:

@@ -37,13 +37,25 @@ def check_json_path(path: Path | None) -> None:
     """Refuses a file that cannot be written, before the work whose figures it is to hold.
 
     Raises:
-        ConfigError: its folder does not exist, or it is a folder itself.
+        ConfigError: its folder does not exist, it is a folder itself, or it cannot be opened.
     """
     if path is None or str(path) == "-":
         return
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which is not"
         raise ConfigError(f"--json {path}: {path} {what}; name a file in a folder that exists")
+    if path.exists() and not path.is_file():
+        return  # a pipe or a device: to open it would already tell its reader something
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--json {path}: it cannot be written ({error.strerror}); name another file"
+        ) from error
 
 
 def stream_for_people(path: Path | None) -> TextIO:

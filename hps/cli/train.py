@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from hps.cli.output import check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
-from hps.cluster.catalog import NAME as CLUSTER
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
 from hps.full_disk import is_full_disk
+from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
 
 if TYPE_CHECKING:
     from hps.train import TrainOptions
@@ -40,6 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.store is None) == (arguments.server is None):
         raise ConfigError("give --store DIR or --server HOST:PORT,...: rows lie in one of the two")
     place = RankEnvironment.of()
+    patience = 0.0 if place is None else RANK_PATIENCE_SECONDS
+    with Stops(patience_seconds=patience, tells=place is None) as stops:
+        return _run(arguments, place, stops)
+
+
+def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: Stops) -> int:
     remote = client_config(arguments)
     let_idle_threads_sleep()
     if place is not None:
@@ -51,30 +57,22 @@ def run(arguments: argparse.Namespace) -> int:
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     try:
         if place is None:
-            return _run_alone(arguments, options)
-        return _run_rank(arguments, options, place)
+            return _run_alone(arguments, options, stops)
+        return _run_rank(arguments, options, place, stops)
     except HpsError as error:
         if is_full_disk(error):
             error.add_note(_how_to_go_on(arguments.store and Path(arguments.store)))
         raise
 
 
-def _run_alone(arguments: argparse.Namespace, options: "TrainOptions") -> int:
-    from hps.ssd_store import engine_of
+def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: Stops) -> int:
     from hps.train import train
     from hps.train.progress import Progress
 
     check_json_path(arguments.json)
-    store = None if options.store is None else Path(options.store)
-    is_there = store is None or engine_of(store) is not None or (store / CLUSTER).exists()
-    if options.resume and not is_there:
-        print(
-            f"hps: there is no store in {options.store} to resume; training starts from the "
-            "beginning",
-            file=sys.stderr,
-        )
-    _report(arguments, train(options, Progress(arguments.progress_seconds)))
-    return 0
+    figures = train(options, Progress(arguments.progress_seconds), stops=stops)
+    _report(arguments, figures)
+    return _status(figures, tells=True)
 
 
 def _how_to_go_on(store: Path | None) -> str:
@@ -94,7 +92,7 @@ def _how_to_go_on(store: Path | None) -> str:
 
 
 def _run_rank(
-    arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment
+    arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment, stops: Stops
 ) -> int:
     """One process of several; rank 0 alone reports, and of an error the rank that it struck."""
     from hps.cluster.torch_world import torch_world
@@ -118,9 +116,10 @@ def _run_rank(
         is_restart = mark is not None and mark.is_restart(world, place)
         options = options_of_rank(options, place, is_restart)
         progress = Progress(arguments.progress_seconds) if is_first else None
-        figures = train(options, progress, world, mark)
+        figures = train(options, progress, world, mark, stops)
         world.close()
-        if mark is not None:
+        # After a signal to one rank alone torchrun may start all of them anew: they go on.
+        if mark is not None and not figures["stopped"]:
             mark.remove()  # every rank is done
     except HpsError as error:
         if error.is_shared:
@@ -134,10 +133,21 @@ def _run_rank(
             error.add_note(f"rank {place.rank} of {place.size}")
         raise
     if is_first:
-        if options.resume and figures["resumed_from"] is None:
-            print("hps: no checkpoint to resume; trained from the beginning", file=sys.stderr)
         _report(arguments, figures)
-    return 0
+    return _status(figures, tells=is_first)
+
+
+def _status(figures: dict[str, Any], *, tells: bool) -> int:
+    """The exit status of a run whose figures are written."""
+    if figures["test_error"] is not None:
+        if tells:
+            print(
+                "hps: error: the model is trained and saved, but not measured on --test: "
+                f"{' '.join(figures['test_error'].split())}",
+                file=sys.stderr,
+            )
+        return 1
+    return 0 if figures["stopped"] is None else status_of(figures["stopped"])
 
 
 def is_told_elsewhere(error: HpsError, rank: int) -> bool:
@@ -166,7 +176,13 @@ def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     from hps.train.report import format_stages, format_table
 
     out = stream_for_people(arguments.json)
-    if figures["resumed_from"] is not None and figures["examples"] == 0:
+    if figures["stopped"] is not None:
+        print(
+            f"stopped by {figures['stopped']} after {figures['model_examples']:,} examples of the "
+            "model's life, all of them in a checkpoint; --resume goes on there",
+            file=out,
+        )
+    elif figures["resumed_from"] is not None and figures["examples"] == 0:
         print(
             f"nothing left to train: checkpoint {figures['resumed_from']} stands "
             f"{_where_it_stands(arguments.limit, figures['total_examples'])}",

@@ -83,6 +83,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         default="raise",
         help="at a bad line: stop and name it, or leave it out and count it (skipped lines)",
     )
+    add("--allow-empty", action="store_true", help="a log without an example is no error")
     _add_reading_flags(group)
 
 
@@ -160,6 +161,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="of the deep layers, 0 up to below 1",
     )
+    add(
+        "--no-base-rate",
+        dest="base_rate",
+        action="store_false",
+        help="begin a new model's output bias at 0, or as drawn, instead of the log's share of "
+        "clicks (base rate: %(default)s)",
+    )
 
 
 def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
@@ -234,14 +242,26 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.whole(0, 2**62),
         default=0,
         metavar="N",
-        help="batches between checkpoints; 0: only the one at the end",
+        help="batches between checkpoints; 0: none by number",
+    )
+    add(
+        "--checkpoint-seconds",
+        type=flags.number(0),
+        default=600.0,
+        metavar="SECONDS",
+        help="between checkpoints, beside --checkpoint-every; 0: none by time",
     )
     add("--resume", action="store_true", help="go on from the newest checkpoint with a model")
     add(
         "--resume-from",
         type=checkpoint_name,
         metavar="TAG",
-        help="as --resume, from this checkpoint (tag, or id in digits): the rows go back to it",
+        help="as --resume, from this checkpoint (tag, or its id as id:N): the rows go back to it",
+    )
+    add(
+        "--resume-if-any",
+        action="store_true",
+        help="as --resume; begins anew where there is no checkpoint, which --resume refuses",
     )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
     add(

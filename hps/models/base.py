@@ -79,6 +79,38 @@ class ClickModel(nn.Module):
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         """Makes the model's own layers, once sizes are checked and `features`, `dim` are set."""
 
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """What is added to every logit: a parameter of one element.
+
+        Raises:
+            ConfigError: the class does not have one.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} does not say which parameter its output bias is; give it a "
+            "property output_bias"
+        )
+
+    def set_base_rate(self, logit: float) -> None:
+        """Has the logits of a new model begin at the log's share of clicks, not at one half.
+
+        Draws nothing: all other weights are what they were. For a model that has been trained it
+        would undo what its bias has learned.
+
+        Args:
+            logit: log(clicks / others); `hps.train.first_labels` counts them.
+
+        Raises:
+            ConfigError: it is not a finite number.
+        """
+        if not math.isfinite(logit):
+            raise ConfigError(
+                f"{type(self).__name__}.set_base_rate({logit!r}): not finite; a log without "
+                "clicks, or of clicks alone, needs (clicks + 1) / (others + 1)"
+            )
+        with torch.no_grad():
+            self.output_bias.fill_(logit)
+
     def embed(self, batch: Batch) -> torch.Tensor:
         """The pooled embedding of every feature.
 
@@ -132,6 +164,13 @@ class MLP(nn.Sequential):
             width = output
         super().__init__(*layers)
         self.output_width = width
+
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """Of the last linear layer, where `output` was given: [output]."""
+        last = self[-1]
+        assert isinstance(last, nn.Linear)
+        return last.bias
 
 
 def dense_factors(num_dense: int, dim: int) -> nn.Parameter:

@@ -41,6 +41,11 @@ class DCNv2(ClickModel):
         self.deep = MLP(width, hidden, dropout)
         self.output = nn.Linear(width + self.deep.output_width, 1)
 
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """As ClickModel has it."""
+        return self.output.bias
+
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         start = torch.cat([self.embed(batch).flatten(1), self.dense_of(batch)], dim=1)

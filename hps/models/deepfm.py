@@ -41,6 +41,11 @@ class DeepFM(ClickModel):
         self.dense_factors = dense_factors(num_dense, self.dim)
         self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
 
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """As ClickModel has it."""
+        return self.bias
+
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         # One split: its backward is one copy, that of two slices four passes over the rows.

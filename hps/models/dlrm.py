@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from hps.models.base import MLP, ClickModel
 from hps.types import Batch
@@ -43,6 +44,11 @@ class DLRM(ClickModel):
         if width == 0:
             width = self.dim  # a single feature has no pair; its own vector goes to the top
         self.top = MLP(width, hidden, dropout, output=1)
+
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """As ClickModel has it."""
+        return self.top.output_bias
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

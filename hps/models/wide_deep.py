@@ -39,6 +39,11 @@ class WideAndDeep(ClickModel):
         self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
         self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
 
+    @property
+    def output_bias(self) -> nn.Parameter:
+        """As ClickModel has it."""
+        return self.bias
+
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
         vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)

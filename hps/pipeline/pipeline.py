@@ -21,6 +21,7 @@ from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
 from hps.pipeline.work import StageWork
 from hps.reader.reader import Reader
 from hps.reader.reading_rules import check_store
+from hps.stops import StopWaiting
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -309,7 +310,8 @@ class Pipeline:
             self._release_held()
         finally:
             if self._stages is not None:
-                self._stages.close(hurries)
+                # Told to stop in a wait for a batch: then no wait for that batch here, either.
+                self._stages.close(hurries, hurries or isinstance(error, StopWaiting))
         is_reader_free = self._stages is None or self._stages.is_reader_free
         self._stages = None
         if is_reader_free and self._work.num_asked > self._yielded[0] and not self.is_exhausted:

@@ -5,7 +5,7 @@ or servers.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 
 from hps.config import GpuCacheConfig
-from hps.errors import ConfigError
+from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
 from hps.parameter_server import open as open_store
 from hps.row_server import CutServer
 from hps.service.client_options import ClientConfig
+from hps.stops import Stops, StopWaiting
+from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.ranks import Ranks
 from hps.train.report import peak_rss_bytes, tiers_of
@@ -28,9 +30,14 @@ from hps.types import Batch
 if TYPE_CHECKING:
     from hps.models import ClickModel
 
+_FAILED = 1000  # above the numbers of all signals
+
 
 def evaluate_model(
-    model: "ClickModel", batches: Iterable[Batch], ranks: Ranks | None = None
+    model: "ClickModel",
+    batches: Iterable[Batch],
+    ranks: Ranks | None = None,
+    stops: Stops | None = None,
 ) -> dict[str, float]:
     """Runs a model over batches in eval mode: rows are read, none is created.
 
@@ -38,21 +45,59 @@ def evaluate_model(
         model: in whatever mode; it is left in that.
         batches: of the log; of several ranks each gives its part of every batch.
         ranks: that measure together; every rank calls it.
+        stops: what asks to stop; None for nothing.
 
     Returns:
         What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more.
+
+    Raises:
+        StopWaiting: it was asked to stop, on any rank; all have left it.
+        ClusterError: another rank cannot read its part.
+        HpsError: what the batches raise.
     """
+    ranks = ranks or Ranks()
     was_training = model.training
     model.eval()
     metrics = BinaryMetrics()
     try:
         with torch.no_grad():
-            for batch in batches:
+            for batch in _in_step(iter(batches), ranks, stops or Stops()):
                 logits = model(batch.to(model.device))
                 metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
-    return joined_metrics(metrics, ranks or Ranks()).compute()
+    return joined_metrics(metrics, ranks).compute()
+
+
+def _in_step(batches: Iterator[Batch], ranks: Ranks, stops: Stops) -> Iterator[Batch]:
+    """The batches, until one rank cannot go on: then none does, as each waits for the others'
+    rows."""
+    while True:
+        batch: Batch | None = None
+        failure: HpsError | None = None
+        try:
+            # A rank that leaves a wait alone would leave the others waiting.
+            batch = stops.next_of(batches) if ranks.world is None else next(batches, None)
+        except HpsError as error:
+            if ranks.world is None:
+                raise
+            failure = error
+        wish = ranks.most(_FAILED if failure is not None else stops.asked)
+        if wish == _FAILED:
+            _raise_failed(failure, ranks)
+        if wish:
+            raise StopWaiting(wish)
+        if batch is None:
+            return
+        yield batch
+
+
+def _raise_failed(failure: HpsError | None, ranks: Ranks) -> None:
+    told = ranks.gather(None if failure is None else str(failure))
+    rank = next(rank for rank, text in enumerate(told) if text is not None)
+    error = failure or ClusterError(f"rank {rank}: {told[rank]}")
+    error.is_shared = True
+    raise error
 
 
 def joined_metrics(metrics: BinaryMetrics, ranks: Ranks) -> BinaryMetrics:
@@ -161,6 +206,10 @@ def _measure(
     start = time.perf_counter()
     reader = recipe.open_reader(data, tables, **changes)
     metrics = evaluate_model(model, reader)
+    if not metrics["examples"]:
+        raise ConfigError(
+            f"DATA has no example to measure the model on, {why_empty(reader.counts.skipped)}"
+        )
     seconds = time.perf_counter() - start
     return {
         "model": recipe.kind,

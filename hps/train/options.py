@@ -76,13 +76,18 @@ class TrainOptions:
         seed: of rows, dense weights and dropout.
         threads: of the native core; 0 takes all cores.
         torch_threads: of torch; 0 leaves torch's choice.
-        checkpoint_every: batches between checkpoints; 0 for the final one only.
+        checkpoint_every: batches between checkpoints; 0 for none by number.
+        checkpoint_seconds: between checkpoints; 0 for none by time.
         resume: go on from the newest checkpoint that holds a model and a position, with its
             learning rates and random state.
         resume_from: when resuming, the checkpoint to go on from, by tag or id; the rows go back to
             it. None is the newest.
+        resume_if_any: as resume, but begin from the beginning where there is no checkpoint.
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
+        base_rate: begin the output bias of a new model at the share of clicks among the log's
+            first 10,000 examples.
+        allow_empty: a log without an example is no error.
         digest: compute each table's digest in the end.
         row_wire, gradient_wire, hot_rows: of several ranks: how rows and gradients travel; see
             `hps.ClusterConfig`.
@@ -135,15 +140,21 @@ class TrainOptions:
     torch_threads: int = 0
     instruction_set: str = "auto"
     checkpoint_every: int = 0
+    checkpoint_seconds: float = 600.0
     resume: bool = False
     resume_from: str | int | None = None
+    resume_if_any: bool = False
     new_data: bool = False
+    base_rate: bool = True
+    allow_empty: bool = False
     digest: bool = True
     row_wire: str = "float32"
     gradient_wire: str = "float32"
     hot_rows: int = 0
 
     def __post_init__(self) -> None:
+        if self.resume_if_any:
+            object.__setattr__(self, "resume", True)
         if (self.store is None) == (self.remote is None):
             raise ConfigError("rows lie in a store or on servers; give store or remote (--server)")
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
@@ -178,6 +189,7 @@ class TrainOptions:
         for width in self.hidden:
             require_whole("hidden: each width", width, 1, 2**20)
         require_number("dropout", self.dropout)
+        require_number("checkpoint_seconds", self.checkpoint_seconds)
         if self.dropout >= 1:
             raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
         self.cluster_config()

@@ -5,7 +5,7 @@ Above it: `hps.train.run`. Below it: `hps.metrics`.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
@@ -14,6 +14,7 @@ from hps.metrics import BinaryMetrics
 from hps.train.report import hit_rates
 
 if TYPE_CHECKING:
+    from hps.train.course import Course
     from hps.train.totals import Totals
     from hps.types import Batch
 
@@ -40,6 +41,12 @@ class Progress:
         self._since = time.perf_counter()
         self._examples = 0
         self._is_open = False
+        self._course: Course | None = None
+        self._begun: tuple[float, float] | None = None  # when, and the share that was done then
+
+    def begin(self, course: "Course") -> None:
+        """The way that the run goes, if lines are to say how far it is."""
+        self._course = course
 
     def update(
         self,
@@ -63,9 +70,13 @@ class Progress:
             self._measure()
         self._examples += batch.global_size
         now = time.perf_counter()
+        if self._begun is None and self._course is not None:
+            share = self._course.share(batch.position, totals.examples)
+            self._begun = None if share is None else (now, share)
         if now - self._since >= self._seconds:
             self._measure()
-            self._write(totals, self._examples / (now - self._since), stats())
+            where = self._where(batch.position, totals.examples, now)
+            self._write(where, totals, self._examples / (now - self._since), stats())
             self._metrics.reset()
             self._examples = 0
             self._since = time.perf_counter()
@@ -89,13 +100,27 @@ class Progress:
             self._stream.write("\n")
             self._is_open = False
 
-    def _write(self, totals: "Totals", rate: float, stats: dict[str, Any]) -> None:
+    def _where(self, position: Mapping[str, Any], num_examples: int, now: float) -> str:
+        """Epoch, share done and time left, as far as they are known."""
+        course = self._course
+        if course is None:
+            return ""
+        parts = [f"epoch {course.epoch(position)}/{course.epochs}"]
+        share = course.share(position, num_examples)
+        if share is not None:
+            parts.append(f"{100 * share:.1f} %")
+        if share is not None and self._begun is not None and share > self._begun[1]:
+            begun, before = self._begun
+            parts.append(f"{format_time((now - begun) * (1 - share) / (share - before))} left")
+        return "  ".join([*parts, ""])
+
+    def _write(self, where: str, totals: "Totals", rate: float, stats: dict[str, Any]) -> None:
         figures = self._metrics.compute()
         tiers = "  ".join(
             f"{name} {100 * hit_rate:.1f} %" for name, hit_rate in hit_rates(stats).items()
         )
         line = (
-            f"{totals.examples:,} examples  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
+            f"{where}{totals.examples:,} examples  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
             f"auc {figures['auc']:.4f}  hits: {tiers}"
         )
         if self._stream.isatty():
@@ -104,3 +129,15 @@ class Progress:
         else:
             self._stream.write(f"{line}\n")
         self._stream.flush()
+
+
+def format_time(seconds: float) -> str:
+    """Minutes and seconds, or hours and minutes.
+
+    >>> format_time(75.4), format_time(7380)
+    ('1:15', '2 h 03')
+    """
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    return f"{whole // 3600} h {whole % 3600 // 60:02}"

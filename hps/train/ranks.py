@@ -42,6 +42,12 @@ class Ranks:
         """True if it is on any rank. Every rank calls it."""
         return flag if self.world is None else self.world.control.any(flag)
 
+    def most(self, number: int) -> int:
+        """The largest of all ranks' numbers. Every rank calls it. Cost: one small collective."""
+        if self.world is None:
+            return number
+        return max(self.world.control.exchange_counts([number] * self.size))
+
     def exchange_seconds(self) -> float:
         """Spent by the compute stage in exchanges with other ranks so far, waits for slower ones
         included. (Those of keys are waits of the network stage, by its own clock.)"""
@@ -111,6 +117,8 @@ def options_of_rank(
         threads=options.threads or cores_of_rank(),
         resume=options.resume or is_restarted,
         resume_from=None if is_restarted else options.resume_from,
+        # Ranks that died before the first checkpoint begin anew.
+        resume_if_any=options.resume_if_any or (is_restarted and not options.resume),
         # The first attempt has left a checkpoint at the beginning of the new data.
         new_data=options.new_data and not is_restarted,
         trace=None if options.trace is None else f"{options.trace}.rank-{place.rank}",

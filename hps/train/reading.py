@@ -13,11 +13,11 @@ from hps.cluster.catalog import Catalog
 from hps.cluster.glance import glance
 from hps.config import TableConfig
 from hps.ssd_store import engine_of, open_store
-from hps.train.checkpoints import newest_with_model
+from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import TABLE, TrainOptions
 from hps.train.recipe import ModelRecipe, differing
 from hps.train.servers import connect
-from hps.train.start import gather_together
+from hps.train.start import together
 from hps.train.trainer import stored_recipe
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecip
         found = _find(options)
         return None if found is None else found.to_dict()
 
-    of_ranks = gather_together(world, "reading the stored model's recipe", told)
+    of_ranks = together(world, "reading the stored model's recipe", told)
     found = [recipe for recipe in of_ranks if recipe is not None]
     return ModelRecipe.from_dict(found[0]) if found else None
 
@@ -55,7 +55,7 @@ def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecip
 def _find(options: TrainOptions) -> ModelRecipe | None:
     if options.remote is not None:
         with connect(options.remote) as server:
-            found = newest_with_model(server)
+            found = _chosen(options, server)
             tables = list(server.tables.values())
             return None if found is None else _recipe_of(found.model, tables)
     path = options.server_config().path
@@ -68,12 +68,19 @@ def _find(options: TrainOptions) -> ModelRecipe | None:
         return None
     store: Any = open_store(path, [], read_only=True, rows=False)
     try:
-        found = newest_with_model(_StoredCuts(store))  # type: ignore[arg-type]
+        found = _chosen(options, _StoredCuts(store))
         if found is None:
             return None
         return _recipe_of(found.model, described_tables(store.extras(found.name, {TABLES})))
     finally:
         store.close()
+
+
+def _chosen(options: TrainOptions, server: Any) -> ModelCheckpoint | None:
+    """The checkpoint that the flags name, or the newest with a model."""
+    if options.resume_from is not None:
+        return named_with_model(server, options.resume_from)
+    return newest_with_model(server)
 
 
 class _StoredCuts:

@@ -103,6 +103,9 @@ def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         "seconds": "{:.2f}",
         "examples_per_second": "{:,.0f}",
         "train_logloss": "{:.5f}",
+        "run_logloss": "{:.5f}",
+        "model_examples": "{:,.0f}",
+        "model_logloss": "{:.5f}",
         "test_auc": "{:.5f}",
         "test_logloss": "{:.5f}",
         "test_calibration": "{:.4f}",
@@ -110,10 +113,14 @@ def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         "logloss": "{:.5f}",
         "calibration": "{:.4f}",
     }
+    is_one_run = figures.get("model_examples") == figures.get("examples")  # then one mean
+    hidden = (
+        ("run_logloss", "model_examples", "model_logloss") if is_one_run else ("train_logloss",)
+    )
     lines = [
         (name.replace("_", " "), pattern.format(figures[name]))
         for name, pattern in formats.items()
-        if figures.get(name) is not None
+        if figures.get(name) is not None and name not in hidden
     ]
     for name in ("skipped_lines", "test_skipped_lines"):
         if figures.get(name):

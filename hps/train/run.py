@@ -5,6 +5,7 @@ Above it: `hps train`. Below it: a server of rows (servers.py), `hps.Pipeline`, 
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hps.cluster.catalog import NAME as CLUSTER
 from hps.cluster.glance import Glance, glance
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
@@ -23,10 +25,23 @@ from hps.reader.files import find_files
 from hps.reader.open import open_reader
 from hps.row_server import CutServer
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
-from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
+from hps.stops import Stops, StopWaiting, name_of
+from hps.train.base_rate import first_labels
+from hps.train.boundary import Boundary
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.checks import (
+    check_test_log,
+    checkpoint_to_resume,
+    is_strict,
+    nothing_to_resume,
+    on_first_rank,
+    read_ahead,
+    require_examples,
+)
+from hps.train.context import RunContext
+from hps.train.course import Course
 from hps.train.dense_watch import DenseWatch
 from hps.train.depth import AUTO, DepthChooser
-from hps.train.evaluate import evaluate_model
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.rank_report import find_stragglers, sum_tiers
@@ -35,8 +50,9 @@ from hps.train.reading import as_the_model, free_fields, recipe_to_resume
 from hps.train.recipe import ModelRecipe, reading_of
 from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 from hps.train.run_mark import RunMark
-from hps.train.servers import open_server
+from hps.train.servers import connect, open_server
 from hps.train.start import start_together
+from hps.train.test_figures import TestFailed, measure_test
 from hps.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -52,14 +68,19 @@ def train(
     progress: Progress | None = None,
     world: "World | None" = None,
     mark: RunMark | None = None,
+    stops: Stops | None = None,
 ) -> dict[str, Any]:
-    """Trains as asked; leaves a checkpoint tagged "final" that holds all it takes to go on.
+    """Trains as asked; leaves a checkpoint that holds all it takes to go on.
+
+    It is tagged "final"; where the run was stopped it has no tag.
 
     Args:
         options: what to train, on what, where.
         progress: told how the run begins, and about every batch; None for silence.
         world: the ranks that train together, all of which call this; None for this process alone.
         mark: of torchrun's run, set once a restart need not begin anew; None for none.
+        stops: asks the run to end after the step under way; None: nothing does, and signals do what
+            they do in the caller's program.
 
     Returns:
         The figures of `hps train --json`, on every rank; docs/training.md lists them.
@@ -71,54 +92,57 @@ def train(
         HpsError: whatever the store, the reader or a diverged model raises.
     """
     try:
-        return _train(options, progress or Progress(0, StringIO()), Ranks(world), mark)
+        told = progress or Progress(0, StringIO())
+        return _train(options, RunContext(Ranks(world), told, stops or Stops()), mark)
     except BaseException as error:
         if world is not None and not getattr(error, "is_shared", False):
             world.abort(f"{type(error).__name__}: {error}")
         raise
 
 
-def _train(
-    options: TrainOptions, progress: Progress, ranks: Ranks, mark: RunMark | None
-) -> dict[str, Any]:
+def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> dict[str, Any]:
+    ranks = context.ranks
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
     recipe = recipe_to_resume(options, ranks.world)
     if recipe is not None:
         options = as_the_model(options, recipe)
-    tables = [options.table()]
-    prepare = partial(_prepare, options, ranks, progress, recipe)
+    prepare = partial(_prepare, options, context, recipe)
     if ranks.world is None:
         reader, _ = prepare()
     else:
         reader = start_together(ranks.world, options, prepare)
-    with (
-        nullcontext() if options.trace is None else Trace(options.trace) as trace,
-        open_server(options, ranks.world) as server,
-    ):
-        run = TrainingRun(server, options, reader, progress, ranks)
-        if mark is not None:
-            mark.set()
-        figures = run.train(trace)
-        if options.test:
-            test_reader = run.trainer.recipe.open_reader(options.test, tables, part=ranks.part)
-            test = evaluate_model(run.trainer.model, test_reader, ranks)
-            figures["test_auc"] = test["auc"]
-            figures["test_logloss"] = test["logloss"]
-            figures["test_calibration"] = test["calibration"]
-            figures["test_skipped_lines"] = test_reader.counts.skipped
-        figures["rows"] = sum(server.num_rows(name) for name in server.tables)
-        if options.digest:
-            figures["digests"] = {name: server.digest(name) for name in server.tables}
-    figures["peak_rss_bytes"] = sum(ranks.gather(peak_rss_bytes()))
+    if not options.resume:
+        context.labels = read_ahead(options, ranks, reader)
+    figures: dict[str, Any] = {}
+    try:
+        with (
+            nullcontext() if options.trace is None else Trace(options.trace) as trace,
+            open_server(options, ranks.world) as server,
+        ):
+            run = TrainingRun(server, options, reader, context)
+            if mark is not None:
+                mark.set()
+            context.stops.defer()
+            figures |= run.train(trace)
+            figures["rows"] = sum(server.num_rows(name) for name in server.tables)
+            if not figures["stopped"]:
+                if options.digest:
+                    figures["digests"] = {name: server.digest(name) for name in server.tables}
+                if options.test:
+                    figures |= measure_test(run.trainer, options, context)
+            figures["peak_rss_bytes"] = sum(ranks.gather(peak_rss_bytes()))
+    except TestFailed as failure:  # the ranks are out of step: nothing more is asked of them
+        figures["test_error"] = str(failure)
     return figures
 
 
 def _prepare(
-    options: TrainOptions, ranks: Ranks, progress: Progress, recipe: ModelRecipe | None
+    options: TrainOptions, context: RunContext, recipe: ModelRecipe | None
 ) -> tuple["Reader", list[Path]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
     made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
+    ranks, progress = context.ranks, context.progress
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if recipe is None:
         reader = open_reader(options.data, tables=[options.table()], config=config)
@@ -128,7 +152,12 @@ def _prepare(
         reader = recipe.open_reader(options.data, [options.table()], **fields)
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
-        _ = reader.schema
+        recipe = _recipe(options, reader)  # here, as it may read the whole log
+        if ranks.rank == 0:
+            check_test_log(recipe, options, reader, progress)
+    elif is_strict(options) and options.remote is not None:
+        with connect(options.remote) as server:  # makes no table there
+            checkpoint_to_resume(options, server)
     if options.remote is None and ranks.rank == 0:  # of several one tells, for all
         seen = _check_store(options, is_cluster=ranks.world is not None)
         if seen is not None and seen.ranks != ranks.size:
@@ -153,6 +182,8 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
     seen: Glance | None = None
     if is_cluster:
         seen = glance(path)
+        if is_strict(options) and (seen is None or not seen.models):
+            raise nothing_to_resume(options, is_there=seen is not None)
         if seen is None:
             return None
         dims = seen.dims
@@ -161,6 +192,10 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
     elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
         with open_store(config.path) as stored:
             dims = {table.name: table.dim for table in stored.tables.values()}
+            if is_strict(options):
+                checkpoint_to_resume(options, stored)
+    elif is_strict(options) and not (path / CLUSTER).exists():
+        raise nothing_to_resume(options, is_there=False)
     else:
         return None
     held = sorted(dims)
@@ -200,32 +235,33 @@ class TrainingRun:
         server: CutServer,
         options: TrainOptions,
         reader: "Reader",
-        progress: Progress,
-        ranks: Ranks,
+        context: RunContext,
     ) -> None:
         self._server = server
         self._options = options
-        self._progress = progress
-        self._ranks = ranks
+        self._progress = context.progress
+        self._ranks = ranks = context.ranks
+        self._stops = context.stops
+        self._boundary = Boundary(
+            options.checkpoint_every, options.checkpoint_seconds, context.stops, ranks
+        )
         self._depths = DepthChooser(ranks.agreed_depth(options.depth))
         self._checkpoint_seconds = 0.0
         self._num_checkpoints = 0
-        self._num_since_checkpoint = 0
+        self._stopped = 0  # the signal
+        self.base_rate: float | None = None
         stored = self._stored()
         self.resumed_from = None if stored is None else str(stored)
         self._reader = self._place_reader(reader, stored)
-        recipe = ModelRecipe(
-            kind=options.model,
-            features={name: list(names) for name, names in self._reader.features.items()},
-            num_dense=self._reader.num_dense,
-            hidden=list(options.hidden),
-            dropout=options.dropout,
-            reader=reading_of(self._reader, options),
-        )
+        recipe = _recipe(options, self._reader)
         self.trainer = Trainer(server, recipe, options, ranks)
         self.changes: list[str] = []
-        if stored is not None:
+        if stored is None:
+            self._set_base_rate(context)
+        else:
             self.changes = self.trainer.load_state(stored.model)
+            self._boundary.checkpoint_done()
+            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
             if options.new_data:
                 # What is resumed from now on goes on here, not where the run before stood.
                 self._checkpoint(None, self._reader.state_dict())
@@ -233,7 +269,24 @@ class TrainingRun:
         self._columns = self._reader.columns
         self._watch = DenseWatch(self._columns, self._reader.config.transform)
         for line in format_columns(self._columns):
-            progress.say(line)
+            context.progress.say(line)
+
+    def _check_logs(self, recipe: ModelRecipe) -> None:
+        """Where it was not clear before what features the model has."""
+        if self._options.new_data:
+            require_examples(self._options, first_labels(self._reader, 1), "DATA")
+        check_test_log(recipe, self._options, self._reader, self._progress)
+
+    def _set_base_rate(self, context: RunContext) -> None:
+        """Has a new model begin at the log's share of clicks."""
+        if self._options.resume:  # only now is it clear that there is nothing to go on from
+            context.labels = read_ahead(self._options, self._ranks, self._reader)
+            check = partial(self._check_logs, self.trainer.recipe)
+            on_first_rank(self._ranks, "looking at the logs", check)
+        labels = context.labels
+        if self._options.base_rate and labels is not None and labels.examples:
+            self.trainer.model.set_base_rate(labels.logit)
+            self.base_rate = labels.rate
 
     def _say_resumed(self) -> None:
         totals = self.trainer.totals
@@ -247,7 +300,9 @@ class TrainingRun:
 
     def train(self, trace: Trace | None = None) -> dict[str, Any]:
         """Trains to the end of the log and writes the final checkpoint; returns the figures."""
-        first, first_batch = self.trainer.totals.examples, self.trainer.totals.batches
+        before = self.trainer.totals.to_dict()
+        first, first_batch = before["examples"], before["batches"]
+        self._progress.begin(Course(self._reader, self._options.limit))
         exchanged = self._ranks.exchange_seconds()
         start, cpu_start = time.perf_counter(), time.process_time()
         stages, position = self._loop(trace)
@@ -259,7 +314,9 @@ class TrainingRun:
         depth = self._depths.depth
         totals = self.trainer.totals
         num_examples = totals.examples - first
-        if num_examples:
+        if self._stopped and not self._boundary.is_saved:
+            self._checkpoint(None, position)
+        elif num_examples and not self._stopped:
             self._checkpoint(FINAL_TAG, position)
         self._progress.finish()
         stats = self._server.stats()
@@ -276,7 +333,10 @@ class TrainingRun:
             "examples": num_examples,
             "seconds": seconds,
             "examples_per_second": num_examples / seconds if seconds else 0.0,
-            "train_logloss": totals.loss_sum / totals.examples if totals.examples else None,
+            **_logloss(before, totals.to_dict()),
+            "base_rate": self.base_rate,
+            "stopped": name_of(self._stopped),
+            "test_error": None,
             "test_auc": None,
             "test_logloss": None,
             "test_calibration": None,
@@ -287,10 +347,12 @@ class TrainingRun:
             "resumed_with": self.changes,
             "checkpoints": self._num_checkpoints,
             "checkpoint_seconds": self._checkpoint_seconds,
-            "skipped_lines": self._reader.counts.skipped,
+            # A reader that was left in a wait stands elsewhere.
+            "skipped_lines": position["skipped"] if self._stopped else self._reader.counts.skipped,
             "test_skipped_lines": None,
             "format": self._reader.config.format,
             "columns": describe_columns(self._columns, self._watch.found()),
+            "peak_rss_bytes": peak_rss_bytes(),
             "stages": stages,
             "bound": asdict(bound),
             "depth": depth,
@@ -330,22 +392,14 @@ class TrainingRun:
 
     def _stored(self) -> ModelCheckpoint | None:
         """Goes back to what the run goes on from; None for a new run."""
-        where, name = self._options.where, self._options.resume_from
-        if name is None:
-            # Whichever it is that holds a model, a run of its own may not go on top of it.
-            found = newest_with_model(self._server, passes_over=not self._options.resume)
-        else:
-            found = named_with_model(self._server, name)
         if not self._options.resume:
+            # Whichever it is that holds a model, a run of its own may not go on top of it.
+            found = newest_with_model(self._server, passes_over=True)
             if found is not None:
                 raise _holds_model(self._options, str(found))
             return None
+        found = checkpoint_to_resume(self._options, self._server)
         if found is None:
-            if any(self._server.num_rows(name) for name in self._server.tables):
-                raise ConfigError(
-                    f"{where} holds rows, but no checkpoint with a model and a position to "
-                    "resume from; leave --resume out to train on top of its rows"
-                )
             return None
         self._server.restore(found.name)
         return found
@@ -363,42 +417,52 @@ class TrainingRun:
         accumulate = self._options.accumulate
         while True:
             depth = self._depths.depth
-            with Pipeline(
+            batches = Pipeline(
                 self._reader,
                 self._server,
                 depth,
                 accumulate,
                 lookahead=self._options.lookahead if depth else 0,
                 trace=trace,
-            ) as batches:
-                self._span(batches)
+            )
+            try:
+                with batches:
+                    self._span(batches)
+            except StopWaiting as stop:  # between two steps
+                self._stopped = stop.signal_number
             add_seconds(stages, batches.seconds())
-            if batches.is_exhausted or self._is_limit_reached:
+            if batches.is_exhausted or self._is_limit_reached or self._stopped:
                 return stages, batches.state_dict()
             self._depths.next_span()
 
     def _span(self, batches: Pipeline) -> None:
-        """Trains on batches until they end, or as many examples have been seen as are asked for."""
+        """Trains on batches until they end, or as many examples have been seen as are asked for, or
+        the run is to stop."""
         trainer, accumulate = self.trainer, self._options.accumulate
         num_gathered = 0
         while not self._is_limit_reached:
-            batch = next(batches, None)
+            # A rank alone cannot leave: the others may have the batch, and wait for its rows.
+            may_leave = num_gathered == 0 and self._ranks.world is None
+            batch = self._stops.next_of(batches) if may_leave else next(batches, None)
             if batch is None:
                 break
             for line in self._watch.add(batch.dense):
                 self._progress.say(line)
             logits = trainer.backward(batch)
             num_gathered += 1
-            self._num_since_checkpoint += 1
+            self._boundary.batch_done()
             if num_gathered == accumulate:
                 trainer.step()
                 num_gathered = 0
             self._progress.update(trainer.totals, logits, batch, self._server.stats)
             seconds_before = self._checkpoint_seconds
-            is_due = 0 < self._options.checkpoint_every <= self._num_since_checkpoint
-            if is_due and num_gathered == 0:
-                self._checkpoint(None, batches.state_dict())
-                self._num_since_checkpoint = 0
+            if num_gathered == 0:
+                due = self._boundary.due()
+                self._stopped = due.stop
+                if due.stop:
+                    return
+                if due.is_checkpoint:
+                    self._checkpoint(None, batches.state_dict())
             if self._depths.batch_done(self._checkpoint_seconds - seconds_before):
                 batches.stop_reading()
         if num_gathered:
@@ -412,6 +476,7 @@ class TrainingRun:
     def _checkpoint(self, tag: str | None, position: dict[str, Any]) -> None:
         start = time.perf_counter()
         self._server.checkpoint(tag=tag, model=self.trainer.state(), reader=position)
+        self._boundary.checkpoint_done()
         self._num_checkpoints += 1
         self._checkpoint_seconds += time.perf_counter() - start
 
@@ -421,3 +486,26 @@ def _too_few(num_batches: int) -> str:
     if not num_batches:
         return "no batch was trained on, so nothing bounds this run"
     return f"{num_batches} batch(es) are too few to tell what bounds this run"
+
+
+def _logloss(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Means over this run and over the model's life, each beside its number of examples."""
+    count = after["examples"] - before["examples"]
+    model = after["loss_sum"] / after["examples"] if after["examples"] else None
+    return {
+        "train_logloss": model,
+        "model_logloss": model,
+        "model_examples": after["examples"],
+        "run_logloss": (after["loss_sum"] - before["loss_sum"]) / count if count else None,
+    }
+
+
+def _recipe(options: TrainOptions, reader: "Reader") -> ModelRecipe:
+    return ModelRecipe(
+        kind=options.model,
+        features={name: list(names) for name, names in reader.features.items()},
+        num_dense=reader.num_dense,
+        hidden=list(options.hidden),
+        dropout=options.dropout,
+        reader=reading_of(reader, options),
+    )

@@ -55,18 +55,18 @@ def start_together(
         prepared.append(reader)
         return facts_of(options, reader, test_files)
 
-    of_ranks = gather_together(world, "preparing to train", facts)
+    of_ranks = together(world, "preparing to train", facts)
 
     def compare() -> None:
         if world.rank == 0:  # then it alone says what it found
             _compare(of_ranks)
 
-    gather_together(world, "comparing the ranks", compare)
+    together(world, "comparing the ranks", compare)
     return prepared[0]
 
 
-def gather_together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
-    """What `act` gives on every rank; where it fails, all raise, in step."""
+def together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
+    """As `hps.cluster.agreement.agree`, before training: of an error the ranks leave in step."""
     outcome = attempt(world, what, act)
     if isinstance(outcome.failure, HpsError):
         outcome.failure.is_shared = True  # the ranks can leave in step

@@ -35,7 +35,8 @@ class Job:
         variables: set in every rank's environment.
         version: rank -> of the hps that it says it is.
         plant: a bug in every rank, by name; None for none.
-        is_interrupted: every rank gets SIGINT, as from Ctrl-C, once rank 0 has told of its batches.
+        signals: (rank, name) in the order in which they are sent, once rank 0 has told of its
+            batches; a second one to rank 0 of a run alone once the first has been told of.
     """
 
     words: Sequence[str]
@@ -45,7 +46,7 @@ class Job:
     variables: dict[str, str] = field(default_factory=dict)
     version: dict[int, str] = field(default_factory=dict)
     plant: str | None = None
-    is_interrupted: bool = False
+    signals: Sequence[tuple[int, str]] = ()
 
 
 @dataclass
@@ -136,20 +137,26 @@ def _serve(lines: IO[str]) -> None:
             if child == 0:
                 _be_rank(job, rank)
             children.append(child)
-        if job["is_interrupted"]:
-            _interrupt(children, Path(job["folder"]) / "0.err")
+        if job["signals"]:
+            _signal(job, children, Path(job["folder"]) / "0.err")
         waits = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         print(json.dumps(waits), flush=True)
 
 
-def _interrupt(children: Sequence[int], told: Path) -> None:
-    """As Ctrl-C, which torchrun hands on to its ranks; who does not end of it is killed."""
-    deadline = time.monotonic() + INTERRUPT_SECONDS
-    while not told.exists() or told.read_text().count(" examples ") < 3:
-        assert time.monotonic() < deadline, "rank 0 has told of no batches"
-        time.sleep(0.02)
-    for child in children:
-        os.kill(child, signal.SIGINT)
+def _signal(job: dict[str, Any], children: Sequence[int], told: Path) -> None:
+    """Sends the job's signals; who does not end of them is killed."""
+
+    def await_told(text: str, count: int) -> None:
+        deadline = time.monotonic() + INTERRUPT_SECONDS
+        while not told.exists() or told.read_text().count(text) < count:
+            assert time.monotonic() < deadline, f"rank 0 has not told of {text!r}"
+            time.sleep(0.02)
+
+    await_told(" examples ", 3)
+    for number, (rank, name) in enumerate(job["signals"]):
+        if number and not job["size"]:
+            await_told("once more ends at once", 1)
+        os.kill(children[rank], signal.Signals[name])
     deadline = time.monotonic() + INTERRUPT_SECONDS
     left = set(children)
     while left and time.monotonic() < deadline:

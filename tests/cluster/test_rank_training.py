@@ -6,6 +6,7 @@ Above it: pytest. Below it: rank_nursery.py, which runs the real command as proc
 import json
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import hps
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery, nursery
-from tests.cluster.torchrun_lab import KILLED, run_torchrun
+from tests.cluster.torchrun_lab import KILLED, run_torchrun, stop_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
@@ -118,6 +119,22 @@ def test_any_number_of_ranks_ends_with_the_logloss_of_one_process(
     # The same model in batches of another size: torch rounds otherwise.
     assert measured["auc"] == pytest.approx(figures["test_auc"], abs=1e-5)
     assert measured["logloss"] == pytest.approx(figures["test_logloss"], abs=1e-8)
+
+
+def test_ranks_begin_at_the_base_rate_of_the_whole_log(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    """Of which the parts of the ranks have different shares of clicks."""
+    lines = log.read_text().splitlines()
+    clicks = [f"{int(place % 100 < 20)}{line[1:]}" for place, line in enumerate(lines)]
+    (tmp_path / "log.tsv").write_text("\n".join(clicks))
+    flags = ["--limit", "100", "--dense-lr", "1e-12", "--lr", "1e-6"]
+    found = {}
+    for size in (0, 3):
+        store = tmp_path / f"of-{size}"
+        figures = ranks.figures(Job(words(tmp_path / "log.tsv", store, *flags), size))
+        found[size] = (figures["base_rate"], float(dense_of(store)["bias"]))
+    assert found[0] == found[3] and found[0][0] == 261 / 1252
 
 
 def test_ranks_without_examples_take_part(tmp_path: Path, ranks: Nursery, log: Path) -> None:
@@ -249,22 +266,54 @@ def test_a_death_before_the_first_checkpoint_in_new_data_skips_and_repeats_nothi
             assert figures[name] == whole[name], name
 
 
-@pytest.mark.parametrize("size", [0, 2])
-def test_ctrl_c_ends_a_training_in_its_middle(
-    tmp_path: Path, ranks: Nursery, log: Path, size: int
+ENDLESS = ["--epochs", "1000", "--depth", "2", "--no-digest", "--progress-seconds", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("size", "signals", "status"),
+    [
+        (0, [(0, "SIGTERM")], 143),
+        (0, [(0, "SIGINT")], 130),
+        (2, [(1, "SIGTERM")], 143),
+        # Ctrl-C reaches the ranks from the terminal, and once more from torchrun.
+        (2, [(0, "SIGINT"), (1, "SIGINT"), (0, "SIGINT"), (1, "SIGINT")], 130),
+    ],
+)
+def test_a_signal_ends_a_training_in_its_middle_with_a_checkpoint_on_all_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path, size: int, signals: list[Any], status: int
 ) -> None:
-    flags = ["--epochs", "1000", "--checkpoint-every", "1", "--depth", "2", "--no-digest"]
-    telling = [*flags, "--progress-seconds", "0.1"]
-    ended = ranks.run(Job(words(log, tmp_path / "store", *telling), size, is_interrupted=True))
-    assert set(ended.statuses) == {130}, ended
-    for rank, text in enumerate(ended.err):
-        assert text.endswith("hps: interrupted; --resume goes on from the newest checkpoint\n")
-        assert "Traceback" not in text and ("examples" in text) == (rank == 0)
-    with hps.open(tmp_path / "store") as server:
-        seen = server.checkpoint_state()[0]["totals"]["examples"]
-    goes_on = [*flags, "--resume", "--limit", str(seen + 100)]
-    figures = ranks.figures(Job(words(log, tmp_path / "store", *goes_on), size))
-    assert figures["resumed_from"] is not None and figures["examples"] == 100
+    """A signal to one rank is one to all; what was trained is trained no second time."""
+    store, out = tmp_path / "store", tmp_path / "out.json"
+    telling = words(log, store, *ENDLESS, "--dropout", "0.1", "--test", str(log))
+    ended = ranks.run(Job([*telling, "--json", str(out)], size, signals=signals))
+    assert set(ended.statuses) == {status}, ended
+    figures = json.loads(out.read_text())
+    name = signals[0][1]
+    assert figures["stopped"] == name and figures["test_auc"] is None
+    seen = figures["total_examples"]
+    assert f"stopped by {name} after {seen:,} examples" in ended.out[0]
+    told = [line for text in ended.err for line in text.splitlines() if " examples " not in line]
+    finishes = f"hps: {name}: finishes the step and saves a checkpoint; once more ends at once"
+    assert told == ([] if size else [finishes])
+    with hps.open(store) as server:
+        assert server.checkpoint_state()[0]["totals"]["examples"] == seen > 0
+    flags = ["--epochs", "1000", "--dropout", "0.1", "--limit", str(seen + 1000)]
+    rest = ranks.figures(Job(words(log, store, *flags, "--resume"), size))
+    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), size))
+    assert rest["examples"] + seen == whole["examples"]
+    for figure in ("digests", "loss_digest", "model_logloss"):
+        assert rest[figure] == whole[figure], figure
+
+
+def test_a_second_signal_ends_a_training_at_once(tmp_path: Path, ranks: Nursery, log: Path) -> None:
+    """A step of a million batches would not be finished for hours."""
+    flags = [*ENDLESS, "--accumulate", "1000000", "--dram", "64MiB"]
+    flags[flags.index("--depth") + 1] = "0"
+    flags += ["--batch-size", "2"]
+    twice = [(0, "SIGTERM"), (0, "SIGTERM")]
+    ended = ranks.run(Job(words(log, tmp_path / "store", *flags), 0, signals=twice))
+    assert ended.statuses == [143]
+    assert "hps: SIGTERM once more: ended at once; --resume goes on from" in ended.err[0]
 
 
 @pytest.mark.parametrize(
@@ -304,6 +353,46 @@ def test_what_strikes_one_rank_is_told_once_by_that_rank(
         assert reason in err[rank] and err[rank].count("\n") == 1
         assert err[rank].count(f"rank {rank}") == 1
         assert [text for text in err if text] == [err[rank]]
+
+
+def test_a_test_log_that_one_rank_cannot_read_loses_no_figure_of_the_training(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    lines = log.read_text().splitlines()
+    lines[280] = "2" + lines[280][1:]  # the third batch, whose last third is rank 2's
+    (tmp_path / "test.tsv").write_text("\n".join(lines))
+    out = tmp_path / "out.json"
+    flags = ["--test", str(tmp_path / "test.tsv"), "--json", str(out)]
+    ended = ranks.run(Job(words(log, tmp_path / "store", *flags), 3))
+    assert ended.statuses == [1, 1, 1] and ended.err[1:] == ["", ""]
+    assert ended.err[0].count("\n") == 1
+    figures = json.loads(out.read_text())
+    for text in (ended.err[0], figures["test_error"]):
+        assert "rank 2: " in text and "test.tsv, line 281: label '2'" in text
+    whole = ranks.figures(Job(words(log, tmp_path / "whole"), 3))
+    for name in ("digests", "loss_digest", "rows", "examples"):
+        assert figures[name] == whole[name], name
+
+
+def test_ranks_refuse_a_log_without_examples_and_a_store_without_a_checkpoint(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("")
+    store = tmp_path / "store"
+    for job, reason in (
+        (Job(words(empty, store), 2), "DATA has no example"),
+        (Job(words(log, store, "--resume"), 2), "there is no store in"),
+        (Job(words(log, store, "--test", str(empty)), 2), "--test has no example"),
+    ):
+        ended = ranks.run(job)
+        assert ended.statuses == [1, 1]
+        (told,) = [line for text in ended.err for line in text.splitlines()]
+        assert reason in told and not store.exists()
+    few = tmp_path / "few.tsv"
+    few.write_text(log.read_text().splitlines(keepends=True)[0])
+    figures = ranks.figures(Job(words(few, store), 3))  # two of whose parts are empty
+    assert figures["examples"] == 1
 
 
 def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery, log: Path) -> None:
@@ -355,6 +444,21 @@ def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
     for name in ("digests", "loss_digest"):
         assert figures[name] == whole[name], name
+
+
+def test_torchrun_that_is_terminated_leaves_a_checkpoint_of_all_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    out, store = tmp_path / "out.json", tmp_path / "store"
+    telling = words(log, store, *ENDLESS, "--json", str(out))
+    status, said, errors = stop_torchrun(telling, 2, signal.SIGTERM)
+    figures = json.loads(out.read_text())
+    assert status != 0 and figures["stopped"] == "SIGTERM", errors
+    assert "stopped by SIGTERM after" in said
+    limit = str(figures["total_examples"] + 100)
+    goes_on = ["--epochs", "1000", "--resume", "--limit", limit]
+    rest = ranks.figures(Job(words(log, store, *goes_on), 2))
+    assert rest["examples"] == 100
 
 
 def test_what_restarts_over_several_hosts_need_is_said() -> None:

@@ -42,6 +42,30 @@ def run_torchrun(
     )
 
 
+def stop_torchrun(words: Sequence[str], size: int, number: int) -> tuple[int, str, str]:
+    """Trains on `size` ranks until rank 0 has told of some batches, then signals torchrun.
+
+    Returns:
+        Its exit status, standard output and error.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+    command += ["--master-port", str(free_port()), "-m", "tests.cluster.torchrun_lab"]
+    with subprocess.Popen(
+        [*command, *words],
+        cwd=ROOT,
+        env={**os.environ, KILLS: "[]"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        told = next((line for line in process.stderr if " examples " in line), "")
+        assert told, "no rank has told of batches"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
 def main() -> int:
     """One rank."""
     from hps.cli.main import main as run_command

@@ -39,7 +39,7 @@ for line in sys.stdin:
     hears, told = os.pipe()
     child = os.fork()
     if child == 0:
-        train(options(log, store, resume=True, depth=depth), Tell(1))
+        train(options(log, store, resume_if_any=True, depth=depth), Tell(1))
         os._exit(0)
     os.close(told)
     if batches > 0:

@@ -1,0 +1,98 @@
+"""The labels of a log's first examples: where the output bias of a new model begins.
+
+Above it: the training run, loops of one's own. Below it: a reader of its own over the same files;
+the training's reader stays where it is, and counts no line twice.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hps.config import TableConfig
+from hps.reader.open import open_reader
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+
+NUM_EXAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class FirstLabels:
+    """How many of a log's first examples are clicks.
+
+    Args:
+        clicks: labels of 1.
+        others: labels of 0.
+        skipped: bad lines among them.
+
+    >>> FirstLabels(clicks=0, others=998).rate
+    0.001
+    """
+
+    clicks: int
+    others: int
+    skipped: int = 0
+
+    @property
+    def examples(self) -> int:
+        return self.clicks + self.others
+
+    @property
+    def rate(self) -> float:
+        """The share of clicks, as if there had been one more of either kind."""
+        return (self.clicks + 1) / (self.examples + 2)
+
+    @property
+    def logit(self) -> float:
+        """log((clicks + 1) / (others + 1)): for `ClickModel.set_base_rate`."""
+        return math.log((self.clicks + 1) / (self.others + 1))
+
+
+def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLabels:
+    """Counts the labels of the first examples of a reader's log, from its beginning.
+
+    All of the log counts, also where the reader yields one rank's part. Bad lines are passed over:
+    the reader itself says what is wrong with them, when it comes to them.
+
+    Args:
+        reader: whose files, columns and order are taken; it is not moved.
+        num_examples: at most.
+
+    Raises:
+        DataError: a bad line, where there is no good one and the reader does not skip them.
+    """
+    changes = {"on_error": "skip", "batch_size": num_examples}
+    ahead = _beside(reader, **changes)
+    batch, skipped = next(ahead, None), ahead.counts.skipped
+    ahead.close()
+    if batch is None:
+        if skipped and reader.config.on_error == "raise":
+            next(_beside(reader, **{**changes, "on_error": "raise"}), None)
+        return FirstLabels(0, 0, skipped)
+    clicks = int((batch.labels > 0).sum())
+    return FirstLabels(clicks, len(batch.labels) - clicks, skipped)
+
+
+def _beside(reader: "Reader", **changes: Any) -> "Reader":
+    """Another reader of the same files and columns, which looks for no feature."""
+    config = dataclasses.replace(
+        reader.config, dense=reader.num_dense, epochs=1, drop_last=False, part=(0, 1), **changes
+    )
+    tables = [
+        TableConfig(name=name, dim=1, features=list(features) or None)
+        for name, features in reader.features.items()
+    ]
+    return open_reader(reader.paths, tables=tables, config=config)
+
+
+def why_empty(num_skipped: int) -> str:
+    """Why a log has no example.
+
+    >>> why_empty(1200)
+    'all of its 1,200 lines were skipped as bad'
+    """
+    if num_skipped:
+        return f"all of its {num_skipped:,} lines were skipped as bad"
+    return "it holds no line"

@@ -1,0 +1,81 @@
+"""Boundary: what is due between two steps of a training run, the same on every rank.
+
+Above it: `hps.train.run`. Below it: the clock, `hps.stops.Stops`, one small collective.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hps.stops import Stops
+from hps.train.ranks import Ranks
+
+_CHECKPOINT = 1
+_STOP = 2  # and the number of the signal
+
+
+@dataclass(frozen=True)
+class Due:
+    """What all ranks do before the next step.
+
+    Args:
+        is_checkpoint: a checkpoint.
+        stop: the number of the signal that ends the run; 0 for none.
+    """
+
+    is_checkpoint: bool
+    stop: int
+
+
+class Boundary:
+    """Counts steps and time since the last checkpoint.
+
+    Args:
+        every: batches between checkpoints; 0 for none by number.
+        seconds: between checkpoints; 0 for none by time.
+        stops: who may ask this rank to stop.
+        ranks: that agree.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        seconds: float,
+        stops: Stops,
+        ranks: Ranks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every = every
+        self._seconds = seconds
+        self._stops = stops
+        self._ranks = ranks
+        self._clock = clock
+        self._num_batches = 0
+        self._since = clock()
+        self.is_saved = False  # nothing has been trained since a checkpoint
+
+    def batch_done(self) -> None:
+        """Counts a batch."""
+        self._num_batches += 1
+        self.is_saved = False
+
+    def checkpoint_done(self) -> None:
+        """What was trained is saved."""
+        self._num_batches = 0
+        self._since = self._clock()
+        self.is_saved = True
+
+    def begin(self) -> None:
+        """The time until the first checkpoint begins."""
+        self._since = self._clock()
+
+    def due(self) -> Due:
+        """To be asked after each step; every rank asks, and all have the same answer."""
+        by_number = 0 < self._every <= self._num_batches
+        by_time = 0 < self._seconds <= self._clock() - self._since
+        wish = _CHECKPOINT if by_number or by_time else 0
+        if self._stops.asked:
+            wish = _STOP + self._stops.asked
+        wish = self._ranks.most(wish)
+        return Due(is_checkpoint=wish == _CHECKPOINT, stop=max(0, wish - _STOP))

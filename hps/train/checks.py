@@ -1,0 +1,187 @@
+"""What a run looks at before it trains: a checkpoint to resume, examples in DATA and in --test.
+
+Above it: `hps.train.run`. Below it: the readers, the checkpoints. Each of these faults would else
+show after hours, or not at all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hps.config import TableConfig
+from hps.errors import ConfigError, HpsError
+from hps.reader.open import open_reader
+from hps.train.base_rate import FirstLabels, first_labels, why_empty
+from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
+from hps.train.start import together
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+    from hps.row_server import CutServer
+    from hps.train.options import TrainOptions
+    from hps.train.progress import Progress
+    from hps.train.ranks import Ranks
+    from hps.train.recipe import ModelRecipe
+
+_WAYS_OUT = (
+    "leave --resume out to train from the beginning, or give --resume-if-any, which begins anew "
+    "where there is nothing to go on from"
+)
+
+
+def is_strict(options: "TrainOptions") -> bool:
+    """True if there must be a checkpoint to go on from."""
+    return options.resume and not options.resume_if_any
+
+
+def nothing_to_resume(options: "TrainOptions", *, is_there: bool) -> ConfigError:
+    """What to raise where --resume finds nothing; `is_there`: a store, without a checkpoint."""
+    if not is_there:
+        return ConfigError(
+            f"--resume: there is no store in {str(options.store)!r}; correct --store, or "
+            f"{_WAYS_OUT}"
+        )
+    return ConfigError(
+        f"--resume: {options.where} has no checkpoint with a model and a position to resume from; "
+        f"correct --{'store' if options.remote is None else 'server'}, or {_WAYS_OUT}"
+    )
+
+
+def checkpoint_to_resume(options: "TrainOptions", server: "CutServer") -> ModelCheckpoint | None:
+    """What a run with --resume goes on from; None where it may begin anew, and has to.
+
+    Raises:
+        ConfigError: there is none, and the user asked for one, or there are rows without one.
+    """
+    if options.resume_from is not None:
+        return named_with_model(server, options.resume_from)
+    found = newest_with_model(server)
+    if found is not None:
+        return found
+    if any(server.num_rows(name) for name in server.tables):
+        raise ConfigError(
+            f"{options.where} holds rows, but no checkpoint with a model and a position to resume "
+            "from; leave --resume out to train on top of its rows"
+        )
+    if is_strict(options):
+        raise nothing_to_resume(options, is_there=True)
+    return None
+
+
+def read_ahead(options: "TrainOptions", ranks: "Ranks", reader: "Reader") -> FirstLabels | None:
+    """Counts the first labels of a new model's log, on rank 0, for all ranks.
+
+    Every rank calls it.
+
+    Returns:
+        None where nobody asks for them.
+
+    Raises:
+        ConfigError: the log has no example, and that is not allowed.
+    """
+    if options.allow_empty and not options.base_rate:
+        return None
+
+    def count() -> list[int]:
+        labels = first_labels(reader)
+        require_examples(options, labels, "DATA")
+        return [labels.clicks, labels.others, labels.skipped]
+
+    counts = on_first_rank(ranks, "reading the first examples", count)
+    return None if counts is None else FirstLabels(*counts)
+
+
+def on_first_rank(ranks: "Ranks", what: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns on rank 0, on every rank; what it raises there is raised on all. Every
+    rank calls it.
+
+    Args:
+        what: it does, in words.
+        act: returns what JSON holds.
+    """
+    if ranks.world is None:
+        return act()
+    return together(ranks.world, what, lambda: act() if ranks.rank == 0 else None)[0]
+
+
+def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) -> None:
+    """Refuses a log without examples.
+
+    Raises:
+        ConfigError: there is none, and that is not allowed.
+    """
+    if labels.examples or options.allow_empty:
+        return
+    raise ConfigError(f"{what} has no example, {why_empty(labels.skipped)}; --allow-empty takes it")
+
+
+def check_test_log(
+    recipe: "ModelRecipe",
+    options: "TrainOptions",
+    reader: "Reader",
+    progress: "Progress",
+) -> None:
+    """Opens --test as it will be measured, compares its columns, and reads its first batch.
+
+    Args:
+        recipe: of the model; its features and dense columns are wanted.
+        options: of the run.
+        reader: of the log that is trained on.
+        progress: told of columns that are left out.
+
+    Raises:
+        ConfigError: other columns than those trained on, or no example.
+        HpsError: what its beginning cannot be read for.
+    """
+    if not options.test:
+        return
+    try:
+        _check_columns(recipe, options, reader, progress)
+        test = recipe.open_reader(options.test, [options.table()])
+        try:
+            batch, skipped = next(test, None), test.counts.skipped
+        finally:
+            test.close()
+    except HpsError as error:
+        error.add_note("this is --test, which is looked at before training")
+        raise
+    if batch is None:
+        require_examples(options, FirstLabels(0, 0, skipped), "--test")
+
+
+def _check_columns(
+    recipe: "ModelRecipe", options: "TrainOptions", reader: "Reader", progress: "Progress"
+) -> None:
+    """Of formats whose columns show at their beginning; slots and libffm name their features on
+    each line, and a test log may lack some."""
+    wanted = [name for names in recipe.features.values() for name in names]
+    if reader.config.format not in ("criteo", "parquet", "csv"):
+        return
+    everything = [TableConfig(name=options.table().name, dim=1)]
+    test = open_reader(options.test, tables=everything, config=reader.config)
+    try:
+        found = [name for names in test.features.values() for name in names]
+        dense = test.dense_columns
+    finally:
+        test.close()
+    first = str(test.paths[0])
+    _require_columns(first, "features", wanted, found)
+    if dense != reader.dense_columns:
+        raise ConfigError(
+            f"{first}: its dense columns are {dense}, those trained on "
+            f"{reader.dense_columns}; the two logs must have the same, in the same order"
+        )
+    more = [name for name in found if name not in wanted]
+    if more and reader.config.format == "criteo":  # columns have no names: any may be the new one
+        raise ConfigError(
+            f"{first}: it has {len(found)} categories, the log trained on {len(wanted)}"
+        )
+    if more:
+        progress.say(f"--test has columns that the log trained on lacks, left out: {more}")
+
+
+def _require_columns(path: str, what: str, wanted: Sequence[str], found: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ConfigError(
+            f"{path}: it lacks {what} that the log trained on has: {missing}; it has {list(found)}"
+        )

@@ -1,0 +1,28 @@
+"""RunContext: what surrounds a training run: who trains, who is told, who may stop it.
+
+Above it: `hps.train.run`. Below it: `Ranks`, `Progress`, `hps.stops.Stops`.
+"""
+
+from dataclasses import dataclass
+
+from hps.stops import Stops
+from hps.train.base_rate import FirstLabels
+from hps.train.progress import Progress
+from hps.train.ranks import Ranks
+
+
+@dataclass
+class RunContext:
+    """Around one run.
+
+    Args:
+        ranks: that train together.
+        progress: told how the run goes.
+        stops: what asks it to stop.
+        labels: of the log's first examples, once they have been counted; None where they are not.
+    """
+
+    ranks: Ranks
+    progress: Progress
+    stops: Stops
+    labels: FirstLabels | None = None

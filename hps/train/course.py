@@ -1,0 +1,67 @@
+"""Course: how far a training run is on its way, where the length of the log is known.
+
+Above it: `Progress`. Below it: the reader's positions. Plain text goes by bytes, parquet by rows
+within a file's share of the bytes; how long a compressed text is, nobody knows before its end.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+
+
+class Course:
+    """The way through all epochs of a log, or to its limit.
+
+    Args:
+        reader: of the log.
+        limit: examples after which the run ends; 0 for none.
+    """
+
+    def __init__(self, reader: "Reader", limit: int = 0) -> None:
+        self._paths = reader.paths
+        self._sizes = [int(size) for _, size in reader.files]
+        self._limit = limit
+        self._is_parquet = reader.config.format == "parquet"
+        is_packed = any(path.suffix in (".gz", ".zst") for path in self._paths)
+        self._is_known = sum(self._sizes) > 0 and (self._is_parquet or not is_packed)
+        self.epochs = reader.config.epochs
+
+    def epoch(self, position: Mapping[str, Any]) -> int:
+        """The number of the epoch, from 1."""
+        return min(int(position.get("epoch", 0)) + 1, self.epochs)
+
+    def share(self, position: Mapping[str, Any], num_examples: int) -> float | None:
+        """The part of the way that is done, 0 to 1; None where that is not known.
+
+        Args:
+            position: of the reader, after a batch.
+            num_examples: of the model's life.
+        """
+        shares = []
+        if self._limit:
+            shares.append(num_examples / self._limit)
+        if self._is_known and "file" in position:
+            shares.append((position["epoch"] + self._share_of_epoch(position)) / self.epochs)
+        return min(max(shares), 1.0) if shares else None
+
+    def _share_of_epoch(self, position: Mapping[str, Any]) -> float:
+        order = position.get("order", range(len(self._sizes)))
+        place = position["file"]
+        done = float(sum(self._sizes[number] for number in order[:place]))
+        if place < len(self._sizes):
+            current, within = order[place], position["offset"]
+            if self._is_parquet:
+                within *= self._sizes[current] / max(_num_rows(self._paths[current]), 1)
+            done += min(within, self._sizes[current])
+        return done / sum(self._sizes)
+
+
+@lru_cache(maxsize=4)
+def _num_rows(path: Path) -> int:
+    import pyarrow.parquet as pq  # takes its time to import, and parquet alone needs it
+
+    return int(pq.read_metadata(path).num_rows)
