@@ -38,10 +38,11 @@ def forked_error(what: str, owner: int, kind: type[HpsError] = StoreError) -> Hp
 class Inherited:
     """In the place of a lock, a thread pool or a connection: any use of it raises.
 
-    >>> with Inherited("model", 1):
-    ...     pass
-    Traceback (most recent call last):
-    hps.errors.StoreError: model: process 1 has it open...
+    >>> try:
+    ...     Inherited("model", 1).pull()
+    ... except StoreError as error:
+    ...     "process 1 has it open" in str(error)
+    True
     """
 
     def __init__(self, what: str, owner: int, kind: type[HpsError] = StoreError) -> None:

@@ -27,7 +27,7 @@ class RunMark:
     """
 
     def __init__(self, folder: str | Path, run: str) -> None:
-        self._path = Path(folder) / "RUN"
+        self._path = Path(folder).absolute() / "RUN"
         self._run = run
 
     def set(self) -> None:
@@ -59,7 +59,7 @@ class RunMark:
 
     def _is_set(self) -> bool:
         with suppress(OSError):
-            return self._path.read_text() == self._run
+            return self._path.read_text(errors="replace") == self._run
         return False
 
 

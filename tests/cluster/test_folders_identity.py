@@ -14,7 +14,9 @@ from hps.cluster.housekeeping import FolderLock
 from hps.cluster.local_world import local_worlds
 from hps.cluster.reader import verify_cluster
 from hps.cluster.server import ClusterParameterServer
+from hps.config import RankEnvironment
 from hps.errors import StoreError
+from hps.train.run_mark import RunMark
 from tests.cluster.folder_lab import Rank, config, files_of, on_ranks, train, try_ranks
 from tests.forking import refused_in_child
 
@@ -128,6 +130,15 @@ def test_a_lock_with_any_bytes_gives_one_clear_error(tmp_path: Path, text: bytes
         other.check()
     other.close()
     held.close()
+
+
+def test_a_run_mark_with_any_bytes_is_another_runs(tmp_path: Path) -> None:
+    (tmp_path / "RUN").write_bytes(b"\xff\xfe\x80")
+    (world,) = local_worlds(1)
+    place = RankEnvironment.of(
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}
+    )
+    assert not RunMark(tmp_path, "run").is_restart(world, place)
 
 
 def test_a_forked_child_is_refused_every_verb_of_a_rank(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hps.ssd_store import verify
 from hps.update_log.verify import verify_log
 from tests.torture.scratch import scratch_folder
 
-KEYS = np.arange(3000, dtype=np.uint64)
+KEYS = np.arange(2000, dtype=np.uint64)
 _FEW = 500
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = Path(__file__).with_name("odd_calls.cc")
@@ -61,7 +61,11 @@ def _mount(folder: Path) -> str:
 
 
 @contextmanager
-def _library() -> Iterator[str]:
+def _library(machine: str) -> Iterator[str]:
+    """Where the calls of a machine lie that only pretends."""
+    if machine not in (NO_DIRECT, JUMPING):
+        yield ""
+        return
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "odd_calls.so"
         command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)]
@@ -73,7 +77,11 @@ def run_machine(machine: str, seed: int, bug: str = "") -> str:
     """What a life on a machine says: "ok", or what did not hold."""
     environment = {**os.environ, "HPS_BUG": bug}
     flags = ["--no-direct"] if machine == NO_DIRECT else []
-    with tempfile.TemporaryDirectory() as disk, scratch_folder() as memory, _library() as library:
+    with (
+        tempfile.TemporaryDirectory() as disk,
+        scratch_folder() as memory,
+        _library(machine) as library,
+    ):
         folder = memory if machine in ("memory", NO_DIRECT, JUMPING) else Path(disk)
         live = [sys.executable, "-m", "tests.torture.odd_machines"]
         if machine in (NO_DIRECT, JUMPING):
