@@ -223,8 +223,10 @@ void TestRowsWhoseFirstBucketIsFullGoToTheirSecond() {
   BatchPlan pinned;
   HPS_CHECK(lab.Reserve(chosen, &pinned));
   lab.Fill(&pinned);
-  for (uint64_t i = 0; i < 21; ++i) lab.Store(KeysFrom(i * 5000, 5000));
-  HPS_CHECK(lab.cache->memory_bytes() > before);
+  for (uint64_t i = 0; i < 19; ++i) lab.Store(KeysFrom(i * 5000, 5000));
+  HPS_CHECK(lab.cache->memory_bytes() == before);
+  // One by one, so that no other key of that bucket comes with the growth.
+  for (uint64_t i = 95000; lab.cache->memory_bytes() == before; ++i) lab.Store(KeysFrom(i, 1));
   lab.Check(chosen, 0);
   // Pinned rows stay, whatever is to give way.
   for (uint64_t i = 0; i < 45; ++i) lab.Store(KeysFrom(1000000 + i * 50000, 50000));
