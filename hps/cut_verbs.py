@@ -334,7 +334,9 @@ class CutVerbs:
         with self._updates:
             if table is not None:
                 self._stack(table)
-            return self._store.space_of_compact(table)
+            store = self._store
+        space: dict[str, int] = store.space_of_compact(table)
+        return space
 
     def _still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""
