@@ -1,5 +1,5 @@
 // Which gradients cannot overflow: so that a step pays for a trial of its updates only where one
-// might. docs/decisions/0018-updates-that-overflow.md derives the bounds.
+// might. docs/decisions/0017-updates-that-overflow.md derives the bounds.
 //
 // Above it: dram_cache.cc, batch_verbs_body.h, the bindings. Below it: optimizer.h, trial.h. Host
 // only. Rests on one fact: a float32 that is finite stays so when a number below 2^103 is added,

@@ -214,6 +214,27 @@ void TestRowsThatWouldNotFitALargerTableStay() {
   lab.Check(KeysFrom(650000, 50000), 0);
 }
 
+void TestRowsWhoseFirstBucketIsFullGoToTheirSecond() {
+  Lab lab(2);
+  const TableShape first = FirstShape(lab.cache->shape());
+  const int64_t before = lab.cache->memory_bytes();
+  const TableShape next = ShapeForRows(first, lab.cache->shape(), first.num_slots() * 7 / 8 + 1);
+  const Keys chosen = KeysOfTwoBuckets(next, 100);
+  BatchPlan pinned;
+  HPS_CHECK(lab.Reserve(chosen, &pinned));
+  lab.Fill(&pinned);
+  for (uint64_t i = 0; i < 19; ++i) lab.Store(KeysFrom(i * 5000, 5000));
+  HPS_CHECK(lab.cache->memory_bytes() == before);
+  // One by one, so that no other key of that bucket comes with the growth.
+  for (uint64_t i = 95000; lab.cache->memory_bytes() == before; ++i) lab.Store(KeysFrom(i, 1));
+  lab.Check(chosen, 0);
+  // Pinned rows stay, whatever is to give way.
+  for (uint64_t i = 0; i < 45; ++i) lab.Store(KeysFrom(1000000 + i * 50000, 50000));
+  HPS_CHECK(lab.cache->counters().evictions > 100000);
+  lab.Check(chosen, 0);
+  lab.cache->Release(&pinned);
+}
+
 void TestCursorsOfAScanRemainGood() {
   Lab lab(2);
   lab.Store(KeysFrom(0, 50000));
@@ -235,6 +256,7 @@ int main() {
   hps::TestTheBudgetIsUsedWholeAndNotExceeded();
   hps::TestPlansKeepTheirRowsWhileTheTableGrows();
   hps::TestRowsThatWouldNotFitALargerTableStay();
+  hps::TestRowsWhoseFirstBucketIsFullGoToTheirSecond();
   hps::TestCursorsOfAScanRemainGood();
   std::puts("table_growth_test: all passed");
   return 0;
