@@ -395,14 +395,9 @@ class CutVerbs:
         with self._updates:
             if table is not None:
                 self._stack(table)
-<<<<<<< HEAD
-            space: dict[str, int] = self._store.space_of_compact(table)
-            return space
-=======
             store = self._store
         space: dict[str, int] = store.space_of_compact(table)
         return space
->>>>>>> memory
 
     def _still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""
