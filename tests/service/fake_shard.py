@@ -77,5 +77,8 @@ class FakeShard:
                     self._rows[table, key] = self._row(table, key) + grad
             return Applied(Marks(self.mark, self.mark, 0), is_repeat)
 
+    def cut_names(self, timeout: float = 0.0) -> list[str]:
+        return []
+
     def stats(self, timeout: float = 0.0) -> dict[str, Any]:
         return {"tables": {one.name: {"rows": self.num_rows(one.name)} for one in self.tables}}
