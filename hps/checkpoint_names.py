@@ -3,7 +3,7 @@
 Above it: everything that takes a checkpoint's name: ParameterServer, ranks, servers and clients,
 both engines, the command line. Below it: hps.errors. docs/decisions/0016-tags-and-ids.md has why.
 
-In Python a text is a tag and a number is an id. Where there is only text, on the command line and
+In Python a string is a tag and an int is an id. Where there is only text, on the command line and
 in requests to a server, `id:3` is the id 3 and all else is a tag: ':' is in no tag.
 """
 
@@ -53,7 +53,7 @@ def part_name(tag: object) -> str | None:
 
 
 def check_name(name: object, what: str = "checkpoint") -> None:
-    """Refuses what names no checkpoint: neither a text nor a whole number from 1 on.
+    """Refuses what names no checkpoint: neither a string nor a whole number from 1 on.
 
     Raises:
         ConfigError: says what it is.
@@ -128,7 +128,7 @@ def _no_such(where: str, names: list[tuple[str | None, int]], asked: str | int) 
         words = [f"{len(words) - _MOST_LISTED} older ones", *words[-_MOST_LISTED:]]
     hint = ""
     if isinstance(asked, str) and (asked.isdecimal() or asked.startswith(_ID_PREFIX)):
-        hint = "; a text is a tag: an id is an int, and where there is only text id:3"
+        hint = "; a string is a tag: give an id as an int, and where all is text as id:3"
     return ConfigError(
         f"{where}: there is no checkpoint {asked!r}; kept are: {', '.join(words) or 'none'}{hint}"
     )

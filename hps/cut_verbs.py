@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hps import _C
 from hps import checkpoint as cut
-from hps.checkpoint_names import check_name, check_tag
+from hps.checkpoint_names import check_name, check_tag, text_of
 from hps.dense_mark import DENSE, DENSE_PARTS, TRAINING, DenseMark, holds_dense
 from hps.errors import ConfigError, StoreError
 from hps.update_log import History, ServedCut
@@ -176,7 +176,9 @@ class CutVerbs:
         if self._dense_mark.source:
             return self._dense_mark
         current = next((one for one in self._store.checkpoints() if one["current"]), None)
-        name = "a deleted checkpoint" if current is None else str(current["tag"] or current["id"])
+        name = (
+            "a deleted checkpoint" if current is None else text_of(current["tag"] or current["id"])
+        )
         return replace(self._dense_mark, source=name)
 
     def _find_dense_mark(self) -> DenseMark:

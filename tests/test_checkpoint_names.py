@@ -87,7 +87,9 @@ def test_the_error_lists_the_newest_and_says_how_an_id_is_written(
         with pytest.raises(hps.ConfigError) as refused:
             server.restore("id:3")
     said = str(refused.value)
-    assert "'id:3'; kept are: 13 older ones, 14 ('t10'), " in said and "33 ('t29'); a text" in said
+    assert (
+        "'id:3'; kept are: 13 older ones, 14 ('t10'), " in said and "33 ('t29'); a string" in said
+    )
     assert said.endswith("an id is an int, and where there is only text id:3")
     with pytest.raises(hps.ConfigError) as other:  # the same words, whoever says them
         tags = [*TAGS, *(f"t{number}" for number in range(30))]
@@ -136,7 +138,7 @@ def test_the_command_line_addresses_tags_of_digits_and_ids(
     assert "deleted 20261122" in capsys.readouterr().out
     # What is gone is not taken for an id, however well it would fit.
     assert main(["checkpoints", str(store), "--delete", "2"]) == 1
-    assert "no checkpoint '2'; kept are: 1 ('3'), 2 ('day-1'); a text" in capsys.readouterr().err
+    assert "no checkpoint '2'; kept are: 1 ('3'), 2 ('day-1'); a string" in capsys.readouterr().err
     assert main(["checkpoints", str(store), "--delete", "id:2"]) == 0
     assert "deleted id:2" in capsys.readouterr().out
 
@@ -169,7 +171,7 @@ def test_a_request_names_a_checkpoint_as_the_command_line_does(tmp_path: Path) -
         for text, rows in (("3", 1), (f"id:{other}", 3), ("20261122", 3), ("3", 1)):
             channel.call("Restore", pb.RestoreRequest(tag=text))
             assert shard.num_rows("ads") == rows
-        for text, said in ((str(other), "a text is a tag"), ("id:x", "names no checkpoint")):
+        for text, said in ((str(other), "a string is a tag"), ("id:x", "names no checkpoint")):
             for method, request in (
                 ("Restore", pb.RestoreRequest(tag=text)),
                 ("DeleteCheckpoint", pb.DeleteCheckpointRequest(tag=text)),

@@ -90,7 +90,7 @@ def test_resume_from_goes_back_to_the_rows_of_the_checkpoint_it_names(
     ]
     words += ["--hidden", "16,8", "--dropout", "0.2", "--dram", "16MiB", "--threads", "1"]
     words += ["--scheduler", "warmup", "--scheduler-steps", "8", "--limit", "1000"]
-    assert main([*words, "--resume-from", str(first["id"])]) == 0
-    assert f"goes on from checkpoint {first['id']}" in capsys.readouterr().err
+    assert main([*words, "--resume-from", f"id:{first['id']}"]) == 0
+    assert f"goes on from checkpoint id:{first['id']}" in capsys.readouterr().err
     with hps.open(store) as reader:
         assert {name: reader.digest(name) for name in reader.tables} == whole["digests"]

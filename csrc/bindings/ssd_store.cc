@@ -293,10 +293,7 @@ bool TryLock(HeldFolder& folder) {
   return taken;
 }
 
-}  // namespace
-
-void BindSsdStore(nb::module_& module) {
-  using Release = nb::call_guard<nb::gil_scoped_release>;
+void BindHeldFolder(nb::module_& module) {
   nb::class_<HeldFolder>(module, "HeldFolder")
       .def_static("open", &HoldFolder, nb::arg("path"))
       .def_prop_ro("path", &HeldFolder::path)
@@ -304,6 +301,13 @@ void BindSsdStore(nb::module_& module) {
       .def("try_lock", &TryLock)
       .def("guard", &HeldFolder::Guard, nb::arg("descriptor"), nb::arg("path"))
       .def("check", [](const HeldFolder& folder) { ThrowIfError(folder.Check()); });
+}
+
+}  // namespace
+
+void BindSsdStore(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  BindHeldFolder(module);
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());

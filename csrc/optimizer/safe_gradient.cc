@@ -1,3 +1,6 @@
+// Up to which gradient no step of a table can overflow, optimizer by optimizer.
+//
+// Above it: safe_gradient.h. Below it: the optimizers' numbers.
 #include "optimizer/safe_gradient.h"
 
 #include <algorithm>

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hps.checkpoint_names import text_of
 from hps.cli.output import check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
@@ -85,7 +86,8 @@ def _how_to_go_on(store: Path | None) -> str:
                 found = server.checkpoints()[-1:]
             if not found:
                 return "it has no checkpoint yet: without --resume it begins anew"
-            return f"with --resume it goes on from checkpoint {found[0]['tag'] or found[0]['id']!r}"
+            name = text_of(found[0]["tag"] or found[0]["id"])
+            return f"with --resume it goes on from checkpoint {name!r}"
     except (HpsError, OSError):
         pass  # the disk that has no room may refuse that, too
     return "with --resume it goes on from the newest checkpoint"

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hps import _C
+from hps.checkpoint_names import text_of
 from hps.cluster.catalog import Catalog, Cut, part_folder
 from hps.errors import CorruptionError
 from hps.row_layout import Keys
@@ -224,5 +225,5 @@ def described(
     name = None
     for one in reversed(listed):
         name = name or PartName.of(blobs(int(one["id"])))
-    held = ", ".join(str(one["tag"] or one["id"]) for one in listed) or "no checkpoint"
+    held = ", ".join(text_of(one["tag"] or one["id"]) for one in listed) or "no checkpoint"
     return f"{'a store' if name is None else f'that of {name}'} with {held}"

@@ -59,6 +59,7 @@ class Shard(ShardCuts):
             the store open. CorruptionError: the checkpoint or the log is damaged.
 
     >>> import hps, tempfile
+    >>> import numpy as np
     >>> table = hps.TableConfig(name="ads", dim=4)
     >>> config = hps.Config(path=tempfile.mkdtemp(), tables=[table])
     >>> shard = Shard(config)

@@ -6,6 +6,7 @@ Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hps.checkpoint_names import text_of
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class ModelCheckpoint:
     reader: dict[str, Any]
 
     def __str__(self) -> str:
-        return "the newest" if self.name is None else repr(self.name)
+        if self.name is None:
+            return "the newest"
+        return repr(self.name) if isinstance(self.name, str) else text_of(self.name)
 
 
 def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> ModelCheckpoint | None:
@@ -73,18 +76,21 @@ def named_with_model(server: "CutServer", name: str | int) -> ModelCheckpoint:
     model, reader = server.checkpoint_state(name)
     if model is None or reader is None:
         raise ConfigError(
-            f"checkpoint {name!r} holds no model and position to resume from; name one that `hps "
-            "train` has taken, or that took one over"
+            f"checkpoint {text_of(name)!r} holds no model and position to resume from; name one that "
+            "`hps train` has taken, or that took one over"
         )
     return ModelCheckpoint(name, model, reader)
 
 
 def _without_model(passed_over: str | int | None, older: str | int | None) -> ConfigError:
-    what = "the current checkpoint" if passed_over is None else f"checkpoint {passed_over!r}"
+    what = "the current checkpoint"
+    if passed_over is not None:
+        what = f"checkpoint {text_of(passed_over)!r}"
+    name = "the current one" if older is None else text_of(older)
     return ConfigError(
-        f"{what}, at which the rows are, holds no model, and {older!r} does: the rows were trained "
+        f"{what}, at which the rows are, holds no model, and {name!r} does: the rows were trained "
         "on without that model, or an older hps took the checkpoint. Name the one to take: 'hps "
-        f"evaluate --checkpoint {older}' measures that one, 'hps train --resume-from {older}' goes "
+        f"evaluate --checkpoint {name}' measures that one, 'hps train --resume-from {name}' goes "
         "back to its rows and on from there; or take one of the rows as they are with "
         "checkpoint(model=, reader=)"
     )

@@ -4,11 +4,12 @@ Above it: `hps.train.run`. Below it: the readers, the checkpoints. Each of these
 show after hours, or not at all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
+from hps.reader.column_use import FEATURE, IGNORED
 from hps.reader.open import open_reader
 from hps.train.base_rate import FirstLabels, first_labels, why_empty
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
@@ -153,35 +154,44 @@ def _check_columns(
 ) -> None:
     """Of formats whose columns show at their beginning; slots and libffm name their features on
     each line, and a test log may lack some."""
-    wanted = [name for names in recipe.features.values() for name in names]
-    if reader.config.format not in ("criteo", "parquet", "csv"):
-        return
+    if reader.config.format == "criteo":
+        _check_criteo_columns(recipe, options, reader)
+    elif reader.config.format == "parquet":
+        _check_named_columns(recipe, options, progress)
+
+
+def _check_criteo_columns(recipe: "ModelRecipe", options: "TrainOptions", reader: "Reader") -> None:
     everything = [TableConfig(name=options.table().name, dim=1)]
     test = open_reader(options.test, tables=everything, config=reader.config)
     try:
         found = [name for names in test.features.values() for name in names]
-        dense = test.dense_columns
     finally:
         test.close()
-    first = str(test.paths[0])
-    _require_columns(first, "features", wanted, found)
-    if dense != reader.dense_columns:
+    num_wanted = sum(len(names) for names in recipe.features.values())
+    if len(found) != num_wanted:  # columns have no names: any may be the one that differs
         raise ConfigError(
-            f"{first}: its dense columns are {dense}, those trained on "
-            f"{reader.dense_columns}; the two logs must have the same, in the same order"
+            f"{test.paths[0]}: it has {len(found)} categories, the log trained on {num_wanted}"
         )
-    more = [name for name in found if name not in wanted]
-    if more and reader.config.format == "criteo":  # columns have no names: any may be the new one
-        raise ConfigError(
-            f"{first}: it has {len(found)} categories, the log trained on {len(wanted)}"
-        )
-    if more:
-        progress.say(f"--test has columns that the log trained on lacks, left out: {more}")
 
 
-def _require_columns(path: str, what: str, wanted: Sequence[str], found: Sequence[str]) -> None:
+def _check_named_columns(
+    recipe: "ModelRecipe", options: "TrainOptions", progress: "Progress"
+) -> None:
+    """Dense columns are compared by the reader, which is given those of the recipe."""
+    test = recipe.open_reader(options.test, [options.table()])
+    try:
+        columns = test.columns
+    finally:
+        test.close()
+    wanted = [name for names in recipe.features.values() for name in names]
+    found = [column.name for column in columns if column.kind == FEATURE]
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ConfigError(
-            f"{path}: it lacks {what} that the log trained on has: {missing}; it has {list(found)}"
+            f"{test.paths[0]}: it lacks features that the log trained on has: {missing}; it has "
+            f"{[column.name for column in columns]}"
         )
+    known = recipe.reading()["ignore"]
+    more = [one.name for one in columns if one.kind == IGNORED and one.name not in known]
+    if more:
+        progress.say(f"--test has columns that the log trained on lacks, left out: {more}")

@@ -182,12 +182,15 @@ def test_new_folders_are_durable_before_cluster_names_their_cut(
     path, events = tmp_path / "cluster", []
     fsync, replace = durable_file._fsync, Path.replace
 
+    def real(file: Path) -> Path:  # it is named through the folder's descriptor
+        return file.parent.resolve() / file.name
+
     def told_sync(descriptor: int, file: Path) -> None:
         fsync(descriptor, file)
-        events.append(("sync", file))
+        events.append(("sync", real(file)))
 
     def told_replace(self: Path, target: Path) -> Any:
-        events.append(("replace", target))
+        events.append(("replace", real(target)))
         return replace(self, target)
 
     monkeypatch.setattr(durable_file, "_fsync", told_sync)

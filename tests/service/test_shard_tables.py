@@ -289,7 +289,7 @@ def _forget_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """HISTORY as an older hps wrote it."""
     save = Epoch.save
     monkeypatch.setattr(
-        Epoch, "save", lambda epoch, path: save(dataclasses.replace(epoch, tables=()), path)
+        Epoch, "save", lambda epoch, *where: save(dataclasses.replace(epoch, tables=()), *where)
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import hps
 from hps.batch_rows import RowUpdate
+from hps.checkpoint_names import text_of
 from hps.service.table_messages import to_message
 from hps.v1 import parameter_server_pb2 as pb
 from tests.torture.service_model import (
@@ -271,7 +272,9 @@ class Verbs(ABC):
         cut = client._find(self.chance.choice(self.model.cuts).id)
         number = self.chance.randrange(2)
         info, session = [cut.info, *cut.parts][number], client._sessions[number]
-        request = pb.RestoreRequest(tag=str(info.id), group=info.group, lineage=f"half-{info.id}")
+        request = pb.RestoreRequest(
+            tag=text_of(info.id), group=info.group, lineage=f"half-{info.id}"
+        )
         self.note(f"{info.id} of shard {number}")
         client.flush()
         client._ask_each("Restore", [request], pb.RestoreReply, [session])
