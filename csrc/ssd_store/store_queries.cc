@@ -51,7 +51,8 @@ Status SsdStore::NoSuchCheckpoint(const CheckpointName& name) const {
   const bool is_number = name.tag.find_first_not_of("0123456789") == std::string::npos;
   const bool is_mistaken = !name.tag.empty() && (is_number || name.tag.rfind("id:", 0) == 0);
   const std::string asked = name.tag.empty() ? std::to_string(name.id) : "'" + name.tag + "'";
-  const std::string hint = "; a string is a tag: give an id as an int, and where all is text as id:3";
+  const std::string hint =
+      "; a string is a tag: give an id as an int, and where all is text as id:3";
   return Status(StatusCode::kConfig, options_.path + ": there is no checkpoint " + asked +
                                          "; kept are: " + (known.empty() ? "none" : known) +
                                          (is_mistaken ? hint : ""));

@@ -76,8 +76,8 @@ def named_with_model(server: "CutServer", name: str | int) -> ModelCheckpoint:
     model, reader = server.checkpoint_state(name)
     if model is None or reader is None:
         raise ConfigError(
-            f"checkpoint {text_of(name)!r} holds no model and position to resume from; name one that "
-            "`hps train` has taken, or that took one over"
+            f"checkpoint {text_of(name)!r} holds no model and position to resume from; name one "
+            "that `hps train` has taken, or that took one over"
         )
     return ModelCheckpoint(name, model, reader)
 

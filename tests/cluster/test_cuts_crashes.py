@@ -183,7 +183,7 @@ def test_new_folders_are_durable_before_cluster_names_their_cut(
     fsync, replace = durable_file._fsync, Path.replace
 
     def real(file: Path) -> Path:  # it is named through the folder's descriptor
-        return file.parent.resolve() / file.name
+        return file.resolve()
 
     def told_sync(descriptor: int, file: Path) -> None:
         fsync(descriptor, file)
