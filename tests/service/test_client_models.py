@@ -250,9 +250,7 @@ def test_cuts_that_are_taken_and_let_go_meanwhile_are_no_reason_to_refuse(tmp_pa
                 replies[0].cuts.names[:] = ["1" * 32, *replies[0].cuts.names]  # one that has gone
             return replies
 
-        type(client)._ask_all = between  # type: ignore[method-assign]
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(client), "_ask_all", between)
             with servers.client("second") as second:
                 assert second.num_rows("ads") == 64 and looks
-        finally:
-            type(client)._ask_all = ask  # type: ignore[method-assign]
