@@ -14,8 +14,8 @@ build:
 demo: build ## Generate a log, train on it with most rows on SSD, evaluate, look into the store.
 	@tools/demo.sh
 
-test: build native ## Native tests, then Python tests.
-	$(PYTHON) -m pytest
+test: build native ## Native tests, then Python tests, a file at a time on each core.
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 
 torture: native ## The fault recipes of docs/reliability.md at full count, with a summary.
 	$(PYTHON) -m tests.torture.run --native "$$($(PYTHON) tools/build_dir.py)"

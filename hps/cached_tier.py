@@ -242,13 +242,14 @@ class CachedTier:
         Whoever calls it keeps updates away; fetches take their turns between two pieces.
         """
         num_rows = cursor = 0
-        with self.lock:
-            _kept = self.cache.keep_places()
+        growths = None
         while cursor >= 0:
-            with self.turn:
+            with self.turn:  # within which the cache does not grow
                 piece = max(1, MAX_SCRATCH_BYTES // 8 // self.layout.row_bytes)
                 rows = self.scratch_rows(piece)
                 with self.lock, self.counters:
+                    if growths != self.cache.num_growths:  # what is done is clean: from the start
+                        growths, cursor = self.cache.num_growths, 0
                     count, end = self.cache.scan(cursor, "dirty", rows)
                 if count:
                     self.below.append(rows[:count], takes_slots=False)
@@ -267,7 +268,7 @@ class CachedTier:
         remembered (8 bytes each), so that one which goes down later is not seen again below.
         """
         seen: list[Keys] = []
-        for images in self._dirty_rows(batch_rows):
+        for images in self._dirty_rows(batch_rows, seen):
             seen.append(self.layout.keys(images))
             yield images
         above = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.uint64)
@@ -279,16 +280,22 @@ class CachedTier:
             if len(images):
                 yield images
 
-    def _dirty_rows(self, piece: int) -> Iterator[Images]:
+    def _dirty_rows(self, piece: int, seen: list[Keys]) -> Iterator[Images]:
+        """The dirty rows here; once the cache grows, those whose keys are not among `seen`."""
         rows: Images = np.empty((piece, self.layout.row_bytes), np.uint8)
-        cursor = 0
-        with self.lock:
-            _kept = self.cache.keep_places()
+        known = np.empty(0, np.uint64)
+        cursor, growths = 0, self.cache.num_growths
         while cursor >= 0:
             with self.lock:
+                if growths != self.cache.num_growths:
+                    growths, cursor = self.cache.num_growths, 0
+                    known = np.concatenate([known[:0], *seen])
                 count, cursor = self.cache.scan(cursor, "dirty", rows)
-            if count:
-                yield rows[:count]
+            images = rows[:count]
+            if len(known):
+                images = images[~np.isin(self.layout.keys(images), known)]
+            if len(images):
+                yield images
 
     def turns(self) -> list[_C.Turn]:
         """The turns of all tiers from here on down, in the order in which they are taken."""

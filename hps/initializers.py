@@ -11,6 +11,8 @@ from typing import ClassVar
 
 from hps.errors import ConfigError
 
+_MAX_FLOAT32 = 3.4028234663852886e38
+
 
 @dataclass(frozen=True)
 class Initializer:
@@ -28,6 +30,15 @@ class Initializer:
         for number in self.numbers():
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise ConfigError(f"{self!r}: every number must be finite")
+            self._require_float32(number)
+
+    def _require_float32(self, number: float) -> None:
+        """Refuses what is infinite as float32, such as the generator computes with."""
+        if abs(number) > _MAX_FLOAT32:
+            raise ConfigError(
+                f"{self!r}: {number:g} is beyond float32 ({_MAX_FLOAT32:g}), so that weights would "
+                "start as infinite; take smaller numbers"
+            )
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,7 @@ class Uniform(Initializer):
         super().__post_init__()
         if not self.low <= self.high:
             raise ConfigError(f"Uniform(low={self.low}, high={self.high}): low must be <= high")
+        self._require_float32(self.high - self.low)
 
     def numbers(self) -> tuple[float, float]:
         return (self.low, self.high)
@@ -82,6 +94,7 @@ class Normal(Initializer):
         super().__post_init__()
         if self.std < 0:
             raise ConfigError(f"Normal(std={self.std}): std must be >= 0")
+        self._require_float32(12 * self.std + abs(self.mean))
 
     def numbers(self) -> tuple[float, float]:
         return (self.std, self.mean)

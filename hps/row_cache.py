@@ -73,6 +73,11 @@ class RowCache(Protocol):
         """Grows whenever a slot may have moved or been freed."""
 
     @property
+    def num_growths(self) -> int:
+        """How often the cache has grown: cursors of `scan` are good until it grows again. It does
+        so in a `reserve` that misses keys, and never if it is not a dram_cache."""
+
+    @property
     def num_rows(self) -> int:
         """Rows here that are not fresh."""
 
@@ -213,10 +218,6 @@ class RowCache(Protocol):
 
     def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
         """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""
-
-    def keep_places(self) -> object:
-        """Cursors of `scan` remain good while what this returns is referred to: the cache does not
-        grow. Others than a dram_cache never do."""
 
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         """The dirty rows of a scanned range are safely below; -1 is the end."""

@@ -92,3 +92,16 @@ def test_a_path_that_no_folder_of_a_store_can_have_is_refused(path: Any) -> None
         hps.open(path)
     with pytest.raises(hps.ConfigError, match=r"Config\.path="):
         hps.Config(path=path, tables=[AD])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hps.Constant(1e39),
+        lambda: hps.Uniform(low=-3e38, high=3e38),  # its width is infinite
+        lambda: hps.Normal(std=3e37, mean=1e38),
+    ],
+)
+def test_initial_weights_that_float32_cannot_hold_are_refused(make: Any) -> None:
+    with pytest.raises(hps.ConfigError, match=r"beyond float32 .*smaller numbers"):
+        make()

@@ -79,11 +79,6 @@ nb::dict Stats(const DramCache& cache) {
   return stats;
 }
 
-// Keeps a cache from growing while Python has it.
-struct KeptPlaces {
-  std::shared_ptr<void> kept;
-};
-
 void BindPlan(nb::module_& module) {
   nb::class_<BatchPlan>(module, "BatchPlan")
       .def(nb::init<>())
@@ -157,14 +152,13 @@ void BindDramCache(nb::module_& module) {
       .def(nb::init<int>(), "num_threads"_a)
       .def_prop_ro("num_threads", &ThreadPool::num_threads);
   BindPlan(module);
-  nb::class_<KeptPlaces>(module, "KeptPlaces");
   nb::class_<DramCache> cls(module, "DramCache");
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
           "initializer_numbers"_a, "stream"_a, nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
-      .def("keep_places", [](const DramCache& cache) { return KeptPlaces{cache.KeepPlaces()}; })
+      .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)
       .def_prop_ro("has_pool", [](const DramCache&) { return false; })
       .def_prop_ro("instruction_set", &DramCache::instruction_set)

@@ -145,7 +145,7 @@ void BindGpuCache(nb::module_& module) {
   cls.def("stats", &Stats)
       .def_prop_ro("device", [](const GpuCache&) { return "cpu"; })
       .def_prop_ro("has_pool", [](const GpuCache&) { return true; })
-      .def("keep_places", [](const GpuCache&) { return nb::none(); })
+      .def_prop_ro("num_growths", [](const GpuCache&) { return 0; })
       .def_prop_ro("num_rows", &CountIn<kCountRows>)
       .def_prop_ro("num_fresh", &CountIn<kCountFresh>)
       .def_prop_ro("num_created", &CountIn<kCountCreated>)

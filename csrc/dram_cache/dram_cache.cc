@@ -390,7 +390,8 @@ bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradi
                          BatchPlan* plan) {
   const int32_t dim = view_.dim;
   const uint32_t safe =
-      is_watched_ ? 0 : SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
+      is_watched() ? 0 : SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
+  if (safe == 0) return false;  // every step is tried, which takes keys that are numbered
   plan->growth = growth_;
   const auto find = [&](WorkerBatch* worker) {
     const int64_t first = worker->window_begin;
@@ -437,20 +438,21 @@ int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
 }
 
 bool DramCache::MayOverflow(const BatchPlan& plan, float lr) const {
-  if (is_watched_) return true;
+  if (is_watched()) return true;
   return plan.largest > SafeGradientBits(view_.kind, view_.numbers, view_.initializer, lr);
 }
 
 int64_t DramCache::FindOverflow(BatchPlan* plan, float lr) {
   if (plan->state == BatchPlan::State::kEach || !MayOverflow(*plan, lr)) return -1;
   HPS_CHECK(IsCurrent(*plan));
+  Follow(plan);
   bool is_finite = true;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     worker->result = loops_->find_overflow(view_, worker, lr);
   });
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_finite &= worker->result < 0; });
   // Such a gradient may leave a state that is not tame.
-  is_watched_ |= view_.kind == OptimizerKind::kAdam || view_.kind == OptimizerKind::kFtrl;
+  if (view_.kind == OptimizerKind::kAdam || view_.kind == OptimizerKind::kFtrl) Watch();
   return is_finite ? -1 : FirstToOccur(plan);
 }
 
@@ -480,7 +482,9 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
   plan->ForWorkers(pool_,
                    [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
   MarkUpdated(plan);
-  plan->ForWorkersInTurn([&](WorkerBatch* worker) { is_watched_ |= worker->is_wild; });
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    if (worker->is_wild) Watch();
+  });
   if (is_each) plan->Forget();  // apply has given back what was taken
 }
 

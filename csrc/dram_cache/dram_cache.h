@@ -95,8 +95,8 @@ class DramCache {
   // would not leave its row finite, or -1. Changes no row.
   int64_t FindOverflow(BatchPlan* plan, float lr);
   // From now on every update is tried: there is a row that is not tame (optimizer/trial.h).
-  void Watch() { is_watched_ = true; }
-  bool is_watched() const { return is_watched_; }
+  void Watch() { is_watched_.store(true, std::memory_order_relaxed); }
+  bool is_watched() const { return is_watched_.load(std::memory_order_relaxed); }
   void Apply(BatchPlan* plan, float lr);
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew.
@@ -119,9 +119,8 @@ class DramCache {
   // The dirty rows in slots [first, last) are safely below; last < 0 means to the end.
   void MarkClean(int64_t first, int64_t last);
   void Clear();
-  // The table does not grow, and cursors of Scan remain good, until what this returns is gone;
-  // any thread may drop it.
-  std::shared_ptr<void> KeepPlaces() const { return places_kept_; }
+  // How often the table has grown: cursors of Scan are good until it grows again.
+  uint64_t num_growths() const { return growth_; }
 
   bool IsCurrent(const BatchPlan& plan) const;
   const RowLayout& layout() const { return options_.layout; }
@@ -178,12 +177,11 @@ class DramCache {
   int64_t used_since_tick_ = 0;
   int64_t sweep_bucket_ = 0;
   uint64_t epoch_ = 1;
-  bool is_watched_ = false;
-  uint64_t growth_ = 0;          // how often the table has grown
-  int64_t num_pending_ = 0;      // slots reserved and not filled
-  int64_t pending_victims_ = 0;  // of these, such as a row had to leave
-  int64_t pause_growth_ = 0;     // keys to be missed before growing is tried again
-  const std::shared_ptr<char> places_kept_ = std::make_shared<char>();  // its owners are counted
+  std::atomic<bool> is_watched_{false};  // also set and asked for without the lock
+  uint64_t growth_ = 0;                  // how often the table has grown
+  int64_t num_pending_ = 0;              // slots reserved and not filled
+  int64_t pending_victims_ = 0;          // of these, such as a row had to leave
+  int64_t pause_growth_ = 0;             // keys to be missed before growing is tried again
 };
 
 }  // namespace hps

@@ -165,15 +165,17 @@ void DramCache::PreferHugePages() {
 }
 
 // Grows the table if so many more rows need it. Where that cannot be, rows give way as in a table
-// that has its full size.
+// that has its full size. A batch that misses nothing may be reserved by a thread without the turn,
+// beside a push that relies on its slots: it never makes the table grow.
 void DramCache::MakeRoom(int64_t num_missing) {
+  if (num_missing == 0) return;
   const TableShape& shape = view_.table.shape;
   if (shape.buckets_per_part == full_shape_.buckets_per_part) return;
   const int64_t num_rows = num_rows_ + num_fresh_ + num_pending_ + num_missing;
   const TableShape larger = ShapeForRows(shape, full_shape_, num_rows);
   if (larger.buckets_per_part == shape.buckets_per_part) return;
   // A victim that may yet be put back has its place in the table as it is.
-  if (pending_victims_ > 0 || places_kept_.use_count() > 1) return;
+  if (pending_victims_ > 0) return;
   pause_growth_ -= num_missing;
   if (pause_growth_ > 0) return;
   pause_growth_ = 0;

@@ -161,8 +161,10 @@ class DeviceRows:
         rows[:num_rows] = images.wait().reshape(num_rows, self.row_bytes)
         return num_rows, slot if slot < self.capacity_rows else -1
 
-    def keep_places(self) -> None:
+    @property
+    def num_growths(self) -> int:
         """See RowCache."""
+        return 0
 
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         """See RowCache."""

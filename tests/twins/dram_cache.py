@@ -399,8 +399,9 @@ class TwinDramCache:
                 count += 1
         return count, -1
 
-    def keep_places(self) -> None:
-        """Nothing ever moves here."""
+    @property
+    def num_growths(self) -> int:
+        return 0
 
     def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
         end = self.capacity_rows if end_cursor < 0 else end_cursor
