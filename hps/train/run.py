@@ -259,9 +259,12 @@ class TrainingRun:
         if stored is None:
             self._set_base_rate(context)
         else:
+            self.trainer.check_state(stored.model)
+            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
+            # Nothing refuses the run from here on; one that is refused has not gone back.
+            server.restore(stored.name)
             self.changes = self.trainer.load_state(stored.model)
             self._boundary.checkpoint_done()
-            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
             if options.new_data:
                 # What is resumed from now on goes on here, not where the run before stood.
                 self._checkpoint(None, self._reader.state_dict())
@@ -391,18 +394,14 @@ class TrainingRun:
         return self._depths.why
 
     def _stored(self) -> ModelCheckpoint | None:
-        """Goes back to what the run goes on from; None for a new run."""
+        """What the run goes on from, where the server has not gone yet; None for a new run."""
         if not self._options.resume:
             # Whichever it is that holds a model, a run of its own may not go on top of it.
             found = newest_with_model(self._server, passes_over=True)
             if found is not None:
                 raise _holds_model(self._options, str(found))
             return None
-        found = checkpoint_to_resume(self._options, self._server)
-        if found is None:
-            return None
-        self._server.restore(found.name)
-        return found
+        return checkpoint_to_resume(self._options, self._server)
 
     def _place_reader(self, reader: "Reader", stored: ModelCheckpoint | None) -> "Reader":
         """Where the run goes on: at the stored position, or at the beginning of new data."""
