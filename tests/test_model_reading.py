@@ -1,6 +1,7 @@
 """How a log is read is part of the model: kept with it, taken by a run that goes on, told first."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,29 @@ def test_every_rank_is_told_how_the_model_reads(tmp_path: Path) -> None:
 
     first, second = run_ranks(2, body)
     assert first == second and first["hash_keys"] and first["shared_vocabulary"]
+
+
+def test_ranks_take_the_recipe_of_the_checkpoint_that_is_named(tmp_path: Path) -> None:
+    log = write_libsvm(tmp_path / "log")
+    run(log, tmp_path / "alone", hash_keys=True)
+    with hps.open(tmp_path / "alone") as server:
+        model, position = server.checkpoint_state("final")
+    asked = TrainOptions(data=[log], store=tmp_path / "ranks", resume=True, **SMALL)
+    raw = {**model, "recipe": {**model["recipe"], "reader": {**model["recipe"]["reader"]}}}
+    raw["recipe"]["reader"]["hash_keys"] = False
+
+    def body(world: World) -> Any:
+        with ClusterParameterServer(asked.server_config(), world) as server:
+            server.push("features", np.array([1, 2]), np.ones((2, 3), np.float32))
+            server.checkpoint(tag="hashed", model=model, reader=position)
+            server.checkpoint(tag="raw", model=raw, reader=position)
+        found = [
+            recipe_to_resume(replace(asked, resume_from=name), world)
+            for name in ("hashed", "raw", None)
+        ]
+        return [recipe.reading()["hash_keys"] for recipe in found if recipe is not None]
+
+    assert run_ranks(2, body) == [[True, False, False]] * 2
 
 
 def test_flags_that_are_not_given_are_none_and_both_rules_are_refused(

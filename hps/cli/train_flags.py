@@ -261,7 +261,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--resume-if-any",
         action="store_true",
-        help="as --resume; begins anew where there is no checkpoint, which --resume refuses",
+        help="as --resume; trains from the beginning where there is no checkpoint, which --resume "
+        "refuses; one that --resume-from names has to be there",
     )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
     add(

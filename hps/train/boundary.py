@@ -33,7 +33,7 @@ class Boundary:
     Args:
         every: batches between checkpoints; 0 for none by number.
         seconds: between checkpoints; 0 for none by time.
-        stops: who may ask this rank to stop.
+        stops: what may ask this rank to stop.
         ranks: that agree.
         clock: gives seconds.
     """
@@ -65,10 +65,6 @@ class Boundary:
         self._num_batches = 0
         self._since = self._clock()
         self.is_saved = True
-
-    def begin(self) -> None:
-        """The time until the first checkpoint begins."""
-        self._since = self._clock()
 
     def due(self) -> Due:
         """To be asked after each step; every rank asks, and all have the same answer."""

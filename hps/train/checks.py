@@ -7,6 +7,7 @@ show after hours, or not at all.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hps.checkpoint_names import text_of
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import FEATURE, IGNORED
@@ -24,31 +25,34 @@ if TYPE_CHECKING:
     from hps.train.recipe import ModelRecipe
 
 _WAYS_OUT = (
-    "leave --resume out to train from the beginning, or give --resume-if-any, which begins anew "
-    "where there is nothing to go on from"
+    "leave --resume out to train from the beginning, or give --resume-if-any, which trains from "
+    "the beginning where there is nothing to go on from"
 )
 
 
 def is_strict(options: "TrainOptions") -> bool:
-    """True if there must be a checkpoint to go on from."""
-    return options.resume and not options.resume_if_any
+    """True if there must be a checkpoint to go on from: the newest, or the one that is named."""
+    return options.resume and not (options.resume_if_any and options.resume_from is None)
 
 
 def nothing_to_resume(options: "TrainOptions", *, is_there: bool) -> ConfigError:
     """What to raise where --resume finds nothing; `is_there`: a store, without a checkpoint."""
+    flag, ways_out = "--resume", _WAYS_OUT
+    if options.resume_from is not None:
+        flag = f"--resume-from {text_of(options.resume_from)}"
+        ways_out = "leave --resume-from and --resume out to train from the beginning"
     if not is_there:
         return ConfigError(
-            f"--resume: there is no store in {str(options.store)!r}; correct --store, or "
-            f"{_WAYS_OUT}"
+            f"{flag}: there is no store in {str(options.store)!r}; correct --store, or {ways_out}"
         )
     return ConfigError(
-        f"--resume: {options.where} has no checkpoint with a model and a position to resume from; "
-        f"correct --{'store' if options.remote is None else 'server'}, or {_WAYS_OUT}"
+        f"{flag}: {options.where} has no checkpoint with a model and a position to resume from; "
+        f"correct --{'store' if options.remote is None else 'server'}, or {ways_out}"
     )
 
 
 def checkpoint_to_resume(options: "TrainOptions", server: "CutServer") -> ModelCheckpoint | None:
-    """What a run with --resume goes on from; None where it may begin anew, and has to.
+    """What a run with --resume goes on from; None where it may train a new model, and has to.
 
     Raises:
         ConfigError: there is none, and the user asked for one, or there are rows without one.

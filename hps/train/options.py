@@ -82,7 +82,8 @@ class TrainOptions:
             learning rates and random state.
         resume_from: when resuming, the checkpoint to go on from, by tag or id; the rows go back to
             it. None is the newest.
-        resume_if_any: as resume, but begin from the beginning where there is no checkpoint.
+        resume_if_any: as resume, but begin from the beginning where there is no checkpoint; one
+            that `resume_from` names has to be there.
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
         base_rate: begin the output bias of a new model at the share of clicks among the log's

@@ -4,13 +4,14 @@ refuses.
 Above it: `hps.train.run`. Below it: recipe.py, what the store or the servers hold.
 """
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint import MODEL, READER, TABLES, decode_dense, decode_model, described_tables
+from hps.checkpoint import MODEL, READER, TABLES, decode_dense, described_tables
 from hps.cluster.catalog import Catalog
-from hps.cluster.glance import glance
+from hps.cluster.glance import FirstParts
 from hps.config import TableConfig
 from hps.ssd_store import engine_of, open_store
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecipe | None:
     """The recipe of the model that a run is to go on with, told before anything is opened for
-    writing; None of a run that begins anew.
+    writing; None of a run that trains a new model.
 
     Args:
         world: the ranks, all of which call this; who does not see the store is told by the others.
@@ -60,20 +61,25 @@ def _find(options: TrainOptions) -> ModelRecipe | None:
             return None if found is None else _recipe_of(found.model, tables)
     path = options.server_config().path
     if Catalog.load(Path(path)) is not None:
-        seen = glance(Path(path))
-        if seen is None or not seen.models:
+        parts = FirstParts.of(Path(path))
+        if parts is None:
             return None
-        return _recipe_of(decode_model(seen.blobs), described_tables(seen.blobs))
+        with closing(parts):
+            # A rank on another host may see it.
+            return _recipe_in(options, parts) if parts.sees(options.resume_from) else None
     if engine_of(path) is None:
         return None
     store: Any = open_store(path, [], read_only=True, rows=False)
-    try:
-        found = _chosen(options, _StoredCuts(store))
-        if found is None:
-            return None
-        return _recipe_of(found.model, described_tables(store.extras(found.name, {TABLES})))
-    finally:
-        store.close()
+    with closing(store):
+        return _recipe_in(options, store)
+
+
+def _recipe_in(options: TrainOptions, cuts: Any) -> ModelRecipe | None:
+    """Of a store, or of `FirstParts`."""
+    found = _chosen(options, _StoredCuts(cuts))
+    if found is None:
+        return None
+    return _recipe_of(found.model, described_tables(cuts.extras(found.name, {TABLES})))
 
 
 def _chosen(options: TrainOptions, server: Any) -> ModelCheckpoint | None:
@@ -84,7 +90,7 @@ def _chosen(options: TrainOptions, server: Any) -> ModelCheckpoint | None:
 
 
 class _StoredCuts:
-    """Of a store whose rows nobody asks for, what `newest_with_model` does."""
+    """Of a store or parts whose rows nobody asks for, what `newest_with_model` does."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -128,7 +134,17 @@ def as_the_model(options: TrainOptions, recipe: ModelRecipe) -> TrainOptions:
     return replace(options, **{name: stored[name] for name in asked})
 
 
+def check_model(options: TrainOptions, recipe: ModelRecipe) -> None:
+    """Refuses flags of another model than the stored one, before the store is opened.
+
+    Raises:
+        ConfigError: names the value that differs.
+    """
+    hidden = list(options.hidden)
+    recipe.check_same(replace(recipe, kind=options.model, hidden=hidden, dropout=options.dropout))
+
+
 def free_fields(config: "ReaderConfig") -> dict[str, Any]:
-    """What a run may choose anew: none of it changes what an example is."""
+    """What a run that goes on may change: none of it changes what an example is."""
     names = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
     return {name: getattr(config, name) for name in names}

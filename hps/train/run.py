@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hps.cluster.catalog import NAME as CLUSTER
-from hps.cluster.glance import Glance, glance
+from hps.cluster.glance import Glance, check_stays, glance
 from hps.errors import ConfigError
 from hps.parameter_server import open as open_store
 from hps.pipeline import Pipeline, Trace, add_seconds, bound_of
@@ -46,7 +46,7 @@ from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
-from hps.train.reading import as_the_model, free_fields, recipe_to_resume
+from hps.train.reading import as_the_model, check_model, free_fields, recipe_to_resume
 from hps.train.recipe import ModelRecipe, reading_of
 from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 from hps.train.run_mark import RunMark
@@ -78,7 +78,8 @@ def train(
         options: what to train, on what, where.
         progress: told how the run begins, and about every batch; None for silence.
         world: the ranks that train together, all of which call this; None for this process alone.
-        mark: of torchrun's run, set once a restart need not begin anew; None for none.
+        mark: of torchrun's run, set once its restarts may go on from what the store holds; None
+            for none.
         stops: asks the run to end after the step under way; None: nothing does, and signals do what
             they do in the caller's program.
 
@@ -152,27 +153,32 @@ def _prepare(
         reader = recipe.open_reader(options.data, [options.table()], **fields)
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
-        recipe = _recipe(options, reader)  # here, as it may read the whole log
+        new = _recipe(options, reader)  # here, as it may read the whole log
         if ranks.rank == 0:
-            check_test_log(recipe, options, reader, progress)
+            check_test_log(new, options, reader, progress)
     elif is_strict(options) and options.remote is not None:
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)
     if options.remote is None and ranks.rank == 0:  # of several one tells, for all
-        seen = _check_store(options, is_cluster=ranks.world is not None)
+        seen = _check_store(options, ranks, has_model=recipe is not None)
         if seen is not None and seen.ranks != ranks.size:
             progress.say(
                 f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
                 f"{ranks.size} rank(s)"
             )
+    if recipe is not None:  # what features it has is compared later: a position may tell more
+        check_model(options, recipe)
     return reader, test_files
 
 
-def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
+def _check_store(options: TrainOptions, ranks: Ranks, *, has_model: bool) -> Glance | None:
     """Refuses a store of other tables, before opening it for writing would add this run's own.
 
     Of another dim, too: the store would speak of columns, the user knows of --dim. And of a
     cluster a model that this run is not to go on with: opening it may move all of its rows.
+
+    Args:
+        has_model: there is one to go on with, on whatever rank's host.
 
     Returns:
         What a cluster's folder holds; None of others, or where it is not seen.
@@ -180,15 +186,17 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
     config = options.server_config()
     path = Path(config.path)
     seen: Glance | None = None
-    if is_cluster:
+    if ranks.world is not None:
         seen = glance(path)
-        if is_strict(options) and (seen is None or not seen.models):
+        if is_strict(options) and (seen is None or not has_model):
             raise nothing_to_resume(options, is_there=seen is not None)
         if seen is None:
             return None
         dims = seen.dims
-        if seen.models and not options.resume:
-            raise _holds_model(options, repr(seen.models[0]))
+        if seen.model is not None and not options.resume:
+            raise _holds_model(options, repr(seen.model))
+        if options.resume_from is not None:
+            check_stays(path, options.resume_from, ranks.size)
     elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
         with open_store(config.path) as stored:
             dims = {table.name: table.dim for table in stored.tables.values()}
@@ -225,7 +233,7 @@ def _holds_model(options: TrainOptions, checkpoint: str) -> ConfigError:
 
 
 class TrainingRun:
-    """One run over an open store; `reader` stands at the beginning of the log.
+    """One run over an open store; `reader` is at the beginning of the log.
 
     Every rank has one and does the same at the same batches.
     """
@@ -259,11 +267,14 @@ class TrainingRun:
         if stored is None:
             self._set_base_rate(context)
         else:
+            self.trainer.check_state(stored.model)
+            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
+            # Nothing refuses the run from here on; one that is refused has not gone back.
+            server.restore(stored.name)
             self.changes = self.trainer.load_state(stored.model)
             self._boundary.checkpoint_done()
-            on_first_rank(ranks, "looking at the logs", partial(self._check_logs, recipe))
             if options.new_data:
-                # What is resumed from now on goes on here, not where the run before stood.
+                # What is resumed from now on goes on here, not where the run before was.
                 self._checkpoint(None, self._reader.state_dict())
             self._say_resumed()
         self._columns = self._reader.columns
@@ -347,7 +358,7 @@ class TrainingRun:
             "resumed_with": self.changes,
             "checkpoints": self._num_checkpoints,
             "checkpoint_seconds": self._checkpoint_seconds,
-            # A reader that was left in a wait stands elsewhere.
+            # A reader that was left in a wait is elsewhere.
             "skipped_lines": position["skipped"] if self._stopped else self._reader.counts.skipped,
             "test_skipped_lines": None,
             "format": self._reader.config.format,
@@ -391,18 +402,14 @@ class TrainingRun:
         return self._depths.why
 
     def _stored(self) -> ModelCheckpoint | None:
-        """Goes back to what the run goes on from; None for a new run."""
+        """What the run goes on from, where the server has not gone yet; None for a new run."""
         if not self._options.resume:
-            # Whichever it is that holds a model, a run of its own may not go on top of it.
+            # A new model may not be trained on top of one, in whatever checkpoint that is.
             found = newest_with_model(self._server, passes_over=True)
             if found is not None:
                 raise _holds_model(self._options, str(found))
             return None
-        found = checkpoint_to_resume(self._options, self._server)
-        if found is None:
-            return None
-        self._server.restore(found.name)
-        return found
+        return checkpoint_to_resume(self._options, self._server)
 
     def _place_reader(self, reader: "Reader", stored: ModelCheckpoint | None) -> "Reader":
         """Where the run goes on: at the stored position, or at the beginning of new data."""

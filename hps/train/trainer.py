@@ -137,6 +137,16 @@ class Trainer:
             "other_ranks": others,
         }
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuses what `load_state` cannot take up; changes nothing.
+
+        Raises:
+            ConfigError: another model, scheduler, precision or accumulate than this trainer's, or
+                another learning rate while a scheduler runs.
+        """
+        stored_recipe(state).check_same(self.recipe)
+        self._check_settings(state["settings"])
+
     def load_state(self, state: Mapping[str, Any]) -> list[str]:
         """Takes up where `state()` was called.
 
@@ -144,11 +154,9 @@ class Trainer:
             What goes on otherwise than it was stored, a line each: learning rates that were given.
 
         Raises:
-            ConfigError: another model, scheduler, precision or accumulate than this trainer's, or
-                another learning rate while a scheduler runs; nothing has changed.
+            ConfigError: as `check_state`; nothing has changed.
         """
-        stored_recipe(state).check_same(self.recipe)
-        self._check_settings(state["settings"])
+        self.check_state(state)
         self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.model.load_state_dict(state["model"])
         self.dense_optimizer.load_state_dict(state["dense_optimizer"])

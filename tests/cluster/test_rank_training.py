@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import hps
+from hps.cluster.local_world import local_worlds
+from hps.cluster.server import ClusterParameterServer
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery, nursery
@@ -59,6 +61,11 @@ def rows_of(store: Path) -> dict[int, np.ndarray]:
             for keys, rows in server.items(TABLE)
             for key, row in zip(keys, rows, strict=True)
         }
+
+
+def table_of(store: Path) -> hps.TableConfig:
+    with hps.open(store) as server:
+        return server.tables[TABLE]
 
 
 def dense_of(store: Path) -> dict[str, Any]:
@@ -218,6 +225,57 @@ def test_a_run_that_is_refused_changes_nothing_nor_does_its_restart(
             ended = ranks.run(Job(words(log, store, *flags), 3, variables=variables))
             assert ended.statuses == [1, 1, 1] and reason in "".join(ended.err), ended.err
     assert (store / "CLUSTER").read_bytes() == catalog
+
+
+def test_a_refused_resume_of_ranks_has_not_gone_back(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    store, empty = tmp_path / "store", tmp_path / "empty.tsv"
+    empty.write_text("")
+    ranks.figures(Job(words(log, store, "--limit", "600", "--checkpoint-every", "2"), 2))
+    with hps.open(store) as server:
+        named, digest = server.checkpoints()[0], server.digest(TABLE)
+    assert named["tag"] is None and not named["current"]
+    catalog = (store / "CLUSTER").read_bytes()
+    back = ["--resume-from", f"id:{named['id']}"]
+    # One process more would move the rows, and let go of the checkpoint that is named.
+    for job, reason in (
+        (Job(words(empty, store, *back, "--new-data"), 2), "DATA has no example"),
+        (Job(words(log, store, *back, "--dropout", "0.5"), 2), "asks for 0.5"),
+        (Job(words(log, store, *back), 1), "has no tag"),
+    ):
+        ended = ranks.run(job)
+        assert set(ended.statuses) == {1} and reason in "".join(ended.err), ended.err
+        assert (store / "CLUSTER").read_bytes() == catalog, reason
+        with hps.open(store) as server:
+            assert server.digest(TABLE) == digest, reason
+    assert ranks.figures(Job(words(log, store, *back), 2))["examples"] > 650
+
+
+def test_ranks_go_on_from_a_named_checkpoint_of_other_ranks(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    """Which is what the refusal to take the newest, of rows without a model, advises."""
+    store = tmp_path / "store"
+    ranks.figures(Job(words(log, store, "--limit", "200"), 2))
+    config = hps.Config(path=store, tables=[table_of(store)], seed=3)
+    (world,) = local_worlds(1)
+    with ClusterParameterServer(config, world) as server:
+        server.push(TABLE, np.array([5], np.uint64), np.ones((1, 5), np.float32))
+        server.checkpoint(tag="pushed")
+    catalog = (store / "CLUSTER").read_bytes()
+    for job, reason in (
+        (Job(["evaluate", str(log), "--store", str(store)]), "--resume-from final"),
+        (Job(words(log, store, "--resume"), 2), "--resume-from final"),
+        (Job(words(log, store), 2), "holds a trained model"),
+        (Job(words(log, store, "--resume-from", "pushed"), 2), "holds no model and position"),
+        (Job(words(log, store, "--resume-from", "no"), 2), "'no'"),
+    ):
+        ended = ranks.run(job)
+        assert set(ended.statuses) == {1} and reason in "".join(ended.err), ended.err
+        assert (store / "CLUSTER").read_bytes() == catalog, reason
+    figures = ranks.figures(Job(words(log, store, "--resume-from", "final"), 1))
+    assert figures["resumed_from"] == "'final'" and figures["examples"] == 1050
 
 
 def test_restart_goes_on_in_the_new_data(tmp_path: Path, ranks: Nursery, log: Path) -> None:
@@ -454,7 +512,7 @@ def test_torchrun_that_is_terminated_leaves_a_checkpoint_of_all_ranks(
     telling = words(log, store, *ENDLESS, "--json", str(out))
     status, said, errors = stop_torchrun(telling, 2, signal.SIGTERM)
     figures = json.loads(out.read_text())
-    assert status != 0 and figures["stopped"] == "SIGTERM", errors
+    assert status == 1 and figures["stopped"] == "SIGTERM", errors
     assert "stopped by SIGTERM after" in said
     limit = str(figures["total_examples"] + 100)
     goes_on = ["--epochs", "1000", "--resume", "--limit", limit]
