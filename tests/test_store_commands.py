@@ -1,8 +1,10 @@
 """The commands that look into a store and keep it tidy; how the command line ends in errors."""
 
+import dataclasses
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -82,20 +84,21 @@ def test_checkpoints_lists_and_deletes(store: Path, capsys: pytest.CaptureFixtur
         assert abs(datetime.fromisoformat(told).timestamp() - info["created"]) <= 1
         assert told.endswith("+00:00")
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 0
-    assert capsys.readouterr().out.startswith("deleted day-1\n")
+    assert capsys.readouterr().out.startswith("deleted day-1; freed ")
     assert main(["checkpoints", str(store)]) == 0
     assert "day-1" not in capsys.readouterr().out
     assert main(["checkpoints", str(store), "--delete", "day-1"]) == 1
     assert "day-1" in capsys.readouterr().err
 
 
-def files_bytes(path: Path) -> int:
-    files = {file.stat().st_ino: _size(file) for file in path.rglob("*") if file.is_file()}
-    return sum(files.values())  # each once, however many names it has
+def files_bytes(path: Path, but: str = "-") -> int:
+    """Without files whose names begin with `but`; each once, however many names it has."""
+    found = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(but)]
+    return sum({file.stat().st_ino: _size(file) for file in found}.values())
 
 
 @pytest.mark.parametrize("engine", ["segments", "rocksdb"])
-def test_deleting_a_checkpoint_says_what_came_free_and_what_compaction_will_give_back(
+def test_deleting_a_checkpoint_says_what_it_freed_and_what_compaction_frees_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
     if engine == "rocksdb":
@@ -120,19 +123,25 @@ def test_deleting_a_checkpoint_says_what_came_free_and_what_compaction_will_give
     first, second = delete("day-0"), delete("day-1")
     if engine == "segments":
         freed, dead, text = first
-        assert freed > 5000 * 3 * 4 and f"{freed:,} bytes came free" in text
-        assert dead > 2500 * 3 * 4 and f"up to {dead:,} bytes of overwritten rows" in text
+        assert freed > 5000 * 3 * 4 and text == f"deleted day-0; freed {freed:,} bytes\n"
+        assert dead == 0, "day-1 holds the overwritten rows"
         freed, dead, text = second
-        assert freed == 0 and "no bytes came free: the current rows" in text
+        assert freed == 0 and "deleted day-1; freed 0 bytes: the current rows" in text
+        assert dead > 2500 * 3 * 4
+        assert text.endswith(f"'hps compact {path}' frees about {dead:,} bytes more\n")
+        before = files_bytes(path)
         assert main(["compact", str(path)]) == 0
+        assert before - files_bytes(path) == pytest.approx(dead, abs=20_000), "the index"
         assert main(["stats", str(path), "--json", str(out)]) == 0
         numbers = json.loads(out.read_text())["ssd_store"]
         assert numbers["segment_bytes"] - numbers["live_bytes"] < 0.01 * numbers["live_bytes"]
     else:
-        assert first[1] == second[1] == 0, "it sees to dead rows itself"
+        assert first[1] == 0, "day-1 holds the overwritten rows"
+        assert main(["compact", str(path), "--dry-run"]) == 0
+        assert f"frees {second[1]:,} bytes" in capsys.readouterr().out
 
 
-def test_compaction_gives_back_the_files_of_a_current_checkpoint_that_was_deleted(
+def test_compaction_frees_the_files_of_a_current_checkpoint_that_was_deleted(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = digest(store)
@@ -162,7 +171,7 @@ def test_compaction_pushes_out_no_checkpoint_and_makes_none_where_nothing_was_de
     with hps.open(path, read_only=False) as server:
         for tag, count in ((None, 100), (None, 200), ("final", 300)):
             server.push("ads", KEYS[:count], np.ones((count, 3), np.float32))
-            server.checkpoint(tag)
+            server.checkpoint(tag, reader={"position": "x" * (20_000 if tag else 1)})
     before = digest(path)
     assert main(["checkpoints", str(path), "--delete", "final"]) == 0
     assert listed() == [(None, 100), (None, 200)]
@@ -173,6 +182,48 @@ def test_compaction_pushes_out_no_checkpoint_and_makes_none_where_nothing_was_de
         text = capsys.readouterr().out
         assert ("checkpoint '.compacted' holds the current rows" in text) == is_made
     assert digest(path) == before
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_compaction_makes_no_store_larger_whatever_was_pushed_and_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    ssd = hps.SsdStoreConfig(engine=engine, compaction_threshold=0.99)
+    dram, num_smaller = hps.DramCacheConfig(bytes="4MiB"), 0
+    other = dataclasses.replace(TABLE, name="other", features=["C2"])
+    for seed in range(12):
+        generator = random.Random(seed)
+        path = tmp_path / f"store-{seed}"
+        config = hps.Config(path=path, tables=[TABLE, other], dram=dram, ssd=ssd)
+        with hps.ParameterServer(config) as server:
+            for number in range(generator.randint(1, 4)):
+                for table in ("ads", "other"):
+                    first, count = generator.randrange(3000), generator.randrange(1, 3000)
+                    keys = np.arange(first, first + count, generator.randint(1, 3), np.uint64)
+                    server.push(table, keys, np.ones((len(keys), 3), np.float32))
+                    if generator.random() < 0.3:
+                        server.erase(table, keys[::2])
+                position = "x" * generator.choice([1, 50_000])
+                tag = generator.choice([None, f"step-{number}"])
+                server.checkpoint(tag, reader={"position": position})
+            for info in server.checkpoints():
+                if generator.random() < (0.6 if info["current"] else 0.4):
+                    server.delete_checkpoint(info["id"])
+            rows = server.digest("ads"), server.digest("other")
+        for words in (["--table", "other"], [], []):
+            before = files_bytes(path, but="index-")
+            assert main(["compact", str(path), *words]) == 0
+            after = files_bytes(path, but="index-")
+            said = capsys.readouterr().out
+            assert after <= before + 1200, (seed, before, after, said)
+            assert "nothing was done" not in said or after == before, (seed, said)
+            num_smaller += after < before - 1200
+        assert "nothing to free; nothing was done" in said, "it has been compacted"
+        with hps.open(path) as server:
+            assert (server.digest("ads"), server.digest("other")) == rows
+    assert num_smaller > 3
 
 
 def test_export_and_import_make_an_equal_store(store: Path, tmp_path: Path) -> None:
@@ -422,13 +473,13 @@ def test_compact_says_what_it_needs_and_does_nothing_for_nothing(
     for words in (["--dry-run"], []):
         assert main(["compact", str(path), *words]) == 0
         text = capsys.readouterr().out
-        assert "nothing to give back; nothing was done" in text
+        assert "nothing to free; nothing was done" in text
         assert "are held by checkpoints (day-1): 'hps checkpoints" in text and "--delete" in text
     assert {*files().values()} == {*before.values()}
     assert main(["checkpoints", str(path), "--delete", "day-1"]) == 0
     capsys.readouterr()
     assert main(["compact", str(path), "--dry-run"]) == 0
-    promised = _numbers(r"needs ([\d,]+) bytes of room and gives ([\d,]+) bytes back", capsys)
+    promised = _numbers(r"needs ([\d,]+) bytes of room and frees ([\d,]+) bytes", capsys)
     assert main(["compact", str(path)]) == 0
     text = capsys.readouterr().out
     first, last = (int(size.replace(",", "")) for size in re.findall(r": ([\d,]+) bytes", text))
@@ -436,7 +487,7 @@ def test_compact_says_what_it_needs_and_does_nothing_for_nothing(
     if engine == "segments":
         assert first - last == pytest.approx(promised[1], rel=0.01)
     assert main(["compact", str(path)]) == 0
-    assert "nothing to give back; nothing was done" in capsys.readouterr().out
+    assert "nothing to free; nothing was done" in capsys.readouterr().out
     assert digest(path) == rows
 
 

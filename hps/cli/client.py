@@ -56,7 +56,7 @@ def add_parsers(subparsers: Any) -> None:
     for name, run, text in (
         ("checkpoint", run_checkpoint, "take a cut over all shards"),
         ("restore", run_restore, "go back to a cut, on all shards; all sessions end"),
-        ("delete-checkpoint", run_delete, "let go of a cut"),
+        ("delete-checkpoint", run_delete, "delete a cut"),
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
@@ -176,7 +176,7 @@ def run_restore(options: argparse.Namespace, server: Any) -> Any:
 
 
 def run_delete(options: argparse.Namespace, server: Any) -> Any:
-    """Lets go of a cut."""
+    """Deletes a cut."""
     readers = server.delete_checkpoint(options.tag)
     out = stream_for_people(options.json)
     print(f"deleted {text_of(options.tag)}", file=out)

@@ -8,14 +8,16 @@ import errno
 import os
 import shutil
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from hps.checkpoint import MODEL, READER
 from hps.checkpoint_names import COMPACTED, text_of
 from hps.cli import flags
 from hps.cli.output import (
@@ -32,7 +34,7 @@ from hps.parameter_server import open as open_store
 from hps.row_checks import are_possible
 from hps.row_layout import RowLayout
 
-_OVERHEAD = 0.01  # of rows, that headers and footers of their files may take
+_RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -69,7 +71,7 @@ def add_parsers(subparsers: Any) -> None:
         "--delete",
         type=checkpoint_name,
         metavar="TAG",
-        help="let go of one: tag, or its id as id:N",
+        help="delete one: tag, or its id as id:N",
     )
     checkpoints.add_argument(
         "--json",
@@ -81,12 +83,12 @@ def add_parsers(subparsers: Any) -> None:
 
     compact = subparsers.add_parser(
         "compact",
-        help="give back the space of overwritten rows",
+        help="free the space of overwritten rows",
         description="Says how much room a rewriting of every file with overwritten or erased rows "
-        "needs and what it gives back, and does it unless that is nothing. Needs the store alone. "
-        "What older checkpoints hold stays: 'hps checkpoints DIR --delete TAG' lets go of it. If "
+        "needs and what it frees, and does it unless that is nothing. Needs the store alone. "
+        "What older checkpoints hold stays: 'hps checkpoints DIR --delete TAG' deletes one. If "
         f"the checkpoint of the current rows was deleted, one with the tag {COMPACTED!r} takes "
-        "its place.",
+        "its place where that frees space.",
     )
     flags.add_store(compact)
     compact.add_argument("--dry-run", action="store_true", help="only say so")
@@ -193,32 +195,23 @@ def run_checkpoints(options: argparse.Namespace) -> int:
 
 def _run_delete(options: argparse.Namespace) -> int:
     """Deletes one and says what came of it."""
-    before, dead = _bytes_alone(options.store), 0
+    before, rest = _bytes_alone(options.store), 0
     if Catalog.load(options.store) is not None:
         readers = delete_cut(options.store, options.delete)
     else:
         with open_store(options.store, read_only=False) as server:
             readers = server.delete_checkpoint(options.delete)
-            numbers = server.stats()["ssd_store"]
-        # RocksDB, which has no segments, sees to its dead rows itself.
-        dead = numbers.get("segment_bytes", 0) - numbers["live_bytes"]
-        dead = dead if dead > numbers["live_bytes"] * _OVERHEAD else 0
+        rest = _Compaction.of(options.store).gain
     freed = max(0, before - _bytes_alone(options.store))
     out = stream_for_people(options.json)
-    print(f"deleted {text_of(options.delete)}", file=out)
-    if freed:
-        print(f"{freed:,} bytes came free", file=out)
-    elif not readers:
-        print("no bytes came free: the current rows or other checkpoints need its files", file=out)
+    none_freed = not freed and not readers
+    why = ": the current rows or other checkpoints need its files" if none_freed else ""
+    print(f"deleted {text_of(options.delete)}; freed {freed:,} bytes{why}", file=out)
     for reader in readers:
         print(f"its files stay until {reader} closes", file=out)
-    if dead:
-        print(
-            f"up to {dead:,} bytes of overwritten rows are left in files that are still needed; "
-            f"'hps compact {options.store}' gives them back",
-            file=out,
-        )
-    figures = {"bytes_freed": freed, "bytes_dead": dead, "readers": readers}
+    if rest:
+        print(f"'hps compact {options.store}' frees about {rest:,} bytes more", file=out)
+    figures = {"bytes_freed": freed, "bytes_dead": rest, "readers": readers}
     write_json(options.json, {"deleted": options.delete, **figures})
     return 0
 
@@ -237,67 +230,113 @@ def _bytes_alone(path: Path) -> int:
     return sum(one.st_size for inode, one in found.items() if names[inode] >= one.st_nlink)
 
 
-def run_compact(options: argparse.Namespace) -> int:
-    """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
-    if Catalog.load(options.store) is not None:
-        figures = compact_parts(
-            options.store, options.table, lambda space, others: _allows(options, space, others)
-        )
-        kept = figures["checkpoint_only_bytes"]
-    else:
-        with ExitStack() as servers:
-            # To read is enough to tell: a store that may be written compacts for itself.
-            server = servers.enter_context(open_store(options.store))
-            listed = server.checkpoints()
-            others = {text_of(info["tag"] or info["id"]) for info in listed if not info["current"]}
-            is_deleted = not any(info["current"] for info in listed)
-            space = server.space_of_compact(options.table)
-            figures = dict.fromkeys(("bytes_before", "bytes_after"), _files_bytes(server))
-            is_deleted = is_deleted and figures["bytes_before"] > 0
-            kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
-            is_allowed = _allows(options, space, others, is_deleted)
-        if is_allowed:
-            with open_store(options.store, read_only=False) as server:
-                figures = server.compact(options.table)
-                if is_deleted:
-                    # Its files go only now. An untagged one would push out another.
-                    server.save_cut(COMPACTED, {})
-                    figures["bytes_after"] = _files_bytes(server)
-                    print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
-                kept = server.stats()["ssd_store"]["checkpoint_only_bytes"]
-    print(f"{options.store}: {figures['bytes_before']:,} bytes before")
-    print(f"{options.store}: {figures['bytes_after']:,} bytes after")
-    if kept:
-        print(f"{kept:,} of them are held by older checkpoints alone: see 'hps checkpoints'")
-    return 0
-
-
-def _files_bytes(server: Any) -> int:
-    return int(server.stats()["ssd_store"]["files_bytes"])
-
-
-def _allows(
-    options: argparse.Namespace, space: dict[str, int], others: set[str], is_deleted: bool = False
-) -> bool:
-    """Says what a compaction needs and gives back, and whether it is to be done.
+@dataclass(frozen=True, kw_only=True)
+class _Compaction:
+    """What compacting a store would do, by the figures of a reader of it.
 
     Args:
         space: as `space_of_compact` returns it.
         others: names of the checkpoints besides the newest.
-        is_deleted: that of the current rows was deleted: its files go as well.
+        bytes_now, kept: of all files, and of those that older checkpoints alone hold.
+        is_deleted: the checkpoint of the current rows was deleted.
+        blob_bytes: of that checkpoint's files that go once another one takes its place.
+    """
+
+    space: dict[str, int]
+    others: set[str]
+    bytes_now: int
+    kept: int
+    is_deleted: bool
+    blob_bytes: int
+
+    @classmethod
+    def of(cls, path: Path, table: str | None = None) -> Self:
+        # To read is enough to tell: a store that may be written compacts for itself.
+        with open_store(path) as server:
+            listed = server.checkpoints()
+            numbers = server.stats()["ssd_store"]
+            is_deleted = bool(numbers["files_bytes"]) and not any(one["current"] for one in listed)
+            blobs = server.checkpoint_blob_bytes() if is_deleted else {}
+            dense = sum(blobs.pop(name, 0) for name in (MODEL, READER))
+            return cls(
+                space=server.space_of_compact(table),
+                others={text_of(one["tag"] or one["id"]) for one in listed if not one["current"]},
+                bytes_now=numbers["files_bytes"],
+                kept=numbers["checkpoint_only_bytes"],
+                is_deleted=is_deleted,
+                # The new checkpoint has the other blobs again.
+                blob_bytes=max(0, dense - sum(blobs.values()) - _RECORD_BYTES),
+            )
+
+    @property
+    def rewrites(self) -> bool:
+        """True if rewriting files frees more than it takes."""
+        return self.space["freed_bytes"] > self.space["written_bytes"]
+
+    @property
+    def gain(self) -> int:
+        """Bytes that are free in the end, about."""
+        freed = self.space["freed_bytes"] - self.space["written_bytes"]
+        return max(0, freed) + self.blob_bytes
+
+
+def run_compact(options: argparse.Namespace) -> int:
+    """Rewrites what has anything dead in it; the newest checkpoint then names the new segments."""
+    if Catalog.load(options.store) is not None:
+        figures = compact_parts(
+            options.store,
+            options.table,
+            lambda space, others: _allows(options, space, others),
+            is_dry_run=options.dry_run,
+        )
+    else:
+        figures = _compact_store(options)
+    print(f"{options.store}: {figures['bytes_before']:,} bytes before")
+    print(f"{options.store}: {figures['bytes_after']:,} bytes after")
+    if kept := figures["checkpoint_only_bytes"]:
+        print(f"{kept:,} of them are held by older checkpoints alone: see 'hps checkpoints'")
+    return 0
+
+
+def _compact_store(options: argparse.Namespace) -> dict[str, int]:
+    """Compacts the store of one process; returns what `compact_parts` does of a cluster's."""
+    plan = _Compaction.of(options.store, options.table)
+    after, kept = plan.bytes_now, plan.kept
+    space = plan.space if plan.rewrites else {**plan.space, "written_bytes": 0, "freed_bytes": 0}
+    if _allows(options, space, plan.others, plan.blob_bytes):
+        with open_store(options.store, read_only=False) as server:
+            if plan.rewrites:
+                server.compact(options.table)
+            if plan.is_deleted:
+                # Its files go only now. An untagged one would push out another.
+                server.save_cut(COMPACTED, {})
+                print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
+            numbers = server.stats()["ssd_store"]
+        after, kept = numbers["files_bytes"], numbers["checkpoint_only_bytes"]
+    return {"bytes_before": plan.bytes_now, "bytes_after": after, "checkpoint_only_bytes": kept}
+
+
+def _allows(
+    options: argparse.Namespace, space: dict[str, int], others: set[str], blob_bytes: int = 0
+) -> bool:
+    """Says what a compaction needs and frees, and whether it is to be done.
+
+    Args:
+        space: as `space_of_compact` returns it, of what would be rewritten.
+        others: names of the checkpoints besides the newest.
+        blob_bytes: of a deleted checkpoint's files, which go as well.
     """
     written, gain = space["written_bytes"], space["freed_bytes"] - space["written_bytes"]
     if space["held_bytes"]:
         names = ", ".join(sorted(others))
         print(
             f"{space['held_bytes']:,} bytes of files with overwritten rows are held by checkpoints "
-            f"({names}): 'hps checkpoints {options.store} --delete TAG' lets go of one"
+            f"({names}): 'hps checkpoints {options.store} --delete TAG' deletes one"
         )
-    if gain <= 0 and not is_deleted:
-        print("nothing to give back; nothing was done")
+    if gain + blob_bytes <= 0:
+        print("nothing to free; nothing was done")
         return False
-    about = "; the files of the deleted checkpoint go besides" if is_deleted else ""
-    print(f"needs {written:,} bytes of room and gives {max(gain, 0):,} bytes back{about}")
+    print(f"needs {written:,} bytes of room and frees {gain + blob_bytes:,} bytes")
     free = shutil.disk_usage(options.store).free
     if options.dry_run:
         return False

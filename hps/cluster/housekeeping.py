@@ -1,4 +1,4 @@
-"""What is done to a cluster's folder without ranks: the lock, dead generations, cuts let go.
+"""What is done to a cluster's folder without ranks: the lock, dead generations, deleting a cut.
 
 Above it: folders.py, offline.py, `hps checkpoints --delete`, `hps compact`. Below it: catalog.py,
 the stores of the ranks.
@@ -138,7 +138,7 @@ def _leave(function: Callable[..., Any], path: str, error: Any) -> None:
 
 
 def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
-    """Lets go of a cut while no training has the folder open.
+    """Deletes a cut while no training has the folder open.
 
     Returns:
         The living readers, whose files stay until they close.
@@ -202,15 +202,21 @@ def _refuse_exchanged(path: Path, catalog: Catalog) -> None:
 
 
 def compact_parts(
-    path: Path, table: str | None, allow: Callable[[dict[str, int], set[str]], bool]
+    path: Path,
+    table: str | None,
+    allow: Callable[[dict[str, int], set[str]], bool],
+    *,
+    is_dry_run: bool = False,
 ) -> dict[str, int]:
     """Compacts the ranks' stores that lie here, one after the other, while no training has them.
 
     Args:
         path: the cluster's folder.
         table: its name; None is all.
-        allow: is shown what `space_of_compact` says of these stores together, and the checkpoints
-            besides the newest; False changes nothing.
+        allow: is shown what `space_of_compact` says of the stores that a compaction makes smaller,
+            with "held_bytes" of all, and the names of the cuts besides the newest; False changes
+            nothing.
+        is_dry_run: only asks `allow`; writes to no file, so a training may have the folder open.
 
     Returns:
         {"bytes_before", "bytes_after", "checkpoint_only_bytes"}, over these stores.
@@ -219,39 +225,44 @@ def compact_parts(
         ConfigError: unknown table. StoreError: a training has the folder open, no store is here, or
         a disk is full. CorruptionError: a stored row is damaged; folders of ranks were exchanged.
     """
-    sums = {"bytes_before": 0, "bytes_after": 0, "checkpoint_only_bytes": 0}
     path = path.absolute()
-    with _locked(path) as (_, catalog):
+    with _read(path) if is_dry_run else _locked(path) as (_, catalog):
         _refuse_exchanged(path, catalog)
         folders = [part_folder(path, catalog.generation, rank) for rank in range(catalog.ranks)]
         here = [folder for folder in folders if engine_of(folder) is not None]
         if not here:
             raise StoreError(errno.ENOENT, f"{path / catalog.generation}: no store is here")
-        gains, space = {}, {"written_bytes": 0, "freed_bytes": 0, "held_bytes": 0}
-        others: set[str] = set()
+        figures: dict[Path, dict[str, int]] = {}
+        space = {"written_bytes": 0, "freed_bytes": 0, "held_bytes": 0}
+        to_compact: list[Path] = []
         for folder in here:
             with closing(open_store(folder, [], read_only=True)) as reader:
-                part = reader.space_of_compact(table)
-                others |= {
-                    text_of(info["tag"] or info["id"])
-                    for info in reader.checkpoints()
-                    if not info["current"]
-                }
-            gains[folder] = part["freed_bytes"] - part["written_bytes"]
-            space = {name: total + part[name] for name, total in space.items()}
-        is_allowed = allow(space, others)
-        for folder in here:
-            store: Any = open_store(folder, [])
-            try:
-                sums["bytes_before"] += store.stats()["files_bytes"]
-                if is_allowed and gains[folder] > 0:
+                part, figures[folder] = reader.space_of_compact(table), reader.stats()
+            space["held_bytes"] += part["held_bytes"]
+            if part["freed_bytes"] > part["written_bytes"]:
+                to_compact.append(folder)
+                for name in ("written_bytes", "freed_bytes"):
+                    space[name] += part[name]
+        before = sum(part["files_bytes"] for part in figures.values())
+        others = {text_of(cut.tag or cut.id) for cut in catalog.listed if cut != catalog.current}
+        if allow(space, others) and not is_dry_run:
+            for folder in to_compact:
+                with closing(open_store(folder, [])) as store:
                     store.compact(table)
-                stats = store.stats()
-                sums["bytes_after"] += stats["files_bytes"]
-                sums["checkpoint_only_bytes"] += stats["checkpoint_only_bytes"]
-            finally:
-                store.close()
-    return sums
+                    figures[folder] = store.stats()
+        return {
+            "bytes_before": before,
+            "bytes_after": sum(part["files_bytes"] for part in figures.values()),
+            "checkpoint_only_bytes": sum(
+                part["checkpoint_only_bytes"] for part in figures.values()
+            ),
+        }
+
+
+@contextmanager
+def _read(path: Path) -> Iterator[tuple[None, Catalog]]:
+    """The catalog of a folder that is only read; no lock is taken."""
+    yield None, _catalog_of(path, path)
 
 
 @contextmanager
@@ -260,12 +271,16 @@ def _locked(path: Path) -> Iterator[tuple[FolderLock, Catalog]]:
     lock = FolderLock(path, new_name())
     try:
         lock.check()
-        catalog = Catalog.load(lock.inside)
-        if catalog is None:
-            raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
-        yield lock, catalog
+        yield lock, _catalog_of(path, lock.inside)
     finally:
         lock.close()
+
+
+def _catalog_of(path: Path, inside: Path) -> Catalog:
+    catalog = Catalog.load(inside)
+    if catalog is None:
+        raise StoreError(errno.ENOENT, f"{path}: there is no cluster here")
+    return catalog
 
 
 def _delete_part(folder: Path, part_tag: str) -> list[str]:

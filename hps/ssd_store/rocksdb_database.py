@@ -23,6 +23,10 @@ BLOCK_CACHE_BYTES = 64 * 2**20
 _LEAST_FILE_BYTES = 2**16
 _MOST_FILE_BYTES = 64 * 2**20
 _BLOOM_BITS = 10
+# Bounds on what files take besides keys and values, as measured, for `compacted_bytes`.
+_ENTRY_BYTES = 24  # of a row: its key, lengths, bits of the filter
+_INDEX_ENTRY_BYTES, _BLOCK_BYTES = 32, 4096  # of a block; a block, unless a row is larger
+_FILE_BYTES = 2048  # of a file: properties, footer
 _WRITE_ROWS = 8192  # rocksdict holds the interpreter's lock for the write of a batch
 _SYSTEM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EIO)
 
@@ -183,12 +187,12 @@ class RocksDbDatabase:
         """Merges all files of a table; nothing overwritten or erased stays in them."""
         self._tables[table].compact_range(None, None)
 
-    def live_bytes(self, table: int) -> int:
-        """Bytes of a table's files without what is overwritten or erased, as RocksDB estimates."""
+    def files_bytes(self, table: int) -> int:
+        """Bytes of a table's files."""
         family = self._tables.get(table)
         if family is None:
             return 0
-        return int(family.property_int_value("rocksdb.estimate-live-data-size") or 0)
+        return int(family.property_int_value("rocksdb.live-sst-files-size") or 0)
 
     def memory_bytes(self, table: int) -> int:
         """Memory of a table's rows that are not in files, and of its files' indexes and filters."""
@@ -208,6 +212,15 @@ class RocksDbDatabase:
         for database in databases if self._database is not None else []:
             with suppress(HpsError), translated(self._path):
                 database.close()
+
+
+def compacted_bytes(rows: int, row_bytes: int) -> int:
+    """At most so much a table's files take when nothing of them is overwritten or erased.
+
+    RocksDB's own estimate takes one of several files whose keys overlap for all of them.
+    """
+    index = min(_INDEX_ENTRY_BYTES, _INDEX_ENTRY_BYTES * row_bytes // _BLOCK_BYTES + 1)
+    return rows * (row_bytes + _ENTRY_BYTES + index) + _FILE_BYTES * (rows > 0)
 
 
 def pieces(snapshot: Any, row_bytes: int, num_rows: int, batch_rows: int) -> Iterator[Rows]:

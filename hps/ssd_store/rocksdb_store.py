@@ -32,7 +32,13 @@ from hps.ssd_store.arguments import (
     table_number,
 )
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
-from hps.ssd_store.rocksdb_database import as_rows, import_rocksdict, pieces, translated
+from hps.ssd_store.rocksdb_database import (
+    as_rows,
+    compacted_bytes,
+    import_rocksdict,
+    pieces,
+    translated,
+)
 from hps.ssd_store.rocksdb_live import Live, LiveDatabases
 from hps.ssd_store.rocksdb_manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb_worker import Worker, closed_error
@@ -359,23 +365,29 @@ class RocksDbStore:
         self._remove_unneeded()
 
     def space_of_compact(self, table: str | None = None) -> dict[str, int]:
-        """As `RowTier.space_of_compact`, of all tables: their files lie in one folder. RocksDB
-        estimates what it would write."""
+        """As `RowTier.space_of_compact`; what is written is a bound, as what is freed is of one
+        table where checkpoints hold files of any."""
         self._open_live_or_raise()
-        return self._worker.run(self._space_of_compact)
+        return self._worker.run(self._space_of_compact, table)
 
-    def _space_of_compact(self) -> dict[str, int]:
+    def _space_of_compact(self, table: str | None) -> dict[str, int]:
         live = self._open_live_or_raise()
         current = self._manifest.current
         others = [self.path / cut.folder for cut in self._manifest.cuts if cut != current]
-        held = cuts.unique_bytes(others, ".sst")
+        theirs = cuts.unique_bytes(others, ".sst")
         folder = live.folder if current is None else self.path / current.folder
-        sorted_files = cuts.unique_bytes([] if folder is None else [folder], ".sst")
-        numbers = self._numbers.values()
+        ours = cuts.unique_bytes([] if folder is None else [folder], ".sst")
+        held = sum(size for inode, size in ours.items() if inode in theirs)
+        names = list(self._numbers) if table is None else [table]
+        files = sum(ours.values())
+        if table is not None:
+            files = live.database.files_bytes(self._number(table))
         return {
-            "written_bytes": sum(live.database.live_bytes(number) for number in numbers),
-            "freed_bytes": sum(size for inode, size in sorted_files.items() if inode not in held),
-            "held_bytes": sum(size for inode, size in sorted_files.items() if inode in held),
+            "written_bytes": sum(
+                compacted_bytes(live.counts[name], self.schemas[name].row_bytes) for name in names
+            ),
+            "freed_bytes": max(0, files - held),
+            "held_bytes": held,
         }
 
     def compact(self, table: str | None = None) -> None:

@@ -6,6 +6,7 @@ Above it: pytest. Below it: folder_lab.py.
 import json
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hps.cli.main import main
 from hps.cluster.catalog import NAME, Catalog, name_of_part, part_folder
 from hps.cluster.reader import ClusterStore
 from hps.sharding import ShardMap
+from hps.ssd_store import open_store
 from tests.cluster.folder_lab import (
     TABLES,
     Rank,
@@ -246,7 +248,7 @@ def test_evaluate_measures_the_same_over_parts(
     assert measured[0] == measured[1] == measured[2] and measured[0][2] > 500
 
 
-def test_compact_gives_space_of_every_part_back(
+def test_compact_frees_space_of_every_part(
     cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parts keep their tags, so that the ranks find the cut."""
@@ -269,7 +271,7 @@ def test_compact_gives_space_of_every_part_back(
     before, after = (
         int(number.replace(",", "")) for number in re.findall(r": ([\d,]+) bytes", text)
     )
-    assert "nothing to give back" not in text and "of room and gives" in text
+    assert "nothing to free" not in text and "of room and frees" in text
     assert after < before
     assert on_ranks(cluster, 3, look)[0][0] == expected
 
@@ -281,6 +283,64 @@ def test_compact_gives_space_of_every_part_back(
     on_ranks(cluster, 3, refused)
     assert "another training has the folder open" in capsys.readouterr().err
     assert main(["compact", str(cluster), "--table", "nope"]) == 1
+
+
+def state_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Of every file the time of its last change, and its bytes."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+
+def test_compact_decides_by_part_names_cuts_and_writes_nothing_when_dry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Part 0 has something to free, part 1 would grow: a kept cut holds what was overwritten."""
+    path = tmp_path / "cluster"
+
+    def rewrite(rank: Rank) -> dict[str, str]:
+        rank.step(1)
+        if rank.world.rank == 1:
+            _assign_anew(rank, 1)
+        rank.checkpoint("day-1")
+        rank.checkpoint()
+        if rank.world.rank == 0:
+            _assign_anew(rank, 1)
+            rank.local.checkpoint("once")  # a segment of its own
+            _assign_anew(rank, 2)
+        else:
+            _assign_anew(rank, 2)
+        rank.checkpoint("day-2")
+        if rank.world.rank == 0:
+            rank.local.delete_checkpoint("once")
+        return rank.digests()
+
+    expected = on_ranks(path, 2, rewrite)[0]
+    parts = sorted(path.glob("generation-*/rank-*"))
+    gains = []
+    for part in parts:
+        with closing(open_store(part, [], read_only=True)) as store:
+            space = store.space_of_compact()
+            gains.append(space["freed_bytes"] - space["written_bytes"])
+    assert gains[0] > 0 > gains[1], gains
+    before = state_of(path)
+    assert main(["compact", str(path), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert state_of(path) == before
+    assert f"of room and frees {gains[0]:,} bytes" in text
+    assert "are held by checkpoints (day-1, id:2): 'hps checkpoints" in text
+    assert main(["compact", str(path)]) == 0
+    assert {file: is_as for file, is_as in state_of(parts[1]).items()} == {
+        file: is_as for file, is_as in before.items() if parts[1] in file.parents
+    }
+    assert capsys.readouterr().out.startswith(text.partition(" bytes before")[0])
+    assert on_ranks(path, 2, look)[0][0] == expected
+
+
+def _assign_anew(rank: Rank, step: int) -> None:
+    """Appends the same rows again, every `step`-th."""
+    for table in TABLES:
+        for keys, rows, state in list(rank.local.items(table.name, state=True)):
+            rank.local.assign(table.name, keys[::step], rows[::step], state[::step])
 
 
 def test_verify_names_a_damaged_file(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
