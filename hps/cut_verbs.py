@@ -332,6 +332,12 @@ class CutVerbs:
             listed: list[dict[str, Any]] = self._store.checkpoints()
             return listed
 
+    def descent(self) -> str:
+        """Of a served store: the cut that the rows descend from, as History.descent says it."""
+        with self._updates:
+            self._check_open()
+            return "" if self._history is None else self._history.descent()
+
     def delete_checkpoint(self, tag: str | int) -> list[str]:
         """Lets go of a checkpoint, named by its tag or its id.
 

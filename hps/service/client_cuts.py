@@ -23,6 +23,7 @@ from hps.service.client_session import Session
 from hps.v1 import parameter_server_pb2 as pb
 
 _KEEP_LAST = 2  # cuts without a tag
+_MOST_TOLD = 20  # cuts that an error names
 _LEFTOVER_SECONDS = 600.0  # a part that no cut names may be of one that is being taken
 
 
@@ -128,7 +129,8 @@ class RemoteCuts(Shards):
         table that is younger than the cut stays, and is empty.
 
         Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+            tag: its tag, or its id as checkpoints() lists it; None is the current one, or the
+                newest where none is.
 
         Returns:
             (model, reader) as they were given to checkpoint(), each None if it was not.
@@ -166,13 +168,18 @@ class RemoteCuts(Shards):
         """(model, reader) of a cut, without going back to it.
 
         Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+            tag: its tag, or its id as checkpoints() lists it; None is the current one.
 
         Raises:
-            ConfigError: no such cut. CorruptionError: the checkpoint is damaged.
+            ConfigError: no such cut, or None and no cut that is kept is current.
+            CorruptionError: the checkpoint is damaged.
         """
-        if tag is None and not self._cuts(self._listed()):
-            return None, None
+        if tag is None:
+            cuts = self._cuts(self._listed())
+            if cuts and not any(found.info.current for found in cuts):
+                raise _without_current(cuts)
+            if not cuts:
+                return None, None
         return self._state_of(self._find(tag))
 
     def checkpoints(self) -> list[dict[str, Any]]:
@@ -180,12 +187,9 @@ class RemoteCuts(Shards):
 
         Checkpoints that the shards take by themselves are no cuts; of a single shard the one that
         it takes at its end is listed, as `automatic`. The cut that the rows descend from is
-        `current`.
+        `current`; none is if that one is not kept any more, or the servers cannot tell.
         """
-        described = [found.described() for found in self._cuts(self._listed())]
-        if described and not any(one["current"] for one in described):
-            described[-1]["current"] = True  # a shard has taken one since, or does not tell
-        return described
+        return [found.described() for found in self._cuts(self._listed())]
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
         """Lets go of a cut, named by its tag or its id.
@@ -205,9 +209,13 @@ class RemoteCuts(Shards):
         return None if mark is None else [mark.incarnation, mark.sequence]
 
     def _listed(self) -> list[list[pb.CheckpointInfo]]:
-        """The checkpoints of each shard."""
+        """The checkpoints of each shard; of shard 0's that is current which the rows descend from,
+        also if the shard has taken one by itself since."""
         request = pb.ListCheckpointsRequest()
         replies = self._ask_all("ListCheckpoints", request, pb.ListCheckpointsReply)
+        if descent := replies[0].descends_from:  # empty: an older server, which does not tell
+            for info in replies[0].checkpoints:
+                info.current = descent in (_name_of(info.group), text_of(info.id))
         return [list(reply.checkpoints) for reply in replies]
 
     def _cuts(self, listed: Sequence[Sequence[pb.CheckpointInfo]]) -> list[_Cut]:
@@ -226,7 +234,7 @@ class RemoteCuts(Shards):
     def _find(self, tag: str | int | None) -> _Cut:
         cuts = self._cuts(self._listed())
         if tag is None and cuts:
-            return cuts[-1]
+            return next((found for found in cuts if found.info.current), cuts[-1])
         where = f"what all {len(self._sessions)} shard(s) hold"
         if tag is None:
             raise ConfigError(f"{where}: there is no checkpoint yet")
@@ -276,6 +284,16 @@ class RemoteCuts(Shards):
                 is_old = info.created < own - _LEFTOVER_SECONDS
                 if is_part and (info.group in before or is_old):
                     self._delete_one(session, pb.DeleteCheckpointRequest(tag=text_of(info.id)))
+
+
+def _without_current(cuts: Sequence[_Cut]) -> ConfigError:
+    words = ", ".join(repr(text_of(found.tag or found.info.id)) for found in cuts[-_MOST_TOLD:])
+    return ConfigError(
+        "the rows on the servers descend from none of the checkpoints that are kept (the newest: "
+        f"{words}): theirs was deleted, or an older hps took what the servers opened at. Name the "
+        "one to take: 'hps evaluate --checkpoint NAME' measures its model on the rows as they are, "
+        "'hps train --resume-from NAME' goes back to its rows and on from there"
+    )
 
 
 def _restore_request(info: pb.CheckpointInfo, lineage: str) -> pb.RestoreRequest:

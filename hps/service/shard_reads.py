@@ -145,12 +145,16 @@ class ShardReads(ShardCore):
 
     def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
+        return self.checkpoints_and_descent(timeout)[0]
+
+    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
+        """`checkpoints`, and the cut that the rows descend from, as History.descent says it."""
         with self._reading(timeout) as server:
             listed = server.checkpoints()
             self._groups = {int(one["id"]): self._group(int(one["id"])) for one in listed}
             for one in listed:
                 one["group"], _ = self._groups[int(one["id"])]
-            return listed
+            return listed, server.descent()
 
     def cut_names(self, timeout: float = LONG) -> list[str]:
         """Of the cuts over several shards that were taken in this history, the newest first."""

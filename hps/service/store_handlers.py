@@ -211,6 +211,7 @@ class StoreHandlers:
 
     def list_checkpoints(self, call: Call, data: bytes) -> bytes:
         read_small(pb.ListCheckpointsRequest, data)
+        listed, descent = self._shard.checkpoints_and_descent(call.remaining())
         return pb.ListCheckpointsReply(
             checkpoints=[
                 pb.CheckpointInfo(
@@ -222,8 +223,9 @@ class StoreHandlers:
                     group=info["group"],
                     current=info["current"],
                 )
-                for info in self._shard.checkpoints(call.remaining())
-            ]
+                for info in listed
+            ],
+            descends_from=descent,
         ).SerializeToString()
 
     def delete_checkpoint(self, call: Call, data: bytes) -> bytes:

@@ -46,6 +46,7 @@ def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> Mode
     Raises:
         ConfigError: the one that comes first holds no model, and an older one does. Those that a
             server takes by itself do not count: what came after a client's is its to do again.
+            Of servers also: none that is kept is the one that the rows descend from.
     """
     entries = sorted(reversed(server.checkpoints()), key=lambda entry: not entry.get("current"))
     names: list[str | int | None] = [
@@ -57,7 +58,12 @@ def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> Mode
     by_itself |= {entry["tag"] for entry in entries if entry.get("automatic")}
     passed_over: list[str | int | None] = []
     for name in names:
-        model, reader = server.checkpoint_state(name)
+        try:
+            model, reader = server.checkpoint_state(name)
+        except ConfigError:  # of servers: no checkpoint that is kept is current
+            if name is not None or not passes_over:
+                raise
+            continue
         if model is not None and reader is not None:
             if passed_over and not passes_over:
                 raise _without_model(passed_over[0], name)

@@ -1,7 +1,7 @@
 """History: the mutations that a served store holds: its newest checkpoint, and the log after it.
 
 Above it: parameter_server.py and cut_verbs.py, which carry it through openings, checkpoints and
-restores; hps/service/shard.py, which appends to the log. Below it: epoch.py, sessions.py, log.py.
+restores; hps/service/shard.py, which appends to the log. Below it: epoch.py, sessions.py, log.py, dense_mark.py.
 
 Whatever moment a process dies at, the next opening finds one of the states that it passed through:
 
@@ -22,6 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hps.checkpoint import LAST
+from hps.checkpoint_names import AUTOMATIC, text_of
+from hps.dense_mark import DENSE, DenseMark
 from hps.errors import CorruptionError, StoreError
 from hps.json_text import parse_json
 from hps.update_log.epoch import NAME, Epoch
@@ -44,6 +47,7 @@ class ServedCut:
     index: int
     count: int
     sessions: Sessions
+    base: str | None = None  # what `History.descent` was; None: a cut's own, or an older hps's
 
     @property
     def cut_name(self) -> str:
@@ -62,7 +66,8 @@ class ServedCut:
         try:
             value = parse_json(extras[SERVICE], f"the checkpoint's {SERVICE}")
             names = ("epoch", "number", "lineage", "group", "index", "count")
-            return cls(**{name: value[name] for name in names}, sessions=Sessions.from_json(value))
+            known = {name: value[name] for name in names}
+            return cls(**known, sessions=Sessions.from_json(value), base=value.get("base"))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptionError(
                 f"the checkpoint's {SERVICE} cannot be read: {error!r}"
@@ -228,9 +233,28 @@ class History:
             "group": group,
             "index": self.epoch.index,
             "count": self.epoch.count,
+            **({} if cut_name(group) else {"base": self.descent()}),
             **self.sessions.to_json(),
         }
         return {SERVICE: json.dumps(value).encode()}
+
+    def descent(self) -> str:
+        """The cut that the rows descend from: its name, or its checkpoint as id:3; or nothing.
+
+        What the service takes by itself is no cut, but for `last` of a single shard. It says which
+        cut it follows, since that need not be the newest one: a restore may have come before.
+        """
+        blobs = self._store.extras(None, (SERVICE, DENSE))
+        cut = ServedCut.of(blobs)
+        if cut is not None and cut.cut_name:
+            return cut.cut_name
+        current = next((one for one in self._store.checkpoints() if one["current"]), None)
+        own = (AUTOMATIC, LAST) if self.epoch.count > 1 else (AUTOMATIC,)
+        if current is not None and current["tag"] not in own:
+            return text_of(int(current["id"]))
+        if cut is not None and cut.base is not None:
+            return cut.base
+        return DenseMark.of(blobs).cut  # of an older hps: the cut that had the model, if any
 
     def note_checkpoint(self, number: int) -> None:
         """A durable checkpoint holds the rows as they were with this record."""

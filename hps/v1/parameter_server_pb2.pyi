@@ -571,10 +571,12 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListCheckpointsReply(_message.Message):
-    __slots__ = ("checkpoints",)
+    __slots__ = ("checkpoints", "descends_from")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    DESCENDS_FROM_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+    descends_from: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ..., descends_from: _Optional[str] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
     __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current")

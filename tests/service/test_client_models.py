@@ -1,5 +1,6 @@
 """Models and erased rows over shards; and stores that were put under another shard's address."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from hps.service.shard import Shard, ShardOptions
 from hps.service.shard_core import AUTOMATIC
 from hps.sharding import ShardMap
 from hps.train.checkpoints import newest_with_model
+from hps.update_log.history import SERVICE, History
 from tests.service.client_lab import ADS, service
 
 KEYS = np.arange(64, dtype=np.uint64)
@@ -46,6 +48,102 @@ def test_a_model_goes_with_rows_that_no_client_has_pushed_to(tmp_path: Path, cou
         assert client.restore("pruned") == FINAL and client.num_rows("ads") == 44
         client.assign("ads", KEYS[:1], ones(KEYS[:1]))
         assert client.checkpoint()["model_from"] == "final"
+
+
+def current(client: RemoteParameterServer) -> list[str | int]:
+    return [one["tag"] or one["id"] for one in client.checkpoints() if one["current"]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("end", ["stopped", "killed", "automatic"])
+def test_the_cut_that_was_restored_is_current_after_a_restart(
+    tmp_path: Path, count: int, end: str
+) -> None:
+    first = {"model": {"step": 0}, "reader": {"line": 0}}
+    with service(tmp_path, count) as servers, servers.client() as client:
+        client.push("ads", KEYS, ones(KEYS))
+        client.checkpoint("first", **first)
+        train(client)
+        client.restore("first")
+        client.erase("ads", KEYS[:20])
+        assert current(client) == ["first"]
+        client.flush(durable=True)
+        for shard in servers.shards:
+            if end == "automatic":
+                shard._save(AUTOMATIC, {}, "")
+            if end != "stopped":
+                shard.close(checkpoint=False)
+    for _ in range(2):
+        with service(tmp_path, count) as servers, servers.client() as client:
+            # Of a single shard `last` is listed, which has taken the model of `first` over.
+            assert current(client) in ([["first"], ["last"]] if count == 1 else [["first"]])
+            assert client.checkpoint_state() == (first["model"], first["reader"])
+            found = newest_with_model(client)
+            assert found is not None and found.model == first["model"]
+    with service(tmp_path, count) as servers, servers.client() as client:
+        client.push("ads", KEYS, ones(KEYS))
+        client.checkpoint("second")
+        client.push("ads", KEYS, ones(KEYS))
+        for shard in servers.shards:
+            shard._save(AUTOMATIC, {}, "")
+        assert current(client) == ["second"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_of_a_cut_that_was_deleted_are_measured_with_no_other_model(
+    tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with service(tmp_path, count) as servers, servers.client() as client:
+        train(client, "first")
+        train(client, "final")
+        client.restore("first")
+        client.erase("ads", KEYS[:20])
+        for shard in servers.shards:
+            shard._save(AUTOMATIC, {}, "")
+        client.delete_checkpoint("first")
+        assert current(client) == []
+        with pytest.raises(hps.ConfigError, match=r"none of the checkpoints .*'final'.*deleted"):
+            newest_with_model(client)
+        assert newest_with_model(client, passes_over=True) is not None
+        log = tmp_path / "log.csv"
+        log.write_text("")
+        code = main(["evaluate", str(log), "--server", ",".join(servers.addresses)])
+        assert code == 1 and "--checkpoint NAME" in capsys.readouterr().err
+        assert client.restore() == FINAL and current(client) == ["final"]
+
+
+def test_servers_that_do_not_tell_mark_no_cut_by_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        train(client)
+        for shard in servers.shards:
+            shard._save(AUTOMATIC, {}, "")
+        assert current(client) == ["final"]
+        monkeypatch.setattr(History, "descent", lambda self: "")
+        assert current(client) == []
+        client.restore("final")
+        assert current(client) == ["final"]
+
+
+def test_an_automatic_checkpoint_of_an_older_hps_names_the_cut_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras = History.extras
+
+    def without_base(self: History, group: str) -> dict[str, bytes]:
+        value = json.loads(extras(self, group)[SERVICE])
+        value.pop("base", None)
+        return {SERVICE: json.dumps(value).encode()}
+
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        train(client, "first")
+        train(client)
+        client.restore("first")
+        client.erase("ads", KEYS[:20])
+        monkeypatch.setattr(History, "extras", without_base)
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        assert current(client) == ["first"]
 
 
 @pytest.mark.parametrize("shard", [0, 1])
