@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hps.checkpoint_names import text_of
 from hps.config import GpuCacheConfig
 from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
@@ -148,8 +149,16 @@ def evaluate_store(
             name, state = (None, None) if found is None else (found.name, found.model)
         else:
             name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
+        is_empty = not server.checkpoints()
+    if state is None and checkpoint is None and is_empty:
+        raise ConfigError(
+            f"store {str(store)!r} has no checkpoint yet; `hps train` takes its first after "
+            "--checkpoint-seconds, or at its end"
+        )
     if state is None:
-        which = "the newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint!r}"
+        which = "the newest checkpoint"
+        if checkpoint is not None:
+            which = f"checkpoint {text_of(checkpoint)!r}"
         raise ConfigError(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
