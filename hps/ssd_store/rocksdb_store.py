@@ -367,9 +367,9 @@ class RocksDbStore:
     def _space_of_compact(self) -> dict[str, int]:
         live = self._open_live_or_raise()
         current = self._manifest.current
-        others = [self.path / cut.folder for cut in self._manifest.cuts if cut != current]
+        others = [self._inside / cut.folder for cut in self._manifest.cuts if cut != current]
         held = cuts.unique_bytes(others, ".sst")
-        folder = live.folder if current is None else self.path / current.folder
+        folder = live.folder if current is None else self._inside / current.folder
         sorted_files = cuts.unique_bytes([] if folder is None else [folder], ".sst")
         numbers = self._numbers.values()
         return {
@@ -515,8 +515,8 @@ class RocksDbStore:
 
     def verify(self) -> list[tuple[str, str]]:
         """As `RowTier.verify`."""
-        with translated(self.path):
-            return cuts.verify(self.path)
+        with self._folder.showing(), translated(self.path):
+            return [(self._folder.shown(file), what) for file, what in cuts.verify(self._inside)]
 
     def held_folder(self) -> Path:
         """As `RowTier.held_folder`."""
