@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hps.checkpoint_names import text_of
 from hps.config import GpuCacheConfig
 from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
@@ -149,7 +150,9 @@ def evaluate_store(
         else:
             name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
     if state is None:
-        which = "the newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint!r}"
+        which = (
+            "the newest checkpoint" if checkpoint is None else f"checkpoint {text_of(checkpoint)!r}"
+        )
         raise ConfigError(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )

@@ -188,7 +188,7 @@ def _check_store(options: TrainOptions, *, is_cluster: bool) -> Glance | None:
             return None
         dims = seen.dims
         if seen.models and not options.resume:
-            raise _holds_model(options, repr(seen.models[0]))
+            raise _holds_model(options, str(ModelCheckpoint(seen.models[0], {}, {})))
     elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
         with open_store(config.path) as stored:
             dims = {table.name: table.dim for table in stored.tables.values()}
