@@ -123,7 +123,7 @@ def find_named(
 
 
 def _no_such(where: str, names: list[tuple[str | None, int]], asked: str | int) -> ConfigError:
-    words = [f"{number} ({tag!r})" if tag else str(number) for tag, number in names]
+    words = [f"{text_of(number)} ({tag!r})" if tag else text_of(number) for tag, number in names]
     if len(words) > _MOST_LISTED:
         words = [f"{len(words) - _MOST_LISTED} older ones", *words[-_MOST_LISTED:]]
     hint = ""

@@ -9,7 +9,8 @@ import ctypes
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
 
 from hps.errors import HpsError, StoreError
 
@@ -91,20 +92,46 @@ def refuse_in_children(
         names: of the attributes.
         kind: of the error.
 
-    Cost: nothing but at a fork, then a microsecond an object that was ever made.
+    Cost: nothing but at a fork, then some microseconds an object that is alive.
     """
-    owner = os.getpid()
-    reference = weakref.ref(holder)
+    refusal = _Refusal(weakref.ref(holder), tuple(names), Inherited(what, os.getpid(), kind))
+    held = holder.__dict__.setdefault("_refusals", [])  # for as long as the holder lives
+    held.append(refusal)
+    _Refusals.alive.add(refusal)
 
-    def enter_child() -> None:
-        found = reference()
+
+@dataclass(frozen=True, eq=False)
+class _Refusal:
+    """Of one holder: what is put into the place of which attributes."""
+
+    holder: "weakref.ref[object]"
+    names: tuple[str, ...]
+    inherited: Inherited
+
+    def enter_child(self) -> None:
+        found = self.holder()
         if found is not None:
-            inherited = Inherited(what, owner, kind)
-            for name in names:
+            for name in self.names:
                 _keep_for_ever(ctypes.py_object(found.__dict__.get(name)))
-                found.__dict__[name] = inherited
+                found.__dict__[name] = self.inherited
 
-    os.register_at_fork(after_in_child=enter_child)
+
+class _Refusals:
+    """Those of all living holders of the process.
+
+    A fork calls functions without arguments, and what is registered for it stays for ever. So there
+    is one for all holders, which must find them: by a class, which this module alone sees.
+    """
+
+    alive: ClassVar["weakref.WeakSet[_Refusal]"] = weakref.WeakSet()
+
+    @classmethod
+    def enter_child(cls) -> None:
+        for refusal in list(cls.alive):
+            refusal.enter_child()
+
+
+os.register_at_fork(after_in_child=_Refusals.enter_child)
 
 
 def is_inherited(value: object) -> bool:

@@ -61,7 +61,9 @@ def test_a_text_is_a_tag_and_a_number_an_id_wherever_a_store_is_asked(store: Pat
         assert server.delete_checkpoint("3") == []
         assert [one["id"] for one in server.checkpoints()] == [2, 3]
         for verb in (server.restore, server.checkpoint_state, server.delete_checkpoint):
-            with pytest.raises(hps.ConfigError, match=r"no checkpoint '3'; kept are: 2 \('day-1'"):
+            with pytest.raises(
+                hps.ConfigError, match=r"no checkpoint '3'; kept are: id:2 \('day-1'"
+            ):
                 verb("3")
         assert server.num_rows("ads") == 3
 
@@ -78,6 +80,15 @@ def test_what_is_no_name_is_refused_by_every_verb(store: Path) -> None:
             hps.open(store, checkpoint=name)  # type: ignore[arg-type]
 
 
+def test_evaluation_names_an_id_as_the_command_line_takes_it(
+    tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("")
+    assert main(["evaluate", str(log), "--store", str(store), "--checkpoint", "id:2"]) == 1
+    assert "checkpoint 'id:2' holds no model" in capsys.readouterr().err
+
+
 def test_the_error_lists_the_newest_and_says_how_an_id_is_written(
     tmp_path: Path, store: Path
 ) -> None:
@@ -87,7 +98,9 @@ def test_the_error_lists_the_newest_and_says_how_an_id_is_written(
         with pytest.raises(hps.ConfigError) as refused:
             server.restore("id:3")
     said = str(refused.value)
-    assert "'id:3'; kept are: 13 older ones, 14 ('t10'), " in said and "33 ('t29'); a " in said
+    assert (
+        "'id:3'; kept are: 13 older ones, id:14 ('t10'), " in said and "id:33 ('t29'); a " in said
+    )
     assert said.endswith("give an id as an int, and where all is text as id:3")
     with pytest.raises(hps.ConfigError) as other:  # the same words, whoever says them
         tags = [*TAGS, *(f"t{number}" for number in range(30))]
@@ -136,7 +149,10 @@ def test_the_command_line_addresses_tags_of_digits_and_ids(
     assert "deleted 20261122" in capsys.readouterr().out
     # What is gone is not taken for an id, however well it would fit.
     assert main(["checkpoints", str(store), "--delete", "2"]) == 1
-    assert "no checkpoint '2'; kept are: 1 ('3'), 2 ('day-1'); a string" in capsys.readouterr().err
+    assert (
+        "no checkpoint '2'; kept are: id:1 ('3'), id:2 ('day-1'); a string"
+        in capsys.readouterr().err
+    )
     assert main(["checkpoints", str(store), "--delete", "id:2"]) == 0
     assert "deleted id:2" in capsys.readouterr().out
 
@@ -149,7 +165,9 @@ def test_ranks_find_a_cut_by_the_same_rule(tmp_path: Path) -> None:
     catalog = replace(Catalog.begin("c"), cuts=cuts)
     for name, number in (("3", 1), (3, 3), ("20261122", 3), (1, 1)):
         assert catalog.find(tmp_path, name).id == number
-    with pytest.raises(hps.ConfigError, match=r"no checkpoint '2'; kept are: 1 \('3'\), 2 .*id:3"):
+    with pytest.raises(
+        hps.ConfigError, match=r"no checkpoint '2'; kept are: id:1 \('3'\), id:2 .*id:3"
+    ):
         catalog.find(tmp_path, "2")
     with pytest.raises(hps.ConfigError, match="have taken no checkpoint"):
         catalog.find(tmp_path, None)

@@ -1,5 +1,7 @@
 """A server and a pipeline know whose they are: not another store's, and not a forked child's."""
 
+import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,20 @@ import torch
 
 import hps
 from hps.batch_rows import RowUpdate
+from hps.forked import _Refusals, is_inherited, refuse_in_children
 from hps.ssd_store import verify
 from tests.forking import in_forked_child, refused_in_child
 
 ADS = hps.TableConfig(name="ads", dim=8)
 KEYS = np.arange(500, dtype=np.uint64)
 GRADS = np.ones((500, 8), np.float32)
+
+
+class Holder:
+    """Of what a child is refused."""
+
+    _lock = 1
+    _other = 2
 
 
 def open_server(path: Path | str, **options: Any) -> hps.ParameterServer:
@@ -104,6 +114,28 @@ def test_a_forked_child_is_refused_every_verb_of_a_server(tmp_path: Path) -> Non
     server.push("ads", KEYS, GRADS)
     server.checkpoint("second")
     server.close()
+
+
+def test_objects_that_are_gone_cost_a_fork_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **when: registered.append(when))
+    kept = Holder()
+    for _ in range(1000):
+        refuse_in_children(Holder(), "gone", ("_lock",))
+    refuse_in_children(kept, "kept", ("_lock",))
+    refuse_in_children(kept, "kept", ("_other",))
+    gc.collect()
+    assert not registered
+    of_these = [one for one in _Refusals.alive if one.inherited._refusal[0] in ("gone", "kept")]
+    assert len(of_these) == 2 and all(one.holder() is kept for one in of_these)
+
+    def child() -> str:
+        return f"{is_inherited(kept._lock)} {is_inherited(kept._other)}"
+
+    assert in_forked_child(child) == "True True"
+    assert kept._lock == 1
 
 
 def test_a_lock_that_a_thread_held_at_the_fork_does_not_hang_the_child(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ Status SsdStore::NoSuchCheckpoint(const CheckpointName& name) const {
   std::vector<std::string> words;
   for (const auto& [id, kept] : manifest_.state().checkpoints) {
     if (kept.is_deleted) continue;
-    words.push_back(std::to_string(id) + (kept.tag.empty() ? "" : " ('" + kept.tag + "')"));
+    words.push_back("id:" + std::to_string(id) + (kept.tag.empty() ? "" : " ('" + kept.tag + "')"));
   }
   std::string known;
   size_t first = 0;

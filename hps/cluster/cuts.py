@@ -14,7 +14,7 @@ from time import perf_counter, time
 from typing import Any
 
 from hps import checkpoint as dense_side
-from hps.checkpoint_names import check_tag
+from hps.checkpoint_names import check_tag, text_of
 from hps.cluster.agreement import agree, attempt
 from hps.cluster.blobs import share_blobs
 from hps.cluster.catalog import Catalog, Cut, Part, new_name
@@ -133,7 +133,7 @@ class ClusterCuts:
         current = self.parts.catalog.current
         if not marks[0].has_model or marks[0].source or current is None:
             return marks[0]
-        return replace(marks[0], source=str(current.tag or current.id))
+        return replace(marks[0], source=text_of(current.tag or current.id))
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
         """Goes back to a cut, on all ranks or none; it is the newest from now on.

@@ -50,22 +50,26 @@ class FolderLock:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(self.inside / LOCK, flags, 0o644)
         except OSError as error:
+            self._folder.close()
             raise StoreError(error.errno, f"{self._file}: {error.strerror}") from error
-        self._folder.guard(self._descriptor, LOCK)
         try:
+            self._folder.guard(self._descriptor, LOCK)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The folder too: its LOCK may be removed while it is held, and made anew by another.
             self.is_holder = self._folder.try_lock()  # the one rank that tidies this folder
+            if self.is_holder:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, f"{run} {os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             self.is_holder = False
-        if not self.is_holder:
-            return
-        try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{run} {os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            os.close(self._descriptor)  # and the lock with it
+        except OSError as error:  # try_lock's, too
+            self.close()  # and the lock with it
+            if isinstance(error, StoreError):
+                raise
             raise StoreError(error.errno, f"{self._file}: {error.strerror}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def check(self) -> None:
         """After every rank has tried: the holder is of this training.

@@ -107,7 +107,9 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Closes the address and all connections."""
+        """Closes the address and all connections; nothing to do the second time."""
+        if self._loop.is_closed():
+            return
         self._loop.call_soon_threadsafe(self._stopping.set)
         if self._thread.ident is None:  # never started
             self._run()
@@ -201,7 +203,8 @@ class HttpServer:
             ssl_handshake_timeout=seconds,
             ssl_shutdown_timeout=seconds,
         )
-        transport.set_write_buffer_limits(0)  # drain() waits until all is with the system
+        if self.context is None:  # drain() waits until all is with the system
+            transport.set_write_buffer_limits(0)  # with TLS that would hold close_notify back
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def _let_it_be_read(

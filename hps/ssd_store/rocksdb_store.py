@@ -373,9 +373,9 @@ class RocksDbStore:
     def _space_of_compact(self, table: str | None) -> dict[str, int]:
         live = self._open_live_or_raise()
         current = self._manifest.current
-        others = [self.path / cut.folder for cut in self._manifest.cuts if cut != current]
+        others = [self._inside / cut.folder for cut in self._manifest.cuts if cut != current]
         theirs = cuts.unique_bytes(others, ".sst")
-        folder = live.folder if current is None else self.path / current.folder
+        folder = live.folder if current is None else self._inside / current.folder
         ours = cuts.unique_bytes([] if folder is None else [folder], ".sst")
         held = sum(size for inode, size in ours.items() if inode in theirs)
         names = list(self._numbers) if table is None else [table]

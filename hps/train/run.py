@@ -194,7 +194,7 @@ def _check_store(options: TrainOptions, ranks: Ranks, *, has_model: bool) -> Gla
             return None
         dims = seen.dims
         if seen.model is not None and not options.resume:
-            raise _holds_model(options, repr(seen.model))
+            raise _holds_model(options, str(ModelCheckpoint(seen.model, {}, {})))
         if options.resume_from is not None:
             check_stays(path, options.resume_from, ranks.size)
     elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):

@@ -2,7 +2,7 @@
 
 Above it: parameter_server.py and cut_verbs.py, which carry it through openings, checkpoints and
 restores; hps/service/shard.py, which appends to the log. Below it: epoch.py, sessions.py, log.py,
-//dense_mark.py.
+dense_mark.py.
 
 Whatever moment a process dies at, the next opening finds one of the states that it passed through:
 

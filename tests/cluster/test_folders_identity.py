@@ -1,10 +1,13 @@
 """A cluster's folder is the one that was opened: no cut is told of that its path does not lead to,
 and no other cluster is changed."""
 
+import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from hps.cluster.reader import verify_cluster
 from hps.cluster.server import ClusterParameterServer
 from hps.config import RankEnvironment
 from hps.errors import StoreError
+from hps.held_folder import HeldFolder
 from hps.train.run_mark import RunMark
 from tests.cluster.folder_lab import Rank, config, files_of, on_ranks, train, try_ranks
 from tests.forking import refused_in_child
@@ -129,6 +133,36 @@ def test_a_lock_with_any_bytes_gives_one_clear_error(tmp_path: Path, text: bytes
     with pytest.raises(StoreError, match="another training has the folder open"):
         other.check()
     other.close()
+    held.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "error"),
+    [
+        (fcntl, "flock", OSError(errno.ENOLCK, "No locks available")),
+        (HeldFolder, "try_lock", StoreError(errno.EIO, "the folder cannot be locked")),
+        (HeldFolder, "try_lock", hps.ConfigError("refused")),
+    ],
+)
+def test_a_lock_that_the_system_refuses_is_told_by_a_typed_error_and_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, error: Exception
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise error
+
+    def descriptors() -> list[str]:
+        links = list(Path("/proc/self/fd").iterdir())
+        return [str(link.readlink()) for link in links if link.is_symlink()]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, refuse)
+        with pytest.raises(hps.HpsError) as refused:  # which is alive below, with its frames
+            FolderLock(tmp_path, "one")
+    if isinstance(error, OSError):
+        assert isinstance(refused.value, StoreError) and refused.value.errno == error.errno
+    assert not [link for link in descriptors() if link.startswith(str(tmp_path))]
+    held = FolderLock(tmp_path, "two")
+    assert held.is_holder
     held.close()
 
 

@@ -70,6 +70,14 @@ def test_a_model_goes_with_rows_that_no_rank_has_trained_on(path: Path) -> None:
         assert on_ranks(path, size, taken(erase_own)) == [("final", FINAL)] * size
 
 
+def test_a_model_of_a_cut_without_a_tag_is_named_by_the_id_that_the_command_line_takes(
+    tmp_path: Path,
+) -> None:
+    on_ranks(tmp_path / "cluster", 2, train(range(1, 3)))
+    infos = on_ranks(tmp_path / "cluster", 2, pruned)
+    assert [info["model_from"] for info in infos] == ["id:1", "id:1"]
+
+
 def test_a_push_on_one_rank_ends_it_for_all_until_a_model_is_given(path: Path) -> None:
     assert on_ranks(path, 2, taken(push_on_one)) == [(None, (None, None))] * 2
     assert on_ranks(path, 3, taken(erase_own)) == [(None, (None, None))] * 3

@@ -84,7 +84,7 @@ def test_the_model_taken_over_is_that_of_the_cut_gone_back_to(lab: Lab) -> None:
         assert server.checkpoint("pruned")["model_from"] == "day-1"
         assert server.checkpoint_state() == ({"step": 1}, {"line": 1})
         train(server, None, 3)
-        assert server.checkpoint("again")["model_from"] == str(server.checkpoints()[-2]["id"])
+        assert server.checkpoint("again")["model_from"] == f"id:{server.checkpoints()[-2]['id']}"
 
 
 @pytest.mark.parametrize("kind", ["native", "rocksdb"])

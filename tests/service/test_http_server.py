@@ -5,13 +5,19 @@ Above it: pytest. Below it: hps.service.http_server, spoken to over sockets.
 
 import errno
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hps.service.http_server import Answer, HttpLimits, HttpReply, HttpServer
+from hps.service.tls import server_context
+from tests.service.test_server_access import certificates, server_files
+
+__all__ = ["certificates"]  # a fixture
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 LARGE = b"x" * (64 * 2**20)  # more than the system takes for a client that does not read
@@ -166,6 +172,32 @@ def test_without_descriptors_the_oldest_goes_and_the_next_is_served() -> None:
         server._listener = without  # type: ignore[assignment]
         assert ask(server).startswith(b"HTTP/1.1 200") and without.has_failed
         assert ended(idle)
+
+
+@pytest.mark.parametrize("answer", [say, say_much])
+def test_with_tls_an_answer_ends_with_the_close_and_not_at_the_deadline(
+    certificates: Path, answer: Answer
+) -> None:
+    trusted = ssl.create_default_context(cafile=certificates / "ca.pem")
+    with http(answer, seconds=3600) as server:  # the client gives up long before
+        server.context = server_context(server_files(certificates))
+        with (
+            connect(server) as plain,
+            trusted.wrap_socket(
+                plain, server_hostname="localhost", suppress_ragged_eofs=False
+            ) as connection,
+        ):
+            connection.sendall(ASK)
+            num_bytes = 0
+            while part := connection.recv(2**20):  # an end without close_notify raises
+                num_bytes += len(part)
+    assert num_bytes > len(answer("", None).body)
+
+
+def test_a_second_stop_does_nothing() -> None:
+    with http() as server:
+        server.stop()
+    server.stop()
 
 
 def test_stopping_ends_all_connections_and_frees_the_address() -> None:

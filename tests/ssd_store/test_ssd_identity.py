@@ -128,6 +128,17 @@ def test_reads_go_on_from_the_folder_that_was_opened(store_class: Any, tmp_path:
     store.close()
 
 
+def test_figures_are_of_the_folder_that_was_opened(store_class: Any, tmp_path: Path) -> None:
+    store = make(store_class, tmp_path / "model", 1)
+    store.append("ads", make_rows(OTHERS, 2))
+    store.checkpoint("second")
+    expected = store.space_of_compact()
+    assert expected["freed_bytes"] + expected["held_bytes"] > 0
+    move_away(tmp_path / "model")
+    assert store.space_of_compact() == expected
+    store.close()
+
+
 def test_a_relative_path_goes_on_meaning_the_same_folder(
     store_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,7 +137,7 @@ def test_a_reader_writes_nothing(store_class: Any, tmp_path: Path) -> None:
                 mutate()
         with pytest.raises(ConfigError, match="no table 'other'"):
             store_class.open(tmp_path, [schema("other")], read_only=True)
-        with pytest.raises(ConfigError, match="no checkpoint 'gone'; kept are: 1 \\('cut'\\)"):
+        with pytest.raises(ConfigError, match="no checkpoint 'gone'; kept are: id:1 \\('cut'\\)"):
             store_class.open(tmp_path, [], read_only=True, checkpoint="gone")
     assert sorted(tmp_path.iterdir()) == names
 
