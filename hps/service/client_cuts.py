@@ -188,7 +188,7 @@ class RemoteCuts(Shards):
         return described
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Lets go of a cut, named by its tag or its id.
+        """Deletes a cut, named by its tag or its id.
 
         Returns:
             The living readers of it, in words; its files stay until they close.
