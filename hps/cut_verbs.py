@@ -339,7 +339,7 @@ class CutVerbs:
             return "" if self._history is None else self._history.descent()
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Lets go of a checkpoint, named by its tag or its id.
+        """Deletes a checkpoint, named by its tag or its id.
 
         Returns:
             The living readers of it, in words; its files stay until they close.

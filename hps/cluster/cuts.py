@@ -210,7 +210,7 @@ class ClusterCuts:
         return self.parts.catalog.described()
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Lets go of a cut, named by its tag or its id.
+        """Deletes a cut, named by its tag or its id.
 
         Collective.
 

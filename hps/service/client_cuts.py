@@ -192,7 +192,7 @@ class RemoteCuts(Shards):
         return [found.described() for found in self._cuts(self._listed())]
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Lets go of a cut, named by its tag or its id.
+        """Deletes a cut, named by its tag or its id.
 
         Returns:
             The living readers of it, in words; its files stay until they close.
