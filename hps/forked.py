@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
-from hps.errors import HpsError, StoreError
+from hps.errors import HpsError, RemoteError, StoreError
 
 # Also beyond the interpreter's end, which destroys what is left.
 _keep_for_ever: Any = ctypes.pythonapi.Py_IncRef
@@ -28,11 +28,13 @@ def forked_error(what: str, owner: int, kind: type[HpsError] = StoreError) -> Hp
         owner: pid of the process that opened it.
         kind: of the error.
     """
+    way_out = "hps.open(path, read_only=True) reads beside a writer"
+    if issubclass(kind, RemoteError):
+        way_out = "a RemoteParameterServer of their own, with a client_id of its own"
     return kind(
         f"{what}: process {owner} has it open, and this process, {os.getpid()}, was forked from "
         "it, without its threads and its lock; start processes by the method 'spawn' "
-        "(multiprocessing.get_context('spawn')), and open there what they need: "
-        "hps.open(path, read_only=True) reads beside a writer"
+        f"(multiprocessing.get_context('spawn')), and open there what they need: {way_out}"
     )
 
 
