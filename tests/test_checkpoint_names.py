@@ -234,7 +234,7 @@ def test_a_compaction_leaves_a_users_own_checkpoint_of_any_tag(tmp_path: Path) -
             keys = np.arange(rows, dtype=np.uint64)
             server.pull("ads", keys, create=True)
             server.push("ads", keys, np.ones((rows, 4), np.float32))
-            server.checkpoint(tag)
+            server.checkpoint(tag, reader={"position": "x" * 20_000})
         server.delete_checkpoint("day-2")
     for _ in range(2):
         assert main(["compact", str(path)]) == 0
