@@ -1,14 +1,16 @@
 """Rows of a table to and from a parquet file, piece by piece.
 
-Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign; pyarrow. A file
-has the columns key (uint64), weights (float32 [dim]) and, where the optimizer has state, state
-(float32 [state floats], header scalars before vectors). The table's description and the seed travel
-in the file's metadata under "hps", so that an import can make the store.
+Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign, row_checks.py;
+pyarrow. An export has the columns key (uint64), weights (float32 [dim]) and, where the optimizer
+has state, state (float32 [state floats], header scalars before vectors). The table's description
+and the seed travel in the file's metadata under "hps", so that an import can make the store. An
+import also takes int64 keys and lists of any kind; it checks the whole file before a row moves.
 """
 
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError
 from hps.json_text import parse_json
 from hps.parameter_server import ParameterServer
-from hps.row_layout import RowLayout
+from hps.row_checks import refuse_impossible_rows
+from hps.row_layout import Floats, Keys, RowLayout
 
 _METADATA = b"hps"
 _VERSION = 1
@@ -117,41 +120,91 @@ def describe(path: Path) -> tuple[TableConfig | None, int]:
     )
 
 
-def import_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
-    """Assigns every row of a file to a table; returns how many.
+@dataclass(frozen=True)
+class _Where:
+    """A column of a piece, for messages."""
+
+    path: Path
+    name: str
+    keys: Keys
+    first_row: int
+
+
+class RowFile:
+    """A parquet file whose columns fit a table; its rows may be checked, then assigned."""
+
+    def __init__(self, path: Path, config: TableConfig, with_state: bool = True) -> None:
+        """Looks at the columns alone.
+
+        Raises:
+            ConfigError: they do not fit the table, or their state is of another optimizer.
+        """
+        self.path = path
+        self._config = config
+        self._file = _open(path)
+        layout = RowLayout(config.optimizer.kind, config.dim)
+        self.has_state = "state" in self._file.schema_arrow.names
+        self._takes_state = self.has_state and with_state
+        # Optimizers without state have none to lose.
+        self.starts_anew = layout.state_floats > 0 and not self._takes_state
+        if self._takes_state:
+            self._check_source()
+        self._widths = {"weights": config.dim}
+        if self._takes_state:
+            self._widths["state"] = layout.state_floats
+        _check_columns(path, self._file.schema_arrow, self._widths)
+
+    def check_rows(self, lr: float) -> None:
+        """Reads the file once and raises for the first row that its table refuses.
+
+        Args:
+            lr: learning rate with which a new state starts.
+
+        Raises:
+            ConfigError: a null, a list of another length, a page that cannot be read, a state that
+                the optimizer cannot have made. NonFiniteError: NaN or infinity.
+        """
+        for keys, rows, state in self.pieces():
+            try:
+                refuse_impossible_rows(self._config, keys, rows, state, lr)
+            except (ConfigError, NonFiniteError) as error:
+                raise type(error)(f"{self.path}: {error}") from error
+
+    def pieces(self) -> Iterator[tuple[Keys, Floats, Floats | None]]:
+        """Keys, weights and state (or None) of 65536 rows at a time, in the file's order."""
+        first_row = 0
+        for piece in _pieces(self.path, self._file, ["key", *self._widths]):
+            keys = _keys(self.path, piece)
+            floats = [
+                _floats(_Where(self.path, name, keys, first_row), piece.column(name), width)
+                for name, width in self._widths.items()
+            ]
+            yield keys, floats[0], floats[1] if self._takes_state else None
+            first_row += len(keys)
+
+    def _check_source(self) -> None:
+        config = self._config
+        source, _ = describe(self.path)
+        if source is None or source.optimizer.kind != config.optimizer.kind:
+            kind = "unknown" if source is None else source.optimizer.kind
+            raise ConfigError(
+                f"{self.path}: its state is that of optimizer {kind!r}, table {config.name!r} has "
+                f"{config.optimizer.kind!r}; import with --no-state to start the state anew"
+            )
+
+
+def import_rows(server: ParameterServer, table: str, rows: RowFile) -> int:
+    """Assigns every row of a file, whose rows have been checked, to a table; returns how many.
 
     Without state, in the file or by choice, each row's optimizer state starts anew.
 
     Raises:
-        ConfigError: the columns do not fit the table; a state that its optimizer cannot have made.
-        NonFiniteError: NaN or infinity in a row. Pieces of the file before it were assigned: leave
-            without a checkpoint, and nothing has changed.
+        ConfigError, NonFiniteError: the file has changed since it was checked. StoreError: no space
+            to write rows. Leave without a checkpoint, and nothing has changed.
     """
-    config = server.tables.get(table)
-    if config is None:
-        raise ConfigError(f"there is no table {table!r}; the store has {sorted(server.tables)}")
-    layout = RowLayout(config.optimizer.kind, config.dim)
-    file = _open(path)
-    has_state = "state" in file.schema_arrow.names
-    if has_state and with_state:
-        source, _ = describe(path)
-        if source is None or source.optimizer.kind != config.optimizer.kind:
-            kind = "unknown" if source is None else source.optimizer.kind
-            raise ConfigError(
-                f"{path}: its state is that of optimizer {kind!r}, table {table!r} has "
-                f"{config.optimizer.kind!r}; import with --no-state to start the state anew"
-            )
-    with_state = with_state and has_state
-    widths = {"weights": config.dim, **({"state": layout.state_floats} if with_state else {})}
-    _check_columns(path, file.schema_arrow, widths)
     num_rows = 0
-    for piece in _pieces(path, file, ["key", *widths]):
-        floats = list(_floats(path, piece, widths))
-        keys = piece.column("key").to_numpy()
-        try:
-            server.assign(table, keys, floats[0], floats[1] if with_state else None)
-        except (ConfigError, NonFiniteError) as error:
-            raise type(error)(f"{path}: {error}") from error
+    for keys, weights, state in rows.pieces():
+        server.assign(table, keys, weights, state)
         num_rows += len(keys)
     return num_rows
 
@@ -174,23 +227,55 @@ def _pieces(path: Path, file: Any, columns: list[str]) -> Iterator[Any]:
 
 def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:
     arrow = _pyarrow()
-    wanted = {"key": arrow.uint64()}
-    wanted.update({name: arrow.list_(arrow.float32(), width) for name, width in widths.items()})
-    for name, kind in wanted.items():
-        found = schema.field(name).type if name in schema.names else None
-        if found != kind:
-            raise ConfigError(
-                f"{path}: column {name!r} is {'missing' if found is None else found}; "
-                f"{kind} is needed"
-            )
-
-
-def _floats(path: Path, piece: Any, widths: dict[str, int]) -> Iterator[Any]:
-    if piece.column("key").null_count:
-        raise ConfigError(f"{path}: column 'key' holds nulls")
+    found = {name: schema.field(name).type for name in ("key", *widths) if name in schema.names}
+    key = found.get("key")
+    if key not in (arrow.uint64(), arrow.int64()):
+        cast = "; cast it to pyarrow.int64()" if key and arrow.types.is_integer(key) else ""
+        raise ConfigError(
+            f"{path}: column 'key' is {key or 'missing'}; uint64 or int64 (taken by its 64 bits) "
+            f"is needed{cast}"
+        )
     for name, width in widths.items():
-        column = piece.column(name)
-        values = column.flatten()
-        if column.null_count or values.null_count or len(values) != len(column) * width:
-            raise ConfigError(f"{path}: column {name!r} holds nulls")
-        yield np.ascontiguousarray(values.to_numpy().reshape(len(column), width))
+        kind: Any = found.get(name)
+        is_fixed = kind is not None and arrow.types.is_fixed_size_list(kind)
+        can_fit = kind is not None and (kind.list_size == width if is_fixed else _is_list(kind))
+        if can_fit and kind.value_type == arrow.float32():
+            continue
+        can_cast = can_fit and arrow.types.is_floating(kind.value_type)
+        cast = f"; cast it to pyarrow.list_(pyarrow.float32(), {width})" if can_cast else ""
+        raise ConfigError(
+            f"{path}: column {name!r} is {kind or 'missing'}; fixed_size_list<float>[{width}] or "
+            f"list<float> of {width} (float32) is needed{cast}"
+        )
+
+
+def _is_list(kind: Any) -> bool:
+    types = _pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
+def _keys(path: Path, piece: Any) -> Keys:
+    column = piece.column("key")
+    if column.null_count:
+        raise ConfigError(f"{path}: column 'key' holds nulls")
+    keys: Keys = column.to_numpy().view(np.uint64)
+    return keys
+
+
+def _floats(where: _Where, column: Any, width: int) -> Floats:
+    if column.null_count:
+        raise ConfigError(f"{where.path}: column {where.name!r} holds nulls")
+    if _is_list(column.type):
+        lengths = column.value_lengths().to_numpy()
+        others = np.flatnonzero(lengths != width)
+        if len(others):
+            row = int(others[0])
+            raise ConfigError(
+                f"{where.path}: row {where.first_row + row} (the first is 0), key "
+                f"{int(where.keys[row])}: {where.name!r} has {lengths[row]} numbers, {width} are "
+                f"needed. Nothing was changed: mend or leave out this row"
+            )
+    values = column.flatten()
+    if values.null_count or len(values) != len(column) * width:
+        raise ConfigError(f"{where.path}: column {where.name!r} holds nulls")
+    return np.ascontiguousarray(values.to_numpy().reshape(len(column), width))

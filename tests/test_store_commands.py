@@ -287,7 +287,7 @@ def test_import_without_state_starts_it_anew(store: Path, tmp_path: Path) -> Non
 def test_an_import_that_fails_is_one_line_and_changes_no_row(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
-    """The fault is behind the first piece, whose rows were assigned before it was met."""
+    """The fault is behind the first piece, whose rows must not be assigned either."""
     file = tmp_path / "rows.parquet"
     count, place = 150_000, 149_000
     keys = [None if fault == "null key" and i == place else i for i in range(count)]

@@ -4,7 +4,7 @@ Above it: hps.cli.main. Below it: hps.parquet, hps.open.
 """
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hps.cli import flags
 from hps.config import Config, DramCacheConfig
@@ -12,10 +12,19 @@ from hps.errors import ConfigError
 from hps.parameter_server import ParameterServer
 from hps.parameter_server import open as open_store
 
+if TYPE_CHECKING:
+    from hps.parquet import RowFile
+
 _FILE = (
-    "A file has a row group for each 65536 rows, and the columns key (uint64), weights (float32, a "
-    "list of dim) and, where the optimizer has state, state (float32, a list: the row's scalars, "
-    "then its vectors). Table and seed stand in the file's metadata, as JSON under 'hps'."
+    "An export has a row group for each 65536 rows. A file has the columns key (uint64), weights "
+    "(float32, fixed_size_list<float> of dim) and, where the optimizer has state, state (float32, "
+    "fixed_size_list<float>: the row's scalars, then its vectors). Table and seed stand in the "
+    "file's metadata, as JSON under 'hps'."
+)
+_TYPES = (
+    "Taken are key as uint64 or int64 (by its 64 bits), weights and state as fixed_size_list<float>"
+    ", list<float> or large_list<float>, each of the right length; float64 is refused: cast it to "
+    "float32."
 )
 
 
@@ -45,8 +54,9 @@ def add_parsers(subparsers: Any) -> None:
         help="read a table's rows from parquet",
         description="Assigns the rows of a parquet file to a table. A key that is stored already "
         "takes the row of the file, all other stored rows stay as they are, and of a key that is "
-        f"twice in the file the last row counts. {_FILE} Columns beyond these are passed over. A "
-        "file without state, or --no-state, starts each row's optimizer state anew. A store that "
+        f"twice in the file the last row counts. {_FILE} {_TYPES} "
+        "Columns beyond these are passed over. A file without state, "
+        "or --no-state, starts each row's optimizer state anew, which is said. A store that "
         "is not there is made, with the table and seed of a file that hps export has written. The "
         "import ends with a checkpoint 'last'; an error before that leaves the rows as they were.",
     )
@@ -78,21 +88,37 @@ def run_export(options: argparse.Namespace) -> int:
 
 def run_import(options: argparse.Namespace) -> int:
     """Assigns the rows of a parquet file, into a store that is made if it is not there."""
-    from hps.parquet import describe, import_table
+    from hps.parquet import RowFile, describe, import_rows
 
     described, seed = describe(options.file)
     table = options.table or (described.name if described else None)
-    with _open_or_make(options, described, seed) as server:
-        table = _choose_table(table, list(server.tables))
-        count = import_table(server, table, options.file, not options.no_state)
+    if options.store.is_dir() and any(options.store.iterdir()):
+        with open_store(options.store, read_only=False, dram=options.dram) as server:
+            table = _choose_table(table, list(server.tables))
+            rows = RowFile(options.file, server.tables[table], not options.no_state)
+            rows.check_rows(server.learning_rates[table])
+            count = import_rows(server, table, rows)
+    else:
+        config = _config_to_make(options, described, seed)
+        made = config.tables[0]
+        table = made.name
+        rows = RowFile(options.file, made, not options.no_state)
+        rows.check_rows(made.optimizer.lr)  # before there is a store
+        with ParameterServer(config) as server:
+            count = import_rows(server, table, rows)
     print(f"{options.store}: {count:,} rows into table {table!r}")
+    _tell_of_state(rows, count)
     return 0
 
 
-def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> ParameterServer:
-    is_there = options.store.is_dir() and any(options.store.iterdir())
-    if is_there:
-        return open_store(options.store, read_only=False, dram=options.dram)
+def _tell_of_state(rows: "RowFile", count: int) -> None:
+    if not rows.starts_anew:
+        return
+    why = "--no-state" if rows.has_state else f"{rows.path} has no column 'state'"
+    print(f"optimizer state of {count:,} rows starts anew: {why}")
+
+
+def _config_to_make(options: argparse.Namespace, described: Any, seed: int) -> Config:
     if described is None:
         raise ConfigError(
             f"{options.store} holds no store and {options.file} does not describe a table; make "
@@ -103,13 +129,12 @@ def _open_or_make(options: argparse.Namespace, described: Any, seed: int) -> Par
             f"--table {options.table}: {options.store} holds no store yet, and {options.file} "
             f"describes table {described.name!r}"
         )
-    config = Config(
+    return Config(
         path=options.store,
         tables=[described],
         dram=DramCacheConfig(bytes=options.dram),
         seed=seed,
     )
-    return ParameterServer(config)
 
 
 def _choose_table(asked: str | None, tables: list[str]) -> str:
