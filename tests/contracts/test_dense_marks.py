@@ -158,7 +158,7 @@ def test_compaction_and_import_keep_the_model(
     capsys.readouterr()
     with hps.open(store) as reader:
         (newest,) = [one["tag"] for one in reader.checkpoints() if one["current"]]
-        assert newest == "last" and len(reader.checkpoints()) == 2
+        assert newest == "last"
         assert all(
             reader.checkpoint_state(one["id"]) == ({"step": 1}, {"line": 1})
             for one in reader.checkpoints()
