@@ -186,8 +186,8 @@ def test_every_rank_is_told_how_the_model_reads(tmp_path: Path) -> None:
                 data=[log], store=tmp_path / "not seen from here", resume=True, **SMALL
             )
         )
-        model = model_to_resume(seen, world)
-        return None if model is None else model.flags()
+        stored = model_to_resume(seen, world)
+        return None if stored is None else stored.flags()
 
     first, second = run_ranks(2, body)
     assert first == second and first["hash_keys"] and first["shared_vocabulary"]
@@ -213,7 +213,7 @@ def test_ranks_take_the_recipe_of_the_checkpoint_that_is_named(tmp_path: Path) -
             model_to_resume(replace(asked, resume_from=name), world)
             for name in ("hashed", "raw", None)
         ]
-        return [model.flags()["hash_keys"] for model in found if model is not None]
+        return [stored.flags()["hash_keys"] for stored in found if stored is not None]
 
     assert run_ranks(2, body) == [[True, False, False]] * 2
 

@@ -82,7 +82,7 @@ def test_a_run_that_does_not_say_that_it_goes_on_is_told_so_before_any_width(
     tmp_path: Path, log: Path
 ) -> None:
     run(log, store=tmp_path / "store", **SHAPE)
-    with pytest.raises(hps.ConfigError, match="holds a trained model .* --resume"):
+    with pytest.raises(hps.ConfigError, match=r"holds a trained model .* --resume"):
         run(log, store=tmp_path / "store")
 
 
@@ -110,5 +110,5 @@ def test_the_widest_rows_of_a_stored_model_may_be_asked_for_by_name(tmp_path: Pa
     where: dict[str, Any] = {"data": ["log"], "store": tmp_path}
     assert TrainOptions(**where, dim=4096, resume=True).dim == 4096
     for changes in ({"model": "deepfm", "resume": True}, {}):
-        with pytest.raises(hps.ConfigError, match="model deepfm takes 1 .* give 4095"):
+        with pytest.raises(hps.ConfigError, match=r"model deepfm takes 1 .* give 4095"):
             TrainOptions(**where, dim=4096, **changes)
