@@ -19,7 +19,7 @@ from hps.reader.column_use import DENSE, ColumnUse
 from hps.service.client_options import ClientConfig
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.dense_watch import DenseWatch
-from hps.train.reading import recipe_to_resume
+from hps.train.reading import model_to_resume
 from tests.cluster.ranks import run_ranks
 from tests.logs import write_criteo
 from tests.service.client_lab import service
@@ -186,11 +186,13 @@ def test_every_rank_is_told_how_the_model_reads(tmp_path: Path) -> None:
                 data=[log], store=tmp_path / "not seen from here", resume=True, **SMALL
             )
         )
-        recipe = recipe_to_resume(seen, world)
-        return None if recipe is None else recipe.reading()
+        stored = model_to_resume(seen, world)
+        return None if stored is None else stored.flags()
 
     first, second = run_ranks(2, body)
     assert first == second and first["hash_keys"] and first["shared_vocabulary"]
+    shape = {"model": "deepfm", "dim": 2, "hidden": [4], "optimizer": "adagrad"}
+    assert first.items() >= shape.items()
 
 
 def test_ranks_take_the_recipe_of_the_checkpoint_that_is_named(tmp_path: Path) -> None:
@@ -208,10 +210,10 @@ def test_ranks_take_the_recipe_of_the_checkpoint_that_is_named(tmp_path: Path) -
             server.checkpoint(tag="hashed", model=model, reader=position)
             server.checkpoint(tag="raw", model=raw, reader=position)
         found = [
-            recipe_to_resume(replace(asked, resume_from=name), world)
+            model_to_resume(replace(asked, resume_from=name), world)
             for name in ("hashed", "raw", None)
         ]
-        return [recipe.reading()["hash_keys"] for recipe in found if recipe is not None]
+        return [stored.flags()["hash_keys"] for stored in found if stored is not None]
 
     assert run_ranks(2, body) == [[True, False, False]] * 2
 

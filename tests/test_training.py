@@ -264,14 +264,15 @@ def test_store_of_other_tables_is_refused_and_left_as_it_was(tmp_path: Path) -> 
 def test_another_dim_is_refused_in_the_words_of_the_flags(tmp_path: Path, engine: str) -> None:
     if engine == "rocksdb":
         pytest.importorskip("rocksdict")
-    train(options(tmp_path, limit=100, engine=engine))
+    hps.ParameterServer(options(tmp_path, engine=engine).server_config()).close()
     told = {
         ("deepfm", 8): "--dim 8: .* 5 columns, and .*deepfm wants 8 and 1 .*; give --dim 4,",
         ("dlrm", 4): "--dim 4: .* 5 columns, and --model dlrm wants 4; give --dim 5,",
     }
     for (model, dim), words in told.items():
-        with pytest.raises(hps.ConfigError, match=words):
-            train(options(tmp_path, model=model, dim=dim, resume=True, engine=engine))
+        for goes_on in ({}, {"resume_if_any": True}):
+            with pytest.raises(hps.ConfigError, match=words):
+                train(options(tmp_path, model=model, dim=dim, engine=engine, **goes_on))
 
 
 def test_empty_store_is_trained_on(tmp_path: Path) -> None:

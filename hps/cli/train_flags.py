@@ -139,27 +139,31 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
-    add("--model", choices=MODELS, default="deepfm", help="kind of the model")
+    add(
+        "--model",
+        choices=MODELS,
+        help="kind of the model; this and the three below: if not given, with --resume as the "
+        "stored model has it, else deepfm",
+    )
     add(
         "--dim",
         type=flags.whole(1, 4096),
-        default=16,
         metavar="N",
-        help="floats of an embedding, 1 to 4096 with the first-order column of deepfm, wide_deep",
+        help="floats of an embedding, 1 to 4096 with the first-order column of deepfm, wide_deep; "
+        "if not given 16, or the stored one",
     )
     add(
         "--hidden",
         type=_widths,
-        default="256,128",
         metavar="N,N,...",
-        help="widths of the deep layers, each 1 to 1048576; '': none",
+        help="widths of the deep layers, each 1 to 1048576; '': none; if not given 256,128, or "
+        "the stored ones",
     )
     add(
         "--dropout",
         type=flags.number(0, below=1),
-        default=0.0,
         metavar="P",
-        help="of the deep layers, 0 up to below 1",
+        help="of the deep layers, 0 up to below 1; if not given 0.0, or the stored one",
     )
     add(
         "--no-base-rate",
@@ -172,7 +176,11 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("optimizers and randomness").add_argument
-    add("--optimizer", choices=tuple(OPTIMIZERS), default="adagrad", help="of rows")
+    add(
+        "--optimizer",
+        choices=tuple(OPTIMIZERS),
+        help="of rows; if not given adagrad, or with --resume the stored one",
+    )
     rate = flags.number(above=0)
     add(
         "--lr",

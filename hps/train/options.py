@@ -4,8 +4,9 @@ Above it: `hps train`, `hps.train.run`. Below it: `hps.Config`, `hps.reader`, `h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, Self
 
 from hps.cluster.config import ClusterConfig
 from hps.config import (
@@ -36,6 +37,20 @@ _DENSE_LEARNING_RATE = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Which of the options are part of the model; the defaults are those of a new one.
+
+    A run that goes on has them from its model; see `TrainOptions` for what each is.
+    """
+
+    model: str = "deepfm"
+    dim: int = 16
+    hidden: Sequence[int] = (256, 128)
+    dropout: float = 0.0
+    optimizer: str = "adagrad"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """One run of one model over one log, all features in one table.
 
@@ -44,7 +59,8 @@ class TrainOptions:
         store: directory of the store; None with `remote`.
         remote: the servers that hold the rows, instead of a store of this process.
         format: of the log; see `hps.reader`. None: told by its files, or when resuming the model's.
-        model: a name in `hps.models.MODELS`.
+        model: a name in `hps.models.MODELS`; this, `dim`, `hidden`, `dropout` and `optimizer` are
+            part of the model: None takes what `ModelShape` has, or when resuming the model's.
         dim: width of an embedding; models with a first-order term add a column to the table.
         batch_size: examples a batch.
         accumulate: batches a step.
@@ -105,8 +121,8 @@ class TrainOptions:
     store: str | Path | None = None
     remote: ClientConfig | None = None
     format: str | None = None
-    model: str = "deepfm"
-    dim: int = 16
+    model: str | None = None
+    dim: int | None = None
     batch_size: int = 4096
     accumulate: int = 1
     epochs: int = 1
@@ -120,12 +136,12 @@ class TrainOptions:
     depth: int | str = AUTO
     lookahead: int = 0
     trace: str | Path | None = None
-    optimizer: str = "adagrad"
+    optimizer: str | None = None
     lr: float | None = None
     dense_lr: float | None = None
     init_std: float = 0.01
-    hidden: Sequence[int] = (256, 128)
-    dropout: float = 0.0
+    hidden: Sequence[int] | None = None
+    dropout: float | None = None
     scheduler: str = "constant"
     scheduler_steps: int = 0
     precision: str = "float32"
@@ -164,8 +180,6 @@ class TrainOptions:
                 "(--server)"
             )
         for field, choices in (
-            ("model", tuple(MODELS)),
-            ("optimizer", tuple(OPTIMIZERS)),
             ("scheduler", SCHEDULERS),
             ("precision", PRECISIONS),
             ("engine", ENGINES),
@@ -174,25 +188,14 @@ class TrainOptions:
                 raise ConfigError(f"{field}={getattr(self, field)!r} must be one of {choices}")
         for field in ("limit", "checkpoint_every", "torch_threads", "scheduler_steps"):
             require_whole(field, getattr(self, field), 0, 2**62)
-        for field in ("dim", "batch_size", "accumulate", "epochs"):
+        for field in ("batch_size", "accumulate", "epochs"):
             require_whole(field, getattr(self, field), 1, 2**31)
-        most = MAX_DIM - MODELS[self.model].has_first_order
-        if self.dim > most:
-            raise ConfigError(
-                f"dim={self.dim} (--dim): a row has {MAX_DIM} columns at most, and model "
-                f"{self.model} takes {MAX_DIM - most} for its first-order weight; give {most} or "
-                "less"
-            )
+        self._check_shape()
         for field in ("dense_lr", "lr"):
             rate = getattr(self, field)
             if rate is not None:
                 require_number(field, rate, above=0)
-        for width in self.hidden:
-            require_whole("hidden: each width", width, 1, 2**20)
-        require_number("dropout", self.dropout)
         require_number("checkpoint_seconds", self.checkpoint_seconds)
-        if self.dropout >= 1:
-            raise ConfigError(f"dropout={self.dropout!r} must be in [0, 1)")
         self.cluster_config()
         if self.depth != AUTO:
             require_whole(f"depth ({AUTO!r} chooses)", self.depth, 0, MAX_DEPTH)
@@ -212,11 +215,43 @@ class TrainOptions:
                 "(gpu, --gpu) too"
             )
 
+    def _check_shape(self) -> None:
+        shape = self.shape()
+        for field, choices in (("model", tuple(MODELS)), ("optimizer", tuple(OPTIMIZERS))):
+            if getattr(shape, field) not in choices:
+                raise ConfigError(f"{field}={getattr(shape, field)!r} must be one of {choices}")
+        require_whole("dim", shape.dim, 1, 2**31)
+        # Of a run that goes on the model tells later whether there is a first-order weight.
+        is_known = self.model is not None or not self.resume
+        most = MAX_DIM - (is_known and MODELS[shape.model].has_first_order)
+        if shape.dim > most:
+            taken = f", and model {shape.model} takes 1 for its first-order weight"
+            raise ConfigError(
+                f"dim={shape.dim} (--dim): a row has {MAX_DIM} columns at most"
+                f"{taken if most < MAX_DIM else ''}; give {most} or less"
+            )
+        for width in shape.hidden:
+            require_whole("hidden: each width", width, 1, 2**20)
+        require_number("dropout", shape.dropout)
+        if shape.dropout >= 1:
+            raise ConfigError(f"dropout={shape.dropout!r} must be in [0, 1)")
+
+    def shape(self) -> ModelShape:
+        """What is part of the model: as given, the rest as a new model has it."""
+        given = {field.name: getattr(self, field.name) for field in fields(ModelShape)}
+        return ModelShape(**{name: value for name, value in given.items() if value is not None})
+
+    def settled(self) -> Self:
+        """The options of a new model: no part of its shape is None."""
+        shape = self.shape()
+        of_model: dict[str, Any] = {f.name: getattr(shape, f.name) for f in fields(shape)}
+        return replace(self, **of_model)
+
     def row_rate(self) -> float:
         """Learning rate of rows in a new run."""
         if self.lr is not None:
             return self.lr
-        return _LEARNING_RATES.get(self.optimizer, _DEFAULT_LEARNING_RATE)
+        return _LEARNING_RATES.get(self.shape().optimizer, _DEFAULT_LEARNING_RATE)
 
     def dense_rate(self) -> float:
         """Learning rate of the dense part in a new run."""
@@ -224,11 +259,12 @@ class TrainOptions:
 
     def table(self) -> TableConfig:
         """The one table."""
-        columns = self.dim + (1 if MODELS[self.model].has_first_order else 0)
+        shape = self.shape()
+        columns = shape.dim + (1 if MODELS[shape.model].has_first_order else 0)
         return TableConfig(
             name=TABLE,
             dim=columns,
-            optimizer=OPTIMIZERS[self.optimizer](self.row_rate()),
+            optimizer=OPTIMIZERS[shape.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
         )

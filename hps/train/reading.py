@@ -1,18 +1,19 @@
-"""How a log is read is part of the model: what a run that goes on takes from there, and what it
+"""What a run that goes on takes from its model, its shape and how a log is read, and what it
 refuses.
 
 Above it: `hps.train.run`. Below it: recipe.py, what the store or the servers hold.
 """
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from hps.checkpoint import MODEL, READER, TABLES, decode_dense, described_tables
 from hps.cluster.catalog import Catalog
 from hps.cluster.glance import FirstParts
 from hps.config import TableConfig
+from hps.models import MODELS
 from hps.ssd_store import engine_of, open_store
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import TABLE, TrainOptions
@@ -28,8 +29,49 @@ if TYPE_CHECKING:
     from hps.reader.config import ReaderConfig
 
 
-def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecipe | None:
-    """The recipe of the model that a run is to go on with, told before anything is opened for
+@dataclass(frozen=True)
+class StoredModel:
+    """The model that a run goes on with.
+
+    Args:
+        recipe: its kind, its sizes, how its log is read.
+        columns: of its table; None where the checkpoint does not describe it.
+        optimizer: of its table's rows; None as `columns`.
+    """
+
+    recipe: ModelRecipe
+    columns: int | None
+    optimizer: str | None
+
+    @classmethod
+    def of(cls, model: "Mapping[str, Any]", tables: "Sequence[TableConfig]") -> Self:
+        """What a checkpoint's dense state and tables tell."""
+        recipe = stored_recipe(model)
+        table = next((table for table in tables if table.name == TABLE), None)
+        if "shared_vocabulary" not in recipe.reader:
+            # Recipes of earlier versions left that to the table.
+            shared = table is not None and table.shared_vocabulary
+            recipe = replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
+        if table is None:
+            return cls(recipe, None, None)
+        return cls(recipe, table.dim, table.optimizer.kind)
+
+    def flags(self) -> dict[str, Any]:
+        """Every option that is part of the model, kind first, as far as the checkpoint tells."""
+        recipe = self.recipe
+        known: dict[str, Any] = {"model": recipe.kind}
+        if self.columns is not None:
+            known["dim"] = self.columns - MODELS[recipe.kind].has_first_order
+        known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
+        if self.optimizer is not None:
+            known["optimizer"] = self.optimizer
+        reading = recipe.reading()
+        del reading["dense_columns"]  # no option
+        return known | reading
+
+
+def model_to_resume(options: TrainOptions, world: "World | None") -> StoredModel | None:
+    """The model that a run is to go on with, told before anything is opened for
     writing; None of a run that trains a new model.
 
     Args:
@@ -46,19 +88,21 @@ def recipe_to_resume(options: TrainOptions, world: "World | None") -> ModelRecip
 
     def told() -> dict[str, Any] | None:
         found = _find(options)
-        return None if found is None else found.to_dict()
+        return None if found is None else asdict(found)
 
     of_ranks = together(world, "reading the stored model's recipe", told)
-    found = [recipe for recipe in of_ranks if recipe is not None]
-    return ModelRecipe.from_dict(found[0]) if found else None
+    for values in of_ranks:
+        if values is not None:
+            return StoredModel(**{**values, "recipe": ModelRecipe.from_dict(values["recipe"])})
+    return None
 
 
-def _find(options: TrainOptions) -> ModelRecipe | None:
+def _find(options: TrainOptions) -> StoredModel | None:
     if options.remote is not None:
         with connect(options.remote) as server:
             found = _chosen(options, server)
             tables = list(server.tables.values())
-            return None if found is None else _recipe_of(found.model, tables)
+            return None if found is None else StoredModel.of(found.model, tables)
     path = options.server_config().path
     if Catalog.load(Path(path)) is not None:
         parts = FirstParts.of(Path(path))
@@ -66,20 +110,20 @@ def _find(options: TrainOptions) -> ModelRecipe | None:
             return None
         with closing(parts):
             # A rank on another host may see it.
-            return _recipe_in(options, parts) if parts.sees(options.resume_from) else None
+            return _stored_in(options, parts) if parts.sees(options.resume_from) else None
     if engine_of(path) is None:
         return None
     store: Any = open_store(path, [], read_only=True, rows=False)
     with closing(store):
-        return _recipe_in(options, store)
+        return _stored_in(options, store)
 
 
-def _recipe_in(options: TrainOptions, cuts: Any) -> ModelRecipe | None:
+def _stored_in(options: TrainOptions, cuts: Any) -> StoredModel | None:
     """Of a store, or of `FirstParts`."""
     found = _chosen(options, _StoredCuts(cuts))
     if found is None:
         return None
-    return _recipe_of(found.model, described_tables(cuts.extras(found.name, {TABLES})))
+    return StoredModel.of(found.model, described_tables(cuts.extras(found.name, {TABLES})))
 
 
 def _chosen(options: TrainOptions, server: Any) -> ModelCheckpoint | None:
@@ -103,45 +147,19 @@ class _StoredCuts:
         return decode_dense(self._store.extras(tag, {MODEL, READER}))
 
 
-def _recipe_of(model: "Mapping[str, Any]", tables: "Sequence[TableConfig]") -> ModelRecipe:
-    recipe = stored_recipe(model)
-    if "shared_vocabulary" in recipe.reader:
-        return recipe
-    # Recipes of earlier versions left that to the tables.
-    shared = any(table.shared_vocabulary for table in tables if table.name == TABLE)
-    return replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
-
-
-def as_the_model(options: TrainOptions, recipe: ModelRecipe) -> TrainOptions:
-    """The options of a run that goes on: how the log is read is as the model has it.
+def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
+    """The options of a run that goes on: shape, and how the log is read, are as the model has it.
 
     Raises:
         ConfigError: a flag was given that says otherwise; names it and both values.
     """
-    asked = {
-        "format": options.format,
-        "hash_keys": options.hash_keys,
-        "label": options.label,
-        "dense": options.dense,
-        "dense_transform": options.dense_transform,
-        "ignore": None if options.ignore is None else list(options.ignore),
-        "shared_vocabulary": options.shared_vocabulary,
-    }
-    wrong = differing(recipe, {name: value for name, value in asked.items() if value is not None})
+    stored = model.flags()
+    asked = {name: getattr(options, name) for name in stored}
+    given = {name: value for name, value in asked.items() if value is not None}
+    wrong = differing(stored, given)
     if wrong is not None:
         raise wrong.error(f"the model in {options.where}")
-    stored = recipe.reading()
-    return replace(options, **{name: stored[name] for name in asked})
-
-
-def check_model(options: TrainOptions, recipe: ModelRecipe) -> None:
-    """Refuses flags of another model than the stored one, before the store is opened.
-
-    Raises:
-        ConfigError: names the value that differs.
-    """
-    hidden = list(options.hidden)
-    recipe.check_same(replace(recipe, kind=options.model, hidden=hidden, dropout=options.dropout))
+    return replace(options, **stored)
 
 
 def free_fields(config: "ReaderConfig") -> dict[str, Any]:

@@ -32,6 +32,13 @@ _FLAGS = {
     "shared_vocabulary": "--shared-vocabulary",
 }
 READING = tuple(_FLAGS)
+_FLAGS_OF_SHAPE = {
+    "model": "--model",
+    "dim": "--dim",
+    "hidden": "--hidden",
+    "dropout": "--dropout",
+    "optimizer": "--optimizer",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +128,7 @@ class ModelRecipe:
             ConfigError: one of them would change what an example is.
         """
         said = {name: changes.pop(name) for name in READING if name in changes}
-        wrong = differing(self, said)
+        wrong = differing(self.reading(), said)
         if wrong is not None:
             raise wrong.error("the stored model")
         config = replace(self.reader_config(), **{"epochs": 1, **changes})
@@ -150,7 +157,7 @@ class ModelRecipe:
             del asked["dense_columns"]
         if "shared_vocabulary" not in self.reader:
             del asked["shared_vocabulary"]
-        wrong = differing(self, asked)
+        wrong = differing(self.reading(), asked)
         if wrong is not None:
             raise wrong.error("the stored model")
 
@@ -165,16 +172,17 @@ class Difference:
 
     def error(self, what: str) -> ConfigError:
         """Says it in the words of the flags."""
+        flag = (_FLAGS | _FLAGS_OF_SHAPE)[self.name]
+        why = "how a log is read is" if self.name in _FLAGS else "that is"
         return ConfigError(
             f"{what} was trained with {self.name}={self.stored!r}, this run asks for "
-            f"{self.asked!r} ({_FLAGS[self.name]}); how a log is read is part of the model: leave "
-            "it out to go on as the model was trained, or train another model in another store"
+            f"{self.asked!r} ({flag}); {why} part of the model: leave it out to go on as the model "
+            "was trained, or train another model in another store"
         )
 
 
-def differing(recipe: ModelRecipe, asked: Mapping[str, Any]) -> Difference | None:
-    """The first value that is not the recipe's; None if all are."""
-    stored = recipe.reading()
+def differing(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Difference | None:
+    """The first value asked for that is not the stored one; None if all are."""
     for name, value in asked.items():
         own = stored[name]
         plain = list(value) if isinstance(value, tuple) else value

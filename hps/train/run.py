@@ -46,7 +46,7 @@ from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.rank_report import find_stragglers, sum_tiers
 from hps.train.ranks import Ranks, cores_of_rank
-from hps.train.reading import as_the_model, check_model, free_fields, recipe_to_resume
+from hps.train.reading import StoredModel, as_the_model, free_fields, model_to_resume
 from hps.train.recipe import ModelRecipe, reading_of
 from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 from hps.train.run_mark import RunMark
@@ -105,10 +105,9 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     ranks = context.ranks
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
-    recipe = recipe_to_resume(options, ranks.world)
-    if recipe is not None:
-        options = as_the_model(options, recipe)
-    prepare = partial(_prepare, options, context, recipe)
+    stored = model_to_resume(options, ranks.world)
+    options = options.settled() if stored is None else as_the_model(options, stored)
+    prepare = partial(_prepare, options, context, stored)
     if ranks.world is None:
         reader, _ = prepare()
     else:
@@ -139,18 +138,18 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
 
 
 def _prepare(
-    options: TrainOptions, context: RunContext, recipe: ModelRecipe | None
+    options: TrainOptions, context: RunContext, stored: StoredModel | None
 ) -> tuple["Reader", list[Path]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
     made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
     ranks, progress = context.ranks, context.progress
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
-    if recipe is None:
+    if stored is None:
         reader = open_reader(options.data, tables=[options.table()], config=config)
         reader.settle()
     else:  # the features are the model's: new data may lack some
         fields = free_fields(config)
-        reader = recipe.open_reader(options.data, [options.table()], **fields)
+        reader = stored.recipe.open_reader(options.data, [options.table()], **fields)
     test_files = list(find_files(options.test)) if options.test else []
     if not options.resume:
         new = _recipe(options, reader)  # here, as it may read the whole log
@@ -160,14 +159,12 @@ def _prepare(
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)
     if options.remote is None and ranks.rank == 0:  # of several one tells, for all
-        seen = _check_store(options, ranks, has_model=recipe is not None)
+        seen = _check_store(options, ranks, has_model=stored is not None)
         if seen is not None and seen.ranks != ranks.size:
             progress.say(
                 f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
                 f"{ranks.size} rank(s)"
             )
-    if recipe is not None:  # what features it has is compared later: a position may tell more
-        check_model(options, recipe)
     return reader, test_files
 
 
@@ -200,6 +197,7 @@ def _check_store(options: TrainOptions, ranks: Ranks, *, has_model: bool) -> Gla
     elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
         with open_store(config.path) as stored:
             dims = {table.name: table.dim for table in stored.tables.values()}
+            _refuse_model(options, stored)
             if is_strict(options):
                 checkpoint_to_resume(options, stored)
     elif is_strict(options) and not (path / CLUSTER).exists():
@@ -213,16 +211,25 @@ def _check_store(options: TrainOptions, ranks: Ranks, *, has_model: bool) -> Gla
             f"store {str(config.path)!r} holds the tables {held}, this run needs {wanted}; it "
             "belongs to another run or to a program of its own: give another --store"
         )
+    shape = options.shape()
     for table in config.tables:
-        others = table.dim - options.dim  # a first-order weight, in models that have one
+        others = table.dim - shape.dim  # a first-order weight, in models that have one
         if held and dims[table.name] != table.dim:
             beside = f" and {others} first-order weight" if others else ""
             raise ConfigError(
-                f"--dim {options.dim}: the rows of store {str(config.path)!r} have "
-                f"{dims[table.name]} columns, and --model {options.model} wants {options.dim}"
+                f"--dim {shape.dim}: the rows of store {str(config.path)!r} have "
+                f"{dims[table.name]} columns, and --model {shape.model} wants {shape.dim}"
                 f"{beside}; give --dim {dims[table.name] - others}, or another --store"
             )
     return seen
+
+
+def _refuse_model(options: TrainOptions, server: CutServer) -> None:
+    """A new model may not be trained on top of one, in whatever checkpoint that is."""
+    if not options.resume:
+        found = newest_with_model(server, passes_over=True)
+        if found is not None:
+            raise _holds_model(options, str(found))
 
 
 def _holds_model(options: TrainOptions, checkpoint: str) -> ConfigError:
@@ -340,7 +347,7 @@ class TrainingRun:
         if totals.batches - first_batch < _FEW_BATCHES:
             bound = dataclasses.replace(bound, text=_too_few(totals.batches - first_batch))
         return {
-            "model": self._options.model,
+            "model": self._options.shape().model,
             "examples": num_examples,
             "seconds": seconds,
             "examples_per_second": num_examples / seconds if seconds else 0.0,
@@ -404,10 +411,7 @@ class TrainingRun:
     def _stored(self) -> ModelCheckpoint | None:
         """What the run goes on from, where the server has not gone yet; None for a new run."""
         if not self._options.resume:
-            # A new model may not be trained on top of one, in whatever checkpoint that is.
-            found = newest_with_model(self._server, passes_over=True)
-            if found is not None:
-                raise _holds_model(self._options, str(found))
+            _refuse_model(self._options, self._server)
             return None
         return checkpoint_to_resume(self._options, self._server)
 
@@ -508,11 +512,12 @@ def _logloss(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 
 def _recipe(options: TrainOptions, reader: "Reader") -> ModelRecipe:
+    shape = options.shape()
     return ModelRecipe(
-        kind=options.model,
+        kind=shape.model,
         features={name: list(names) for name, names in reader.features.items()},
         num_dense=reader.num_dense,
-        hidden=list(options.hidden),
-        dropout=options.dropout,
+        hidden=list(shape.hidden),
+        dropout=shape.dropout,
         reader=reading_of(reader, options),
     )

@@ -218,13 +218,28 @@ def test_a_run_that_is_refused_changes_nothing_nor_does_its_restart(
     store = tmp_path / "store"
     ranks.figures(Job(words(log, store, "--limit", "200"), 2))
     catalog = (store / "CLUSTER").read_bytes()
-    refused = {"continue it with --resume": [], "give --dim": ["--resume", "--dim", "9"]}
+    refused = {"continue it with --resume": [], "asks for 9 (--dim)": ["--resume", "--dim", "9"]}
     for reason, flags in refused.items():
         for count in ("0", "1"):
             variables = {"TORCHELASTIC_RESTART_COUNT": count}
             ended = ranks.run(Job(words(log, store, *flags), 3, variables=variables))
             assert ended.statuses == [1, 1, 1] and reason in "".join(ended.err), ended.err
     assert (store / "CLUSTER").read_bytes() == catalog
+
+
+def test_ranks_that_go_on_have_the_models_shape_from_the_store(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    store = tmp_path / "store"
+    ranks.figures(Job(words(log, store, "--model", "dlrm", "--optimizer", "adam"), 2))
+    silent = words(log, store, "--resume", "--new-data")
+    for flag in ("--dim", "--hidden"):
+        at = silent.index(flag)
+        del silent[at : at + 2]
+    for size in (2, 3):
+        figures = ranks.figures(Job(silent, size))
+        assert figures["model"] == "dlrm" and figures["resumed_from"] is not None
+    assert table_of(store).dim == 4 and table_of(store).optimizer.kind == "adam"
 
 
 def test_a_refused_resume_of_ranks_has_not_gone_back(
