@@ -217,10 +217,11 @@ def test_compaction_makes_no_store_larger_whatever_was_pushed_and_deleted(
             assert main(["compact", str(path), *words]) == 0
             after = files_bytes(path, but="index-")
             said = capsys.readouterr().out
-            # RocksDB compacts by itself once it is open for writing; checkpoints keep the old files.
+            # RocksDB compacts by itself once it is open; checkpoints keep the old files.
             slack = 1200 if engine == "segments" else before // 2
             assert after <= before + slack, (seed, before, after, said)
-            assert "nothing was done" not in said or after == before, (seed, said)
+            if engine == "segments":
+                assert "nothing was done" not in said or after == before, (seed, said)
             num_smaller += after < before - 1200
         assert "nothing to free; nothing was done" in said, "it has been compacted"
         with hps.open(path) as server:
