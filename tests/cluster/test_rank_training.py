@@ -475,7 +475,7 @@ def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery,
     for flags, reason in (
         ([], "holds a trained model"),
         (["--resume", "--dram", "64KiB", "--batch-size", "400"], "cannot be pinned at once"),
-        (["--resume", "--dim", "9"], "--dim 9: the rows of store"),
+        (["--resume", "--dim", "9"], "this run asks for 9 (--dim)"),
     ):
         ended = ranks.run(Job(words(log, store, *flags), 2))
         assert ended.statuses == [1, 1]

@@ -180,7 +180,7 @@ def test_flags_that_another_table_was_made_with_are_told_one_by_one(
         figures = tmp_path / "figures.json"
         assert main([*words, *where, "--dim", "4", "--json", str(figures)]) == 0
         assert json.loads(figures.read_text())["stages"]["compute"]["server_seconds"] > 0
-        assert main([*words, *where, "--resume", "--dim", "8", "--optimizer", "sgd"]) == 1
+        assert main([*words, *where, "--dim", "8", "--optimizer", "sgd"]) == 1
         error = capsys.readouterr().err
     assert "its dim is 5, not 9" in error and "its optimizer is Adagrad" in error
     assert "TableConfig(" not in error
