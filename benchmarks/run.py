@@ -1,7 +1,8 @@
 """`python -m benchmarks.run NAME [--smoke] [--json OUT] [options of NAME]`: runs and reports.
 
-Above it: `hps bench`, `make bench`, the tests. Below it: benchmarks/NAME/NAME_bench.py, one a
-folder, with `run(smoke, **options) -> dict` (axes, rows) and maybe `add_arguments(parser)`.
+Above it: `hps bench`, `make bench`, the tests. Below it: NAME/NAME_bench.py anywhere under
+benchmarks/, one a folder, with `run(smoke, **options) -> dict` (axes, rows) and maybe
+`add_arguments(parser)`.
 """
 
 import argparse
@@ -21,11 +22,19 @@ from benchmarks.common.report import check_result, table
 ROOT = Path(__file__).parent
 
 
+def modules() -> dict[str, str]:
+    """Of every benchmark there is its module, by the name of its folder, in alphabetical order."""
+    found = sorted(ROOT.rglob("*_bench.py"), key=lambda path: path.stem)
+    return {
+        path.parent.name: ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        for path in found
+        if path.stem == f"{path.parent.name}_bench"
+    }
+
+
 def names() -> list[str]:
-    """Every benchmark there is, by its folder."""
-    return sorted(
-        folder.name for folder in ROOT.iterdir() if (folder / f"{folder.name}_bench.py").exists()
-    )
+    """Every benchmark there is."""
+    return list(modules())
 
 
 def load(name: str) -> ModuleType:
@@ -34,16 +43,17 @@ def load(name: str) -> ModuleType:
     Raises:
         SystemExit: there is none of that name; lists those there are.
     """
-    if name not in names():
-        raise SystemExit(f"no benchmark {name!r}; there are: {', '.join([*names(), 'all'])}")
-    return importlib.import_module(f"benchmarks.{name}.{name}_bench")
+    found = modules()
+    if name not in found:
+        raise SystemExit(f"no benchmark {name!r}; there are: {', '.join([*found, 'all'])}")
+    return importlib.import_module(found[name])
 
 
 def run_one(name: str, smoke: bool, options: Sequence[str] = ()) -> dict[str, Any]:
     """Runs one benchmark in this process; the result in the shape of benchmarks/README.md.
 
     Args:
-        name: a folder under benchmarks/.
+        name: one of `names()`.
         smoke: the smallest sizes, in seconds; its figures mean nothing.
         options: the benchmark's own, as on the command line.
     """

@@ -3,6 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hps.common.initializers import Constant, Normal, Uniform
+from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
+from hps.common.version import __version__ as __version__
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import (
     CapacityError,
@@ -16,23 +19,19 @@ from hps.errors import (
     RemoteError,
     StoreError,
 )
-from hps.initializers import Constant, Normal, Uniform
-from hps.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
-    from hps.cluster.grad_scaler import ClusterGradScaler
-    from hps.cluster.server import ClusterParameterServer
-    from hps.embedding import SparseEmbedding
-    from hps.parameter_server import ParameterServer
-    from hps.parameter_server import open as open
+    from hps.cluster.parameter_server import ClusterParameterServer
+    from hps.nn.embedding import SparseEmbedding
+    from hps.nn.grad_scaler import ClusterGradScaler
+    from hps.nn.row_optimizer import RowOptimizer
+    from hps.parameter_server.server import ParameterServer
+    from hps.parameter_server.server import open as open
     from hps.pipeline import Pipeline
-    from hps.row_optimizer import RowOptimizer
-    from hps.service.client import RemoteParameterServer
-    from hps.service.client_options import TlsConfig
-
-__version__ = "0.1.0"
+    from hps.service.client.options import TlsConfig
+    from hps.service.client.parameter_server import RemoteParameterServer
 
 # Without `open`: `from hps import *` must not take the place of Python's own.
 __all__ = [
@@ -75,15 +74,15 @@ __all__ = [
 # Loaded at first use: these need the native module, and all but the first three need torch.
 _LAZY = {
     "ClusterConfig": "hps.cluster.config",
-    "ParameterServer": "hps.parameter_server",
-    "open": "hps.parameter_server",
-    "ClusterGradScaler": "hps.cluster.grad_scaler",
-    "ClusterParameterServer": "hps.cluster.server",
+    "ParameterServer": "hps.parameter_server.server",
+    "open": "hps.parameter_server.server",
+    "ClusterGradScaler": "hps.nn.grad_scaler",
+    "ClusterParameterServer": "hps.cluster.parameter_server",
     "Pipeline": "hps.pipeline",
-    "RemoteParameterServer": "hps.service.client",
-    "RowOptimizer": "hps.row_optimizer",
-    "SparseEmbedding": "hps.embedding",
-    "TlsConfig": "hps.service.client_options",
+    "RemoteParameterServer": "hps.service.client.parameter_server",
+    "RowOptimizer": "hps.nn.row_optimizer",
+    "SparseEmbedding": "hps.nn.embedding",
+    "TlsConfig": "hps.service.client.options",
 }
 
 

@@ -1,4 +1,5 @@
-"""What a store is and how much of the machine it may use: frozen, keyword-only, checked when made.
+"""Config: what a store is and its budgets, how much of the machine it may use. "1GiB" becomes a
+number of bytes here (parse_bytes). Frozen, keyword-only, checked when made.
 
 Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is the only file of hps
 that reads the environment.
@@ -12,10 +13,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import ClassVar
 
+from hps.common.field_checks import require_flag, require_number, require_path, require_whole
+from hps.common.initializers import Initializer, Normal
+from hps.common.optimizers import Adagrad, Optimizer
 from hps.errors import ConfigError
-from hps.field_checks import require_flag, require_number, require_path, require_whole
-from hps.initializers import Initializer, Normal
-from hps.optimizers import Adagrad, Optimizer
 
 _MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,

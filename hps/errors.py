@@ -3,6 +3,8 @@
 A message says what went wrong, where, the value seen, the limit, and what to do.
 """
 
+from collections.abc import Iterable
+
 
 class HpsError(Exception):
     """Base of every error that hps raises on purpose.
@@ -76,3 +78,23 @@ class RemoteError(HpsError):
 class ClusterError(HpsError):
     """Another rank of the training is gone or does not answer. Names this rank and what it waited
     for; the cause is in that rank's error."""
+
+
+def no_such_table(
+    table: object, found: str = "", tables: Iterable[str] = (), where: object = ""
+) -> ConfigError:
+    """The error of a verb that was given a table that is not there.
+
+    Args:
+        table: its name.
+        found: begins the list of those that are there; empty: none is named, for their names may be
+            others' secrets.
+        tables: their names.
+        where: it is not; empty: the message does not say.
+
+    >>> no_such_table("ads", "the store has", ["users", "items"])
+    ConfigError("there is no table 'ads'; the store has ['items', 'users']")
+    """
+    listed = f"; {found} {sorted(tables)}" if found else ""
+    prefix = f"{where}: " if where else ""
+    return ConfigError(f"{prefix}there is no table {table!r}{listed}")

@@ -8,13 +8,49 @@ Above it: the training loop. Below it: the readers, which make batches.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hps.common.row_layout import Keys
 
 if TYPE_CHECKING:
     import torch
 
-    from hps.pooling import Bags
-    from hps.row_server import PinnedRows
+    from hps.common.bags import Bags
+
+
+class PinnedRows(Protocol):
+    """The rows of one batch of one table, made ready and held until they are released."""
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys of the batch with their repetitions."""
+
+    @property
+    def has_pool(self) -> bool:
+        """True if `pool` works where the rows lie."""
+
+    @property
+    def is_released(self) -> bool:
+        """True when nothing is held any more."""
+
+    def unique_keys(self) -> Keys:
+        """The distinct keys, uint64 [N]."""
+
+    def gather(self, out: Any = None) -> Any:
+        """The rows as they are now: float32 [L, D]."""
+
+    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags, float32 [B, F * D]."""
+
+    def are_of(self, keys: Any) -> bool:
+        """True if these are the keys, byte for byte, in their order."""
+
+    def release(self) -> None:
+        """Lets go; nothing to do the second time."""
 
 
 @dataclass(slots=True)
@@ -46,7 +82,7 @@ class Ids:
         """
         if str(self.keys_L.device) == device:
             return self
-        from hps.pooling import make_bags
+        from hps.common.bags import make_bags
 
         bags = self.bags or make_bags(self.offsets, len(self.keys_L), "Batch.to")
         bags = bags.to(device)

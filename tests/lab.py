@@ -14,16 +14,18 @@ import pytest
 from numpy.typing import NDArray
 
 import hps
-from hps import _C, dram_cache, parameter_server
+from hps import _C, dram_cache
 from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.failures import Failures
-from hps.parameter_server import ParameterServer
+from hps.parameter_server import server as parameter_server
+from hps.parameter_server.opening import Tiers
+from hps.parameter_server.server import ParameterServer
 from tests.gpu_cache.host_device import AskedCache, HostDevice
 from tests.twins.dram_cache import TwinDramCache
 from tests.twins.ssd_store import TwinDisk
 
 KINDS = ("twins", "native_dram", "native_gpu", "native", "rocksdb", "gpu")
-OPTIMIZERS: list[hps.optimizers.Optimizer] = [
+OPTIMIZERS: list[hps.common.optimizers.Optimizer] = [
     hps.SGD(lr=0.1),
     hps.Adagrad(lr=0.1, initial_accumulator_value=0.1),
     hps.RowWiseAdagrad(lr=0.1),
@@ -62,7 +64,7 @@ class Lab:
             options = {"open_store": self.disk.open, "make_cache": self.make_cache}
         if kind == "three_twins":
             options["make_gpu_caches"] = self._second_caches
-        self.tiers = parameter_server._Tiers(**options)
+        self.tiers = Tiers(**options)
 
     def config(self, *tables: hps.TableConfig, scale: float = 1.0, **others: Any) -> hps.Config:
         """A config whose dram budget is `scale` times the smallest that its tables can have."""
@@ -131,7 +133,7 @@ def make_cuda_cache(*, pool: Any, instruction_set: str, **options: Any) -> Any:
 
 
 def table(
-    optimizer: hps.optimizers.Optimizer | None = None, *, name: str = "ads", dim: int = 4
+    optimizer: hps.common.optimizers.Optimizer | None = None, *, name: str = "ads", dim: int = 4
 ) -> hps.TableConfig:
     """A small table; SGD with learning rate 1 unless told."""
     return hps.TableConfig(

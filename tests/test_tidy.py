@@ -1,6 +1,6 @@
 """The tree keeps the house style, and every rule of it has been seen to fail.
 
-Below it: tests/tidy_rules.py, which holds the rules.
+Below it: tests/tidy_rules.py and tests/tidy_inheritance.py, which hold the rules.
 """
 
 import subprocess
@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy_inheritance import deep_classes
 from tests.tidy_rules import RULES, Rule
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT_ENDINGS = (".py", ".pyi", ".cc", ".h", ".cu", ".cuh", ".sh", ".md", ".toml", ".json", ".txt")
 TEXT_ENDINGS += (".proto", ".svg", "Makefile", "run")
 GENERATED = ("_pb2.py", "_pb2.pyi")  # looks as its compiler likes it
+
 
 # (rule, path, text that breaks it, text that keeps it)
 LONG_BODY = "".join(f"    value = {number}\n" for number in range(70))
@@ -58,21 +60,7 @@ EXAMPLES = [
     ),
     ("opening_words", "hps/a.py", "import os", '"""What it is."""'),
     ("opening_words", "csrc/common/a.h", "#pragma once", "// What it is.\n#pragma once"),
-    (
-        "python_layers",
-        "hps/dram_cache/a.py",
-        "from hps.ssd_store import store",
-        "from hps.tier import RowTier\nfrom hps import _C\nimport numpy",
-    ),
-    ("python_layers", "hps/ssd_store/a.py", "import hps.pipeline", "import hps.errors"),
-    ("python_layers", "hps/ssd_store/a.py", "from hps import embedding", "from hps import types"),
-    (
-        "native_layers",
-        "csrc/dram_cache/a.cc",
-        '#include "ssd_store/segment.h"',
-        '#include "table/row_layout.h"',
-    ),
-    ("native_layers", "csrc/table/a.h", "#include <nanobind/nanobind.h>", "#include <vector>"),
+    ("python_in_the_core", "csrc/table/a.h", "#include <nanobind/nanobind.h>", "#include <vector>"),
 ]
 
 
@@ -121,3 +109,65 @@ def test_every_rule_has_been_seen_failing() -> None:
 
 def test_files_of_the_tree_are_found() -> None:
     assert {"setup.py", "hps/config.py", "csrc/common/status.h"} <= set(tracked_files())
+
+
+def test_implementations_are_inherited_one_deep() -> None:
+    sources = {
+        path: (ROOT / path).read_text(encoding="utf-8")
+        for path in tracked_files()
+        if path.startswith("hps/") and path.endswith(".py")
+    }
+    assert len(sources) > 100
+    problems = list(deep_classes(sources))
+    assert not problems, "\n".join(problems)
+
+
+CODE = "def verb(self):\n        return 1\n"
+BASE = {"hps/a.py": f"class A:\n    {CODE}"}
+# (what, other files, last word of the class that is refused)
+TOWERS = [
+    (
+        "over three files, one of which only passes a name on",
+        {
+            "hps/b/__init__.py": "from hps.b.b import B\n",
+            "hps/b/b.py": f"from hps.a import A\nclass B(A):\n    {CODE}",
+            "hps/c.py": f"from hps.b import B as Lower\nclass C(Lower):\n    {CODE}",
+        },
+        "C",
+    ),
+    (
+        "in one file, of a generic base",
+        {"hps/b.py": f"import hps.a\nclass B:\n    {CODE}\nclass C(B[int]):\n    {CODE}"
+         f"\nclass D(C):\n    {CODE}"},
+        "D",
+    ),
+    (
+        "from two classes",
+        {"hps/b.py": f"from hps.a import A\nclass B:\n    {CODE}\nclass C(A, B):\n    {CODE}"},
+        "C",
+    ),
+]  # fmt: skip
+HOUSES = {
+    "one deep": f"from hps.a import A\nclass B(A):\n    {CODE}",
+    "a protocol": "from typing import Protocol\nfrom hps.a import A\nclass P(Protocol):\n"
+    f"    {CODE}\nclass B(A, P):\n    {CODE}",
+    "a base that only declares": "from abc import ABC\nfrom hps.a import A\nclass D(ABC):\n"
+    f'    """A contract."""\n    x: int\n    def f(self): ...\nclass B(A, D):\n    {CODE}',
+    "exceptions": f"class E(ValueError):\n    {CODE}\nclass F(E):\n    {CODE}\nclass G(F):\n"
+    f"    {CODE}",
+    "configs": f"@dataclass(frozen=True)\nclass C:\n    {CODE}\n@dataclass\nclass D(C):\n"
+    f"    {CODE}\nclass E(D):\n    {CODE}",
+    "a base outside": f"from torch import nn\nclass M(nn.Module):\n    {CODE}\nclass N(M):\n"
+    f"    {CODE}",
+}
+
+
+@pytest.mark.parametrize(("files", "refused"), [tower[1:] for tower in TOWERS])
+def test_a_tower_of_classes_is_found(files: dict[str, str], refused: str) -> None:
+    problems = list(deep_classes(BASE | files))
+    assert [problem.split(": ")[0].rpartition(":")[2] for problem in problems] == [refused]
+
+
+@pytest.mark.parametrize("what", HOUSES)
+def test_what_is_no_tower_is_let_be(what: str) -> None:
+    assert list(deep_classes(BASE | {"hps/b.py": HOUSES[what]})) == []

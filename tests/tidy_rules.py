@@ -31,25 +31,6 @@ MACHINE_PATH = re.compile(r"(?<![\w.\-/])/(?:root|home|work|Users)\b")
 REGISTRY = re.compile(r"pypi\.o" + r"rg|pythonhost" + r"ed|debian\.o" + r"rg|npmjs\.")
 ENVIRONMENT = re.compile(r"os\.env" + r"iron|\bget" + r"env\b")
 
-TIERS = ("gpu_cache", "dram_cache", "ssd_store")
-COMMON_PYTHON = (
-    "_C", "checkpoint_names", "config", "durable_file", "errors", "forked", "held_folder",
-    "initializers", "json_text", "optimizers", "row_layout", "tier", "types",
-)  # fmt: skip
-# What a native component may include besides itself; bindings may include all.
-NATIVE_LAYERS = {
-    "common": (),
-    "optimizer": ("common", "table"),
-    "table": ("common", "optimizer"),
-    "reader": ("common",),
-    "batch": ("common", "table", "optimizer"),
-    "dram_cache": ("common", "table", "optimizer", "batch"),
-    "gpu_cache": ("common", "table", "optimizer", "batch"),
-    "ssd_store": ("common", "table"),
-    "sharding": ("common", "batch", "dram_cache"),
-    "update_log": ("common", "ssd_store"),  # its file layer, encoders and checksums
-}
-
 
 def file_length(path: str, text: str) -> Iterator[str]:
     is_kernel = "kernel" in PurePosixPath(path).name or path.endswith((".cu", ".cuh"))
@@ -149,41 +130,11 @@ def opening_words(path: str, text: str) -> Iterator[str]:
         yield "no opening comment says what this file is"
 
 
-def imported_modules(text: str) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import; `from hps import x` counts as hps.x."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, name.name) for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            if base == "hps":
-                yield from ((node.lineno, f"hps.{name.name}") for name in node.names)
-            else:
-                yield node.lineno, base
-
-
-def python_layers(path: str, text: str) -> Iterator[str]:
-    parts = PurePosixPath(path).parts
-    if len(parts) < 3 or parts[0] != "hps" or parts[1] not in TIERS or not path.endswith(".py"):
-        return
-    allowed = {parts[1], *COMMON_PYTHON}
-    for number, module in imported_modules(text):
-        pieces = module.split(".")
-        if pieces[0] == "hps" and (len(pieces) < 2 or pieces[1] not in allowed):
-            yield f"line {number}: {parts[1]} may not import {module}"
-
-
-def native_layers(path: str, text: str) -> Iterator[str]:
-    parts = PurePosixPath(path).parts
-    if len(parts) < 3 or parts[0] != "csrc" or parts[1] not in NATIVE_LAYERS:
-        return
-    allowed = (parts[1], *NATIVE_LAYERS[parts[1]])
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := re.match(r'#include "([a-z_]+)/', line):
-            if match[1] not in allowed:
-                yield f"line {number}: {parts[1]} may not include {match[1]}/"
-        elif re.match(r"#include <(nanobind/|Python\.h)", line):
-            yield f"line {number}: only csrc/bindings knows Python"
+def python_in_the_core(path: str, text: str) -> Iterator[str]:
+    if path.startswith("csrc/") and not path.startswith("csrc/bindings/"):
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.match(r"#include <(nanobind/|Python\.h)", line):
+                yield f"line {number}: only csrc/bindings knows Python"
 
 
 Rule = Callable[[str, str], Iterator[str]]
@@ -198,6 +149,5 @@ RULES: tuple[Rule, ...] = (
     environment_reads,
     swallowed_exceptions,
     opening_words,
-    python_layers,
-    native_layers,
+    python_in_the_core,
 )

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hps.row_layout import RowLayout
+from hps.common.row_layout import RowLayout
 
 DIM = 8
 PART_OF_ROWS = 4

@@ -22,7 +22,7 @@ from benchmarks.cluster.simulator import Machine, Simulation, Step
 from benchmarks.cluster.workload import Workload
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
-from hps.cluster.hot_rows import PERIOD_STEPS
+from hps.cluster.exchange.hot_rows import PERIOD_STEPS
 from hps.config import num_cores
 
 BYTES_FLOOR = 1 / 1.1

@@ -20,22 +20,14 @@ import hps
 from benchmarks.cluster.recorded_world import RecordedWorld
 from benchmarks.cluster.workload import TABLE, Workload
 from hps.cluster.config import ClusterConfig
-from hps.cluster.local_world import local_worlds
-from hps.cluster.torch_world import torch_world
-from hps.cluster.world import World
+from hps.cluster.world.local_world import local_worlds
+from hps.cluster.world.torch_world import torch_world
+from hps.cluster.world.world import World
 from hps.models import DeepFM
 from hps.train.dense import average_in_rank_order
 
 HIDDEN = (256, 128)
 _MAKING = threading.Lock()  # models of several ranks of a process draw from one generator
-
-
-class _Exchanging(hps.ClusterParameterServer):
-    """One that takes the exchange's path even where it is the only rank."""
-
-    @property
-    def _is_alone(self) -> bool:
-        return False
 
 
 class _LeaveUnsaved(hps.HpsError):
@@ -83,7 +75,8 @@ class Timed:
         busy: stage -> busy seconds; the time in a collective counts.
         waits: channel -> seconds in its collectives.
         cpu_seconds: of the whole process.
-        bytes_sent: to other ranks by keys and rows.
+        bytes_sent: to other ranks by keys and rows. At a depth above 0 what was sent ahead at the
+            first timed step is missing, and what was at the last is in it.
         least_bytes: for the distinct keys that others own, their rows and gradients.
         moments: of the clock at the end of each step, with the one before the first.
         calls: channel -> [[began, ended, bytes], ...] of all timed steps.
@@ -144,7 +137,10 @@ class RankRun:
     def _server(self, local: hps.ParameterServer) -> Any:
         if self._world is None:
             return nullcontext(local)
-        return _Exchanging.over(local, self._world, ClusterConfig(**self._options.cluster))
+        options = ClusterConfig(**self._options.cluster)
+        server = hps.ClusterParameterServer.over(local, self._world, options)
+        server._together.is_alone = False  # the exchange's path, also of the only rank
+        return server
 
     def _train(self, server: Any) -> Timed:
         options, log = self._options, self._options.log

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.cluster.rank import RankRun, RunOptions, Timed
-from hps.cluster.local_world import local_worlds
+from hps.cluster.world.local_world import local_worlds
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "benchmarks.cluster.rank"

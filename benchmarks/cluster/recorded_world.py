@@ -1,7 +1,7 @@
 """A world that notes what every collective carries and how long it takes, and the work between two.
 
-Above it: rank.py. Below it: any `hps.cluster.world.World`. A channel belongs to one thread at a
-time, so what lies between two of its calls is the work of that thread's stage.
+Above it: rank.py. Below it: any `hps.cluster.world.world.World`. A channel belongs to one thread at
+a time, so what lies between two of its calls is the work of that thread's stage.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hps.cluster.world import Channel, ExchangingChannel, World
+from hps.cluster.world.world import Channel, ExchangingChannel, World
 
 CHANNELS = ("keys", "rows", "control")
 

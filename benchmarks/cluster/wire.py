@@ -1,6 +1,6 @@
 """Collectives alone: what an exchange of so many bytes costs each of several processes.
 
-Above it: calibrate.py, which starts the processes. Below it: hps.cluster.torch_world.
+Above it: calibrate.py, which starts the processes. Below it: hps.cluster.world.torch_world.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hps.cluster.torch_world import torch_world
+from hps.cluster.world.torch_world import torch_world
 
 
 def measure(channel: Any, nbytes: int, repetitions: int) -> dict[str, float]:

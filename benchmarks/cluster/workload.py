@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import hps
 from benchmarks.common.keys import ZipfIds, hashed_keys
+from hps.common.sharding import ShardMap
 from hps.generate.config import cardinalities_of
-from hps.sharding import ShardMap
 
 TABLE = "rows"
 Keys = NDArray[np.uint64]

@@ -1,6 +1,6 @@
 """The gpu_cache on a GPU: what each verb takes, by events, with nothing of the last round in L2.
 
-Above it: gpu_cache_bench.py. Below it: ceiling.py, hps/gpu_cache. A figure stands beside torch's
+Above it: gpu_cache_bench.py. Below it: ceiling.py, hps/gpu_cache. A figure is beside torch's
 nearest operation over a plain array of the same rows, where there is one, and beside the ceiling:
 the bytes that the verb has to move, random ones in pieces of 64, at the rates that were measured
 first. Events also see the gaps in which a verb waits for the host.

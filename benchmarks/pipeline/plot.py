@@ -1,6 +1,6 @@
 """`python -m benchmarks.pipeline.plot TRACE.json OUT.png`: some batches of a trace, a lane a stage.
 
-Above it: whoever shows a run. Below it: matplotlib, of the extra `bench`. A trace is what
+Above it: a caller that shows a run. Below it: matplotlib, of the extra `bench`. A trace is what
 `hps train --trace` and the benchmark's `--trace` write; ui.perfetto.dev shows all of it.
 """
 

@@ -17,7 +17,7 @@ import torch
 
 import hps
 from benchmarks.common.keys import hashed_keys
-from hps.parameter_server import _Tiers
+from hps.parameter_server.opening import Tiers
 from hps.ssd_store import open_store
 
 TABLE = hps.TableConfig(name="rows", dim=16, optimizer=hps.Adagrad(lr=0.05))
@@ -95,7 +95,7 @@ class Loop:
             gpu=hps.GpuCacheConfig(bytes=budget, device="cpu"),
             threads=1,
         )
-        with hps.ParameterServer(config, _tiers=_Tiers(open_store=slow)) as server:
+        with hps.ParameterServer(config, _tiers=Tiers(open_store=slow)) as server:
             yield server, stores
 
     def _log(self, seconds: float) -> Iterator[hps.Batch]:

@@ -86,7 +86,8 @@ class EmbeddedClient:
         keys, grads = self._batches.keys(batch), self._batches.grads(batch)
         identity = Identity("bench", 1, self._log.appended + 1)
         mutation = Mutation(Kind.PUSH, identity, TABLE, LEARNING_RATE, keys, grads)
-        self._table.server.change(mutation, lambda: self._log.append(encode(mutation)))
+        logged = self._table.server.parts.logged
+        logged.change(mutation, lambda: self._log.append(encode(mutation)))
         if self._log.num_bytes > LOG_BYTES:
             self._log.cut(self._log.appended)
         answer.set_result(None)

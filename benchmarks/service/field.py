@@ -53,7 +53,7 @@ class Cost:
     latency_ms: list[float] = field(default_factory=list)
 
     def add(self, done: Done, keys: int) -> None:
-        """Counts a driver's order; servers are counted by whoever asked for it."""
+        """Counts a driver's order; servers are counted by the one that asked for it."""
         self.keys += keys
         self.client_user += done.user_seconds
         self.client_system += done.system_seconds

@@ -9,7 +9,7 @@ from benchmarks.service import bare_grpc
 from benchmarks.service.bare_grpc import BareClient
 from benchmarks.service.contender import Setting, peer_command
 from benchmarks.service.workload import Workload
-from hps.service.memory import keep_message_memory
+from hps.service.messages.memory import keep_message_memory
 
 NAME = "bare gRPC, memory kept"
 

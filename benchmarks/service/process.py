@@ -120,7 +120,7 @@ class DriverProcess:
         """Waits for what came of it.
 
         Raises:
-            RuntimeError: the process died of it; its error stands on stderr.
+            RuntimeError: the process died of it; its error is on stderr.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

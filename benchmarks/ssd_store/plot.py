@@ -1,6 +1,6 @@
 """`python -m benchmarks.ssd_store.plot RESULT.json OUT.png`: the figures of record as bars.
 
-Above it: whoever records a result. Below it: matplotlib, of the extra `bench`.
+Above it: a caller that records a result. Below it: matplotlib, of the extra `bench`.
 """
 
 import argparse

@@ -103,7 +103,7 @@ class Field:
 
 
 def rows_beside(axes: dict[str, Any], unit: str, samples: Results) -> list[Row]:
-    """A row of hps beside each contender; a floor for "RocksDB" stands at its best mode."""
+    """A row of hps beside each contender; a floor for "RocksDB" is at its best mode."""
     floors = FLOORS.get(axes["figure"], {})
     modes = [name for name in samples if name.startswith("RocksDB")]
     best = max(modes, key=lambda name: samples[name].median, default=None)

@@ -87,7 +87,7 @@ inline void SumRuns(int any_dim, KeyShare* share, const float* gradients) {
   __builtin_memset(counts, 0, static_cast<uint64_t>(share->num_ids) * sizeof(uint32_t));
   HotKeys<kDim> hot_keys(share, any_dim);
   for (int64_t i = 0; i < num_occurrences; ++i) {
-    // What stands behind the last occurrence is 0, and harmless.
+    // What is behind the last occurrence is 0, and harmless.
     const float* gradient = gradients + positions[i + kAhead] * dim;
     const float* sum = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
     for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(sum + d, 1);

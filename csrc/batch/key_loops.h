@@ -3,8 +3,8 @@
 //
 // Above it: dram_cache, the host build of gpu_cache, csrc/sharding, which call each loop once a
 // thread. Below it: the texts that key_loops_{plain,avx2,avx512}.cc compile: numbering_body.h,
-// joint_ids_body.h, gradient_sums_body.h. Only plain data crosses this border, so that no inline
-// function compiled for AVX-512 can be linked into code that must run anywhere.
+// joint_ids_body.h, gradient_sums_body.h, expand_body.h. Only plain data crosses this border, so
+// that no inline function compiled for AVX-512 can be linked into code that must run anywhere.
 #pragma once
 
 #include <string>
@@ -41,6 +41,8 @@ struct KeyLoops {
   uint32_t (*find_largest)(const float* values, int64_t count);
   // The first of values[count][dim] that is not finite, or -1.
   int64_t (*find_not_finite)(const float* values, int64_t count, int32_t dim);
+  // Copies every key's `dim` values to all its positions in out [count, dim].
+  void (*expand)(const KeyShare& share, int32_t dim, int64_t count, float* out);
 };
 
 // The loops for 'plain', 'avx2' or 'avx512', or 'auto' for the best that the processor has; null if

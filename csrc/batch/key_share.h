@@ -9,7 +9,7 @@
 
 namespace hps {
 
-// Unique keys stand in order of first occurrence and are named by their index ("id").
+// Unique keys are in order of first occurrence and are named by their index ("id").
 struct KeyShare {
   uint64_t owned_parts;  // bit p: sub-part p of 64 (the hash's top six bits) is this thread's
   uint32_t* id_table;    // [id_mask + 1] open addressing: id + 1, 0 = empty
@@ -18,7 +18,7 @@ struct KeyShare {
   uint64_t* keys;            // [num_unique]
   uint32_t* ids;             // [num_occurrences] of each own occurrence's key, in order; with
                              // kFirstOfKey on a key's first
-  uint32_t* scan_positions;  // [num_occurrences] where it stands in the batch
+  uint32_t* scan_positions;  // [num_occurrences] where it is in the batch
   uint32_t* joint_ids;       // [num_unique] ids in the whole batch; scratch of join
   int64_t num_unique;
   int64_t num_occurrences;

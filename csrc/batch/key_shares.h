@@ -1,9 +1,9 @@
 // KeyShares: a batch's keys divided over the threads of the host, and the memory of each share.
 //
-// Above it: BatchPlan of dram_cache, GpuPlan of gpu_cache's host build. Below it: key_share.h,
-// whose KeyShare it fills in. A thread owns some of the 64 sub-parts by the hash's top six bits, so
-// all occurrences of a key are one thread's. Any assignment gives the same result. Memory is kept
-// for the next batch. Not thread-safe but where told.
+// Above it: key_plan.h, BatchPlan of dram_cache, GpuPlan of gpu_cache's host build. Below it:
+// key_share.h, whose KeyShare it fills in. A thread owns some of the 64 sub-parts by the hash's top
+// six bits, so all occurrences of a key are one thread's. Any assignment gives the same result.
+// Memory is kept for the next batch. Not thread-safe but where told.
 #pragma once
 
 #include <cstring>

@@ -69,7 +69,7 @@ class Numbering {
     share->num_occurrences = 0;
   }
 
-  // Takes keys[length], at most a chunk, which stand in the batch from `first` on. False if the id
+  // Takes keys[length], at most a chunk, which are in the batch from `first` on. False if the id
   // table is too small.
   bool Add(const uint64_t* keys, int length, uint32_t first) {
     const int waiting = num_kept_ - next_;
@@ -155,7 +155,7 @@ class Numbering {
   KeyShare* const share_;
   int num_kept_ = 0;
   int next_ = 0;
-  // What stands behind the last one is only prefetched.
+  // What is behind the last one is only prefetched.
   uint64_t keys_[kChunk + 2 * kAhead] = {};
   uint64_t hashes_[kChunk + 2 * kAhead] = {};
 };

@@ -27,7 +27,7 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Keys = Vector<const uint64_t>;
 
 OptimizerKind ParseOptimizer(const std::string& name);
-// The order is that of Optimizer.hyperparameters() in hps/optimizers.py.
+// The order is that of Optimizer.hyperparameters() in hps/common/optimizers.py.
 OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values);
 InitializerSpec ParseInitializer(const std::string& name, std::pair<double, double> numbers,
                                  uint64_t stream);

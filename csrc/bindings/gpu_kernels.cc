@@ -24,6 +24,7 @@
 #include "common/float_mode.h"
 #include "gpu_cache/host_row_group.h"
 #include "gpu_cache/kernel_list.h"
+#include "gpu_cache/reserve_rounds.h"
 #include "gpu_cache/table_memory.h"
 
 using namespace nb::literals;
@@ -204,12 +205,22 @@ std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
   return {memory.bytes, nb::bytes(&args, sizeof(args))};
 }
 
+// [(round, grouping, whether its lists are to be made first)]
+std::vector<std::tuple<int, int, bool>> ReserveRounds(bool is_full) {
+  std::vector<std::tuple<int, int, bool>> rounds;
+  ForReserveRounds(is_full, [&](const ReserveRound& round) {
+    rounds.emplace_back(round.number, static_cast<int>(round.grouping), round.groups);
+  });
+  return rounds;
+}
+
 }  // namespace
 
 void BindGpuKernels(nb::module_& module) {
   module.def("gpu_kernels", &DescribeKernels);
   module.def("gpu_kernel_source", [] { return std::string(kGpuKernelSource); });
   module.def("run_gpu_kernel", &RunKernel, "kernel"_a, "args"_a, "count"_a);
+  module.def("gpu_reserve_rounds", &ReserveRounds, nb::kw_only(), "is_full"_a);
   module.def("gpu_cache_args", &MakeCacheArgs, nb::kw_only(), "optimizer_kind"_a,
              "hyperparameters"_a, "dim"_a, "capacity_bytes"_a, "initializer_kind"_a,
              "initializer_numbers"_a, "stream"_a, "base"_a);

@@ -1,4 +1,4 @@
-// The verbs of hps/row_cache.py that every native cache binds alike.
+// The verbs of hps/contracts/row_cache.py that every native cache binds alike.
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
@@ -51,6 +51,8 @@ class RowCacheBinding {
 
   static void BindShape(nb::class_<Cache>* cls) {
     using namespace nb::literals;
+    // On the host the verb itself returns the culprit.
+    cls->def_prop_ro("failed_key", [](const Cache&) { return nb::none(); });
     cls->def_prop_ro("capacity_rows", [](const Cache& cache) { return cache.shape().num_slots(); })
         .def_prop_ro("num_buckets", [](const Cache& cache) { return cache.shape().num_buckets(); })
         .def_prop_ro("num_parts", [](const Cache& cache) { return cache.shape().num_parts; })

@@ -13,7 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/translate.h"
-#include "ssd_store/held_folder.h"
+#include "files/held_folder.h"
 #include "ssd_store/scan.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
@@ -273,12 +273,30 @@ std::map<std::string, uint64_t> StoreStats(const SsdStore& store) {
           {"append_waits", figures.append_waits}};
 }
 
-std::vector<std::pair<std::string, std::string>> Verify(const std::string& path) {
-  std::vector<Damage> damages;
-  ThrowIfError(VerifyStore(PosixFileSystem(), path, &damages));
-  std::vector<std::pair<std::string, std::string>> result;
+using DamagesByFile = std::vector<std::pair<std::string, std::string>>;
+
+DamagesByFile ByFile(const std::vector<Damage>& damages) {
+  DamagesByFile result;
   for (const Damage& damage : damages) result.emplace_back(damage.file, damage.status.message());
   return result;
+}
+
+DamagesByFile Verify(const std::string& path) {
+  std::vector<Damage> damages;
+  ThrowIfError(VerifyStore(PosixFileSystem(), path, &damages));
+  return ByFile(damages);
+}
+
+DamagesByFile VerifyOpen(const SsdStore& store) {
+  std::vector<Damage> damages;
+  ThrowIfError(store.Verify(&damages));
+  return ByFile(damages);
+}
+
+std::string Foreign(const std::string& path, const std::vector<std::string>& own) {
+  std::string found;
+  ThrowIfError(FindForeign(PosixFileSystem(), path, own, &found));
+  return found;
 }
 
 std::unique_ptr<HeldFolder> HoldFolder(const std::string& path) {
@@ -347,7 +365,7 @@ void BindSsdStore(nb::module_& module) {
           },
           nb::keep_alive<0, 1>(), Release())
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
-      .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"))
+      .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),
            nb::arg("taken") = nb::none())
       .def(
@@ -363,8 +381,10 @@ void BindSsdStore(nb::module_& module) {
       .def("clone", &Clone, nb::arg("target"), nb::arg("may_link"))
       .def("table_stats", &TableStats, nb::arg("table"), Release())
       .def("stats", &StoreStats, Release())
+      .def("verify", &VerifyOpen, Release())
       .def("close", &SsdStore::Close, Release());
   module.def("verify_store", &Verify, nb::arg("path"), Release());
+  module.def("find_foreign", &Foreign, nb::arg("path"), nb::arg("own"), Release());
   module.def(
       "crc32c",
       [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },

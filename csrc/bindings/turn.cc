@@ -8,11 +8,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,10 +46,12 @@ class Turn {
         throw nb::python_error();
       }
     }
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
 
   void Give() {
     const std::lock_guard<std::mutex> hold(mutex_);
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
     line_.pop_front();
     changed_.notify_all();
   }
@@ -56,6 +60,11 @@ class Turn {
   size_t num_asking() const {
     const std::lock_guard<std::mutex> hold(mutex_);
     return line_.size();
+  }
+
+  // True in the thread that has the turn.
+  bool is_mine() const {
+    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
  private:
@@ -76,8 +85,10 @@ class Turn {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<uint64_t> line_;  // the first one has the turn
-  uint64_t next_ticket_ = 0;
+  std::deque<uint64_t> line_;  // the first one has the turn; guarded by mutex_
+  uint64_t next_ticket_ = 0;   // guarded by mutex_
+  // Set by the thread that has the turn; another one may read an old value, never its own id.
+  std::atomic<std::thread::id> owner_{};
 };
 
 // Several turns as one, taken in their order.
@@ -129,10 +140,10 @@ void CloseAndExit(const nb::object& object, const nb::args& error) {
     object.attr("_close")(false, error[1]);
   } catch (nb::python_error&) {
     const nb::object kind = error[0];
-    const bool hurries =
+    const bool no_wait =
         !kind.is_none() && PyErr_GivenExceptionMatches(kind.ptr(), PyExc_KeyboardInterrupt) != 0;
     try {
-      object.attr("_close")(hurries, error[1]);
+      object.attr("_close")(no_wait, error[1]);
     } catch (nb::python_error&) {  // the second time; the first error says why
     }
     throw;
@@ -144,6 +155,7 @@ void CloseAndExit(const nb::object& object, const nb::args& error) {
 void BindTurn(nb::module_& module) {
   nb::class_<Turn> turn(module, "Turn");
   turn.def(nb::init<>()).def_prop_ro("num_asking", &Turn::num_asking);
+  turn.def_prop_ro("is_mine", &Turn::is_mine);
   BindWith(&turn);
   nb::class_<Turns> turns(module, "Turns");
   turns.def(nb::init<std::vector<Turn*>>(), "turns"_a, nb::keep_alive<1, 2>());

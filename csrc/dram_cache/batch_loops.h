@@ -3,7 +3,7 @@
 // Above it: dram_cache.cc, which calls each loop once a worker. Below it: batch_loops_body.h, the
 // one text that batch_loops_{plain,avx2,avx512}.cc compile. Only plain data crosses this border, so
 // that no inline function compiled for AVX-512 can be linked into code that must run anywhere.
-// (Deduplication alone, and gradient sums: csrc/batch/key_loops.h.)
+// (Deduplication alone, gradient sums, and values to their positions: csrc/batch/key_loops.h.)
 #pragma once
 
 #include "batch/key_share.h"
@@ -71,8 +71,6 @@ struct BatchLoops {
                     int64_t count);
   // Copies the window's embeddings to values.
   void (*collect)(const CacheView& cache, const WorkerBatch& worker);
-  // Copies every key's embedding from values to all its positions in out [count, dim].
-  void (*expand)(const WorkerBatch& worker, int32_t dim, int64_t count, float* out);
   // Takes slots for the missing keys, in rounds; false if one cannot be had (the caller undoes).
   bool (*reserve)(const CacheView& cache, WorkerBatch* worker);
   // Makes rows of the missing keys: rows[i] where found[i], else the initial value.

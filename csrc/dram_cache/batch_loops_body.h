@@ -98,13 +98,6 @@ inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
   worker->num_unique = worker->num_occurrences = kept;
 }
 
-inline void Expand(const WorkerBatch& worker, int32_t dim, int64_t count, float* out) {
-  WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
-    Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(worker, dim, out);
-    expander.Finish();
-  });
-}
-
 inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
   constexpr int64_t kAhead = 16;
   WithDim(cache.dim, [&](auto lanes) {

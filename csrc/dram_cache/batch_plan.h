@@ -25,7 +25,7 @@ class BatchPlan {
     kReserved,  // window pinned, missing keys hold slots without rows
     kPinned,    // window pinned, every row in place
     kResolved,  // every key of the batch has a row; valid while the cache's epoch stands
-    kEach,      // as kResolved of keys that were not numbered: each stands once, its row is marked
+    kEach,      // as kResolved of keys that were not numbered: each occurs once, its row is marked
                 // as taken, and the gradients are the caller's, to be applied or abandoned next
   };
 

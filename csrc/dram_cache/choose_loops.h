@@ -1,6 +1,6 @@
 // LoopsLike: the batch loops of the same instruction set as some key loops.
 //
-// Above it: dram_cache.cc, csrc/sharding. Below it: batch_loops.h.
+// Above it: dram_cache.cc. Below it: batch_loops.h.
 #pragma once
 
 #include "batch/key_loops.h"

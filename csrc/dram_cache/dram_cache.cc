@@ -365,7 +365,7 @@ void DramCache::Gather(BatchPlan* plan, float* out) {
 
 void DramCache::Expand(BatchPlan* plan, float* out) {
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
-    loops_->expand(*worker, view_.dim, plan->num_occurrences(), out);
+    key_loops_->expand(*worker, view_.dim, plan->num_occurrences(), out);
   });
 }
 
@@ -385,7 +385,7 @@ int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gra
   return num_missing;
 }
 
-// That no key stands twice is seen by their rows: the second one finds its row taken.
+// That no key occurs twice is seen by their rows: the second one finds its row taken.
 bool DramCache::FindEach(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                          BatchPlan* plan) {
   const int32_t dim = view_.dim;

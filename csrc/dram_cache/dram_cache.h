@@ -15,8 +15,8 @@
 #include <string>
 
 #include "batch/key_loops.h"
+#include "common/host_memory.h"
 #include "dram_cache/batch_plan.h"
-#include "table/host_memory.h"
 
 namespace hps {
 

@@ -1,10 +1,11 @@
-// Look-ups and the way of embeddings to the output, compiled once an instruction set.
+// Look-ups, compiled once an instruction set.
 //
-// Above it: batch_loops_body.h. Below it: csrc/table, row_copy.h. A group of keys goes through
+// Above it: batch_loops_body.h. Below it: csrc/table, expand_body.h. A group of keys goes through
 // three stages, each behind the next: hash and ask for the bucket's lines; compare digests and ask
 // for the row; check the key and use the row.
 #pragma once
 
+#include "batch/expand_body.h"
 #include "dram_cache/batch_loops.h"
 #include "optimizer/lanes.h"
 #include "table/host_group.h"
@@ -100,15 +101,6 @@ inline const float* WeightsAt(const TableView& table, int64_t slot) {
   return reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
 }
 
-template <int kDim, bool kStream>
-inline void WriteRow(const float* src, int dim, float* dst) {
-  if constexpr (kStream) {
-    StreamColumns<kDim>(src, dst);
-  } else {
-    CopyColumns<kDim>(src, dim, dst);
-  }
-}
-
 template <int kDim, bool kStream, Taking kTaking>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
                       const LookupStage& stage, float* out) {
@@ -202,71 +194,6 @@ class Lookup {
   int64_t num_checked_ = 0;  // keys
   LookupStage stages_[kRing];
 };
-
-// Writes collected embeddings to all their positions. Rows lie scattered over the table, but
-// collected they are few and dense; so the large output is written front to back, from values in a
-// near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
-// collected, the batch can be expanded up to the first occurrence of the next one.
-template <int kDim, bool kStream>
-class Expander {
- public:
-  Expander(const WorkerBatch& worker, int dim, float* out)
-      : worker_(worker), any_dim_(dim), out_(out) {}
-
-  // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
-  void UpTo(int64_t num_collected, int64_t most) {
-    constexpr int64_t kAhead = 16;
-    const int64_t dim = kDim > 0 ? kDim : any_dim_;
-    float* values = worker_.values;
-    const uint32_t* ids = worker_.ids;
-    int64_t i = next_;
-    const int64_t left = worker_.num_occurrences - i;
-    const int64_t end = i + (left < most ? left : most);
-    for (; i < end; ++i) {
-      const int64_t id = ids[i] & ~kFirstOfKey;
-      if (id >= num_collected) break;
-      // What stands behind the last occurrence is left over from earlier batches, and harmless.
-      const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
-      for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
-      WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + worker_.scan_positions[i] * dim);
-    }
-    next_ = i;
-  }
-
-  void Finish() {
-    UpTo(worker_.num_unique, worker_.num_occurrences);
-    Stop();
-  }
-
-  // Whatever was written can be seen, and written again, by others.
-  void Stop() {
-    if constexpr (kStream) EndStream();
-  }
-
- private:
-  const WorkerBatch& worker_;
-  const int any_dim_;
-  float* const out_;
-  int64_t next_ = 0;
-};
-
-template <bool kStream>
-struct Streaming {
-  static constexpr bool value = kStream;
-};
-
-// Calls body(lanes, streaming) as suits an output for `count` keys.
-template <class Body>
-inline auto WithOutput(int32_t dim, int64_t count, const float* out, Body body) {
-  const bool is_large = count * dim >= kStreamedFloats;
-  return WithDim(dim, [&](auto lanes) {
-    constexpr int kWidth = decltype(lanes)::kWidth;
-    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
-      if (is_large && CanStream<kWidth>(out)) return body(lanes, Streaming<true>{});
-    }
-    return body(lanes, Streaming<false>{});
-  });
-}
 
 }  // namespace HPS_BUILD
 }  // namespace hps

@@ -11,6 +11,7 @@
 #include "gpu_cache/gpu_cache.h"
 #include "gpu_cache/host_batch.h"
 #include "gpu_cache/host_prefetch.h"
+#include "gpu_cache/reserve_rounds.h"
 #include "optimizer/safe_gradient.h"
 
 namespace hps {
@@ -107,22 +108,19 @@ bool GpuCacheOver<Launcher>::IsCurrent(const GpuPlan& plan) const {
 // The host sees what every round left open; a device launches all and lets them return.
 template <class Launcher>
 void GpuCacheOver<Launcher>::RunRounds(ReserveArgs args) {
-  constexpr int32_t kGroupingOfRound[] = {-1,        kByFirst, kByEmptier,    kByFirst,
-                                          kBySecond, kByFirst, kBySecondAgain};
   const BatchNumbers& numbers = *args.batch.numbers;
-  bool is_grouped_by_first = false;
-  for (args.round = 1; args.round <= kNumRounds; ++args.round) {
-    if (numbers.refused || !numbers.open[args.round - 1]) continue;
-    args.grouping = kGroupingOfRound[args.round];
-    if (args.grouping != kByFirst || !is_grouped_by_first) {
+  ForReserveRounds(numbers.is_full, [&](const ReserveRound& round) {
+    if (numbers.refused || !numbers.open[round.number - 1]) return;
+    args.round = round.number;
+    args.grouping = round.grouping;
+    if (round.groups) {
       launcher_.any(args.bound,
                     [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
       launcher_.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
       launcher_.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
     }
-    is_grouped_by_first |= args.grouping == kByFirst;
     launcher_.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
-  }
+  });
 }
 
 template <class Launcher>

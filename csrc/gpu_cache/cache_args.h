@@ -2,7 +2,7 @@
 // structs of pointers and numbers.
 //
 // Above it: the kernels' headers beside it (kernels.h lists them), the host build gpu_cache.cc, the
-// CUDA launcher. Below it: csrc/table, csrc/optimizer. What a batch or a clock counts stands in
+// CUDA launcher. Below it: csrc/table, csrc/optimizer. What a batch or a clock counts is in
 // device memory, so that verbs follow each other without the host looking at anything.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hps {
 
-// Counts of a cache. Each stands once a stripe, so that a million threads do not queue for one
+// Counts of a cache. There is one of each a stripe, so that a million threads do not queue for one
 // address; a count is the sum over the stripes.
 enum CacheCounter : int32_t {
   kCountRows,     // stored rows here: neither fresh nor pending
@@ -34,8 +34,7 @@ inline constexpr int64_t kCountersAStripe = 16;
 inline constexpr int64_t kCounterStripes = 64;
 inline constexpr int64_t kNumCounterWords = kCountersAStripe * kCounterStripes;
 
-inline constexpr uint8_t kExporting =
-    8;  // flag of a slot: its row, as it stands, is on its way down
+inline constexpr uint8_t kExporting = 8;  // flag of a slot: its row, as it is, is on its way down
 
 // The clock by which rows age: it ticks with use, once 1/kTicksPerTurn of the slots were used.
 struct CacheClock {

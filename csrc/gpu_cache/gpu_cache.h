@@ -3,7 +3,8 @@
 //
 // Above it: ParameterServer, through the bindings; tests, which launch the same verbs on emulated
 // lanes. Below it: kernels.h, the bodies that the CUDA cache launches. It keeps the same contract
-// as DramCache (hps/row_cache.py), verb by verb, and takes the same slots; a batch goes through
+// as DramCache (hps/contracts/row_cache.py), verb by verb, and takes the same slots; a batch goes
+// through
 //     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
 //     Gather / Pool / Apply / Assign, Release
 // Verbs are serialised by the caller and run in parallel inside. Owns its memory; the thread pool
@@ -13,10 +14,10 @@
 #include <memory>
 #include <string>
 
+#include "common/host_memory.h"
 #include "gpu_cache/gpu_plan.h"
 #include "gpu_cache/host_launcher.h"
 #include "gpu_cache/table_memory.h"
-#include "table/host_memory.h"
 
 namespace hps {
 
@@ -27,7 +28,7 @@ struct GpuCacheOptions {
   int64_t capacity_bytes = 0;
 };
 
-// Bags of a batch, feature-major; the order of their sums is hps/pooling.py's.
+// Bags of a batch, feature-major; the order of their sums is hps/nn/pooling.py's.
 struct BagsView {
   const int64_t* offsets;  // [num_features * num_examples + 1]
   const float* weights;    // [L] or null

@@ -58,8 +58,8 @@ HPS_HD void FindErasedOne(Group group, const KeysArgs& args, int64_t i) {
   });
 }
 
-// i: a key. Drops it, if none was found pinned. A key given twice is dropped by whoever empties the
-// digest.
+// i: a key. Drops it, if none was found pinned. A key given twice is dropped by the one that
+// empties the digest.
 template <class Group>
 HPS_HD void EraseOne(Group, const KeysArgs& args, int64_t i) {
   const TableView& table = args.cache.table;

@@ -347,7 +347,7 @@ HPS_HD void AssignOne(Group group, const AssignArgs& args, int64_t i) {
   group.elect([&] { MarkUpdated(cache, slot, i); });
 }
 
-// i: below bound. Stores a fresh row as it stands, with the state of a new row.
+// i: below bound. Stores a fresh row as it is, with the state of a new row.
 template <class Group>
 HPS_HD void CreateOne(Group group, const CreateArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;

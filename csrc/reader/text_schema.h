@@ -16,7 +16,7 @@ inline constexpr float kMissingDense = -0.5F;
 
 enum class TextFormat { kCriteo, kLibsvm, kLibffm, kSlots };
 
-// A feature that some table takes. Columns stand in the order of the tables, and within a table in
+// A feature that some table takes. Columns are in the order of the tables, and within a table in
 // the order of its features, so that a table owns one range of columns.
 struct TextColumn {
   std::string name;

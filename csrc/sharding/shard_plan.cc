@@ -1,4 +1,4 @@
-// Grouping by server around the core's own loops, on one worker, which numbers keys in order of
+// Grouping by server around the core's own loops, on one thread, which numbers keys in order of
 // first occurrence.
 #include "sharding/shard_plan.h"
 
@@ -7,19 +7,18 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/float_mode.h"
 #include "common/hash.h"
-#include "dram_cache/choose_loops.h"
 
 namespace hps {
 namespace {
 
-constexpr int64_t kOnePart = 1;         // so that one worker owns all keys
 constexpr int64_t kFloatsAStep = 4096;  // looked at and then copied from the nearest cache
 
 }  // namespace
 
 ShardPlan::ShardPlan(std::vector<uint32_t> owners, const KeyLoops* loops)
-    : owners_(std::move(owners)), key_loops_(loops), loops_(LoopsLike(loops)) {
+    : owners_(std::move(owners)), loops_(loops), plan_(loops) {
   const uint32_t last = *std::max_element(owners_.begin(), owners_.end());
   starts_.resize(static_cast<size_t>(last) + 2);
 }
@@ -46,25 +45,18 @@ uint64_t ShardPlan::VirtualShard(uint64_t key, uint64_t num_virtual) {
 
 void ShardPlan::Build(const uint64_t* keys, int64_t count) {
   sums_ = nullptr;
-  plan_.Build(keys, count, kOnePart, 0, &pool_,
-              [&](WorkerBatch* batch) { return key_loops_->deduplicate(batch, keys, count); });
-  Group(*Batch());
+  plan_.Build(keys, count);
+  Group(*plan_.share());
 }
 
 bool ShardPlan::Matches(const uint64_t* keys, int64_t count) const {
   return plan_.Matches(keys, count);
 }
 
-WorkerBatch* ShardPlan::Batch() {
-  WorkerBatch* found = nullptr;
-  plan_.ForWorkersInTurn([&](WorkerBatch* batch) { found = batch; });
-  return found;
-}
-
-void ShardPlan::Group(const WorkerBatch& batch) {
-  const int64_t count = batch.num_unique;
+void ShardPlan::Group(const KeyShare& share) {
+  const int64_t count = share.num_unique;
   std::fill(starts_.begin(), starts_.end(), 0);
-  unique_keys_ = batch.keys;
+  unique_keys_ = share.keys;
   is_in_order_ = true;
   if (num_shards() == 1) {
     starts_[1] = count;
@@ -73,7 +65,7 @@ void ShardPlan::Group(const WorkerBatch& batch) {
   uint32_t* shards = shards_.Reserve(count);
   const uint64_t mask = owners_.size() - 1;
   for (int64_t id = 0; id < count; ++id) {
-    const uint32_t shard = owners_[Xxh64(batch.keys + id, sizeof(uint64_t), 0) & mask];
+    const uint32_t shard = owners_[Xxh64(share.keys + id, sizeof(uint64_t), 0) & mask];
     shards[id] = shard;
     ++starts_[shard + 1];
   }
@@ -86,7 +78,7 @@ void ShardPlan::Group(const WorkerBatch& batch) {
   for (int64_t id = 0; id < count; ++id) {
     const int64_t place = next[shards[id]]++;
     ids[place] = static_cast<uint32_t>(id);
-    keys[place] = batch.keys[id];
+    keys[place] = share.keys[id];
   }
   unique_keys_ = keys;
 }
@@ -101,16 +93,16 @@ int ShardPlan::OnlyShard() const {
 
 int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim) {
   plan_.PrepareSums(dim);
-  WorkerBatch* batch = Batch();
+  KeyShare* share = plan_.share();
   const DefaultFloatMode mode;
-  key_loops_->sum_gradients(batch, dim, gradients);
-  const int64_t bad = key_loops_->find_not_finite(batch->values, num_unique(), dim);
-  sums_ = batch->values;
+  loops_->sum_gradients(share, dim, gradients);
+  const int64_t bad = loops_->find_not_finite(share->values, num_unique(), dim);
+  sums_ = share->values;
   if (is_in_order_) return bad;
   const auto width = static_cast<size_t>(dim);
   float* grouped = grouped_.Reserve(num_unique() * dim);
   for (int64_t place = 0; place < num_unique(); ++place) {
-    std::memcpy(grouped + place * dim, batch->values + int64_t{ids_.data()[place]} * dim,
+    std::memcpy(grouped + place * dim, share->values + int64_t{ids_.data()[place]} * dim,
                 width * sizeof(float));
   }
   sums_ = grouped;
@@ -126,7 +118,7 @@ int64_t ShardPlan::CopyGradients(const float* gradients, int64_t count, int32_t 
   for (int64_t first = 0; first < count; first += step) {
     const int64_t num_rows = std::min(step, count - first);
     const float* from = gradients + first * dim;
-    const int64_t bad = key_loops_->find_not_finite(from, num_rows, dim);
+    const int64_t bad = loops_->find_not_finite(from, num_rows, dim);
     if (bad >= 0) return first + bad;
     const auto num_bytes = static_cast<size_t>(num_rows * dim) * sizeof(float);
     std::memcpy(out + first * dim * static_cast<int64_t>(sizeof(float)), from, num_bytes);
@@ -139,10 +131,10 @@ void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, flo
   sums_ = nullptr;
   if (num_occurrences() == 0) return;
   const DefaultFloatMode mode;
-  WorkerBatch* batch = Batch();
+  KeyShare* share = plan_.share();
   if (is_in_order_) {
     // The loop only reads the values, so they may stay where they came in.
-    WorkerBatch where = *batch;
+    KeyShare where = *share;
     where.values = const_cast<float*>(parts[static_cast<size_t>(OnlyShard())]);
     loops_->expand(where, dim, num_occurrences(), out);
     return;
@@ -152,10 +144,10 @@ void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, flo
   for (int shard = 0; shard < num_shards(); ++shard) {
     const float* rows = parts[static_cast<size_t>(shard)];
     for (int64_t place = starts_[shard]; place < starts_[shard + 1]; ++place, rows += dim) {
-      std::memcpy(batch->values + int64_t{ids_.data()[place]} * dim, rows, width);
+      std::memcpy(share->values + int64_t{ids_.data()[place]} * dim, rows, width);
     }
   }
-  loops_->expand(*batch, dim, num_occurrences(), out);
+  loops_->expand(*share, dim, num_occurrences(), out);
 }
 
 }  // namespace hps

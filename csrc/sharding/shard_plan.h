@@ -1,11 +1,11 @@
 // ShardPlan: a call's keys, deduplicated and grouped by the server that owns them; sums of their
 // gradients, and their rows back to every occurrence.
 //
-// Above it: the bindings, for hps.RemoteParameterServer. Below it: the loops of csrc/batch and
-// dram_cache, so that a gradient summed here has the bits of one summed in a cache. The distinct
-// keys stand server after server, of each in order of first occurrence. One thread works on a plan
-// at a time: a client overlaps calls, each with a plan of its own. Not thread-safe; owns its
-// memory.
+// Above it: the bindings, for hps.RemoteParameterServer. Below it: the loops of csrc/batch,
+// which the caches run, too, so that a gradient summed here has the bits of one summed in a cache.
+// The distinct keys come server after server, of each in order of first occurrence. One thread
+// works on a plan at a time: a client overlaps calls, each with a plan of its own. Not thread-safe;
+// owns its memory.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "batch/key_loops.h"
+#include "batch/key_plan.h"
 #include "common/array.h"
 #include "common/status.h"
-#include "common/thread_pool.h"
-#include "dram_cache/batch_plan.h"
 
 namespace hps {
 
@@ -62,18 +60,15 @@ class ShardPlan {
  private:
   ShardPlan(std::vector<uint32_t> owners, const KeyLoops* loops);
 
-  WorkerBatch* Batch();
-  void Group(const WorkerBatch& batch);
+  void Group(const KeyShare& share);
   // The only server that owns keys of the plan, or -1 if several do.
   int OnlyShard() const;
 
   const std::vector<uint32_t> owners_;
-  const KeyLoops* const key_loops_;
-  const BatchLoops* const loops_;
-  ThreadPool pool_{1};
-  BatchPlan plan_;
+  const KeyLoops* const loops_;
+  KeyPlan plan_;
   std::vector<int64_t> starts_;
-  bool is_in_order_ = true;  // the groups stand in order of first occurrence, as ids do
+  bool is_in_order_ = true;  // the groups are in order of first occurrence, as ids do
   Array<uint32_t> ids_;      // of the distinct keys in their groups; unless they are in order
   Array<uint32_t> shards_;   // of each id, while they are grouped
   Array<uint64_t> keys_;     // grouped

@@ -2,7 +2,7 @@
 //
 // Above it: compaction.h. Below it: table_store, segment. An input is read in pieces: the keys from
 // its footer, which say what is live, then the records from the first live one to the last. The
-// records of the output stand in the order in which the inputs' bits say they were copied, so one
+// records of the output are in the order in which the inputs' bits say they were copied, so one
 // bit a record is all that has to be remembered until they are installed.
 #include "ssd_store/compaction.h"
 

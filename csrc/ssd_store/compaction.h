@@ -1,6 +1,6 @@
 // Compaction: the live rows of a few sealed segments, copied into one and put in their place.
 //
-// Above it: store_compact. Below it: table_store (what is live, and the exchange of places),
+// Above it: compactor. Below it: table_store (what is live, and the exchange of places),
 // segment. Rows are copied without any lock; each record's checksum and key are checked on the way.
 // The output is sealed and synced before the first of its records is named by the index. For one
 // thread; the pace may be hurried or stopped from another.
@@ -42,7 +42,7 @@ class Compaction {
       : context_(context), table_(table), plan_(std::move(plan)) {}
 
   // Copies, seals, syncs, installs. After an error all rows are still where the index says, but
-  // some may be in the output already. ECANCELED: a cut was loaded, or the pace was stopped.
+  // some may be in the output already. ECANCELED: a checkpoint was loaded, or the pace was stopped.
   // `is_paced` false: as fast as it goes, but `pace` may still be stopped.
   Status Run(CompactionPace* pace, bool is_paced);
   // The error was of the output's sync: what the disk holds is unknown.

@@ -11,7 +11,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 
 namespace hps {
 

@@ -1,4 +1,4 @@
-// BuildIndex: a table's KeyIndex from the footers of a cut's segments, by several threads.
+// BuildIndex: a table's KeyIndex from the footers of a checkpoint's segments, by several threads.
 //
 // Above it: table_load. Below it: key_index, segment, thread_pool. Footers are read in large
 // pieces, several at once; the keys of a batch of pieces are sorted by shard, then each shard takes

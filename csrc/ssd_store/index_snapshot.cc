@@ -171,7 +171,7 @@ Status IndexSnapshot::ParseDirectory(std::string_view bytes) {
   cut_.checkpoint = in.Get<uint64_t>();
   cut_.digest = in.Get<uint64_t>();
   if (version != kSnapshotVersion) {
-    cut_ = SnapshotCut();  // of no cut that this version can use
+    cut_ = SnapshotCut();  // of no checkpoint that this version can use
     return Status::Ok();
   }
   for (uint32_t i = 0; i < num_tables && !in.failed(); ++i) tables_.push_back(GetTable(&in));

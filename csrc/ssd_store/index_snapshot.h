@@ -1,13 +1,13 @@
 // IndexSnapshot: the index of every table in one file, as a clean close leaves it for the next
 // opening.
 //
-// Above it: store_snapshot, table_load. Below it: key_index, file_system. A snapshot
-// belongs to one cut, which it names by store, checkpoint and the digest of the checkpoint's
+// Above it: snapshot_keeper, table_load. Below it: key_index, file_system. A snapshot
+// belongs to one checkpoint, which it names by store, checkpoint and the digest of the checkpoint's
 // record; the record names every segment with its footer's checksum, so an equal digest means equal
 // contents. The file is a directory and, behind it, the shards' own bytes, each with a checksum, so
 // it loads as fast as the disk gives it. It only saves time: one that is torn, damaged, of another
-// cut or of another version is passed over, and the index comes from the footers. Nothing here is
-// synced. Not thread-safe.
+// checkpoint or of another version is passed over, and the index comes from the footers. Nothing
+// here is synced. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/thread_pool.h"
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 #include "ssd_store/key_index.h"
 #include "ssd_store/manifest_records.h"
 
@@ -56,7 +56,7 @@ Status WriteIndexSnapshot(FileSystem* files, const std::string& path, const Snap
 class IndexSnapshot {
  public:
   // Opens the file and reads its directory; kCorruption if that does not hold. One whose writer was
-  // killed before it was done is of no cut.
+  // killed before it was done is of no checkpoint.
   static Status Open(FileSystem* files, const std::string& path,
                      std::unique_ptr<IndexSnapshot>* snapshot);
 

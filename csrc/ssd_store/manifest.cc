@@ -1,4 +1,5 @@
-// Reading, appending and replacing the manifest and CURRENT.
+// Reading, appending and replacing the manifest and CURRENT. Commit makes a checkpoint durable:
+// its record is synced, then CURRENT is renamed.
 //
 // Above it: manifest.h. Below it: file_system, format.
 #include "ssd_store/manifest.h"

@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 #include "ssd_store/manifest_records.h"
 
 namespace hps {
@@ -24,7 +24,7 @@ class Manifest {
   Manifest(FileSystem* files, std::string folder) : files_(files), folder_(std::move(folder)) {}
 
   // Reads CURRENT and the log. A writer also takes whole valid records beyond CURRENT's length; a
-  // reader, which may stand beside a living writer, does not.
+  // reader, which may be beside a living writer, does not.
   // kCorruption for any damage below CURRENT's length.
   Status Load(bool is_writer);
   // Starts the manifest of a new store, or rewrites a loaded one, as file `number`.
@@ -32,7 +32,7 @@ class Manifest {
   Status Start(uint64_t number, const OpenRecord& open, bool* is_begun);
   // Starts the manifest of a store that holds one checkpoint of another.
   Status StartWith(uint64_t number, const OpenRecord& open, const Checkpoint& checkpoint);
-  // Appends one record and makes it count. What the record stands on must be on disk before it:
+  // Appends one record and makes it count. What the record rests on must be on disk before it:
   // `sync` makes it so, together with the new CURRENT, the file that it is given.
   using SyncBefore = std::function<Status(File* current)>;
   Status Commit(RecordKind kind, const std::string& payload, const SyncBefore& sync,

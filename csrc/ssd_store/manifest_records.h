@@ -68,7 +68,7 @@ struct Checkpoint {
   std::vector<TableCut> tables;
   std::vector<Extra> extras;
   std::vector<uint64_t> dropped;  // checkpoints that this one's commit removes
-  bool is_deleted = false;        // in memory: only kept because it is the current cut
+  bool is_deleted = false;        // in memory: only kept because it is the current checkpoint
 
   std::vector<uint64_t> FileNumbers() const;
   const TableCut* Find(uint32_t table) const;  // by its schema's id; nullptr if it is not in here
@@ -99,7 +99,7 @@ struct ManifestState {
   bool is_open = false;  // an open record has been seen
   OpenRecord open;
   std::map<uint64_t, Checkpoint> checkpoints;  // kept ones, by id
-  uint64_t current = 0;                        // id of the cut that a kill returns to; 0: empty
+  uint64_t current = 0;  // id of the checkpoint that a kill returns to; 0: empty
 
   // Applies one record; false if it contradicts itself or what came before.
   bool Apply(RecordKind kind, std::string_view payload);

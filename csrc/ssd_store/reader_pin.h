@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 
 namespace hps {
 

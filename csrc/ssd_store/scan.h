@@ -5,7 +5,7 @@
 // does not change what it gives; its segments stay until it is gone. For one thread.
 #pragma once
 
-#include "ssd_store/store.h"
+#include "ssd_store/table_store.h"
 
 namespace hps {
 

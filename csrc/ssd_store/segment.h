@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/thread_pool.h"
+#include "files/file_system.h"
 #include "ssd_store/file_cache.h"
-#include "ssd_store/file_system.h"
 #include "ssd_store/manifest_records.h"
 
 namespace hps {

@@ -1,6 +1,6 @@
 // What a table takes on disk: constants of the bound on space, and a row's part of it.
 //
-// Above it: table_store, store_compact, and the bindings, which tell hps.plan. Below it: format.h.
+// Above it: table_store, compactor, and the bindings, which tell hps.plan. Below it: format.h.
 #pragma once
 
 #include "ssd_store/format.h"

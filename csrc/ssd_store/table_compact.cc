@@ -1,13 +1,13 @@
 // TableStore's part in compaction: which segments are worth a rewriting, which rows of them are
 // live, and the exchange of the old places for the new.
 //
-// Above it: store_compact, compaction. Below it: key_index. Memory only. Every exchange compares
+// Above it: compactor, compaction. Below it: key_index. Memory only. Every exchange compares
 // the place in the index with the one that was copied, so what was appended, erased or restored
 // meanwhile wins. A tombstone is needed while an older segment with a smaller number holds dead
 // records: an output that got its number after the tombstone's segment was copied when the row was
 // gone, and in a segment without dead records no row was ever superseded. This needs no memory of
-// what was compacted when, and it is about one cut alone: a restore brings back whole cuts, never a
-// segment beneath others.
+// what was compacted when, and it is about one checkpoint alone: a restore brings back whole
+// checkpoints, never a segment beneath others.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -47,6 +47,7 @@ void TableStore::RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segme
 }
 
 bool TableStore::DropDead(std::vector<std::weak_ptr<Segment>>* retired) {
+  context_->lock->AssertHeld();
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   bool has_dropped = false;
   uint64_t holder = UINT64_MAX;  // the smallest number of an older segment that holds dead records
@@ -191,6 +192,7 @@ void TableStore::FillPlan(const std::vector<Candidate>& candidates, CompactionPl
 
 bool TableStore::Plan(CompactionNeed need, double threshold, uint64_t below,
                       CompactionPlan* plan) const {
+  context_->lock->AssertHeld();
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   if (!busy_.empty()) return false;
   std::vector<Candidate> candidates = Candidates(below);
@@ -212,6 +214,7 @@ std::vector<std::shared_ptr<Segment>> TableStore::AllToRewrite() const {
 }
 
 void TableStore::Begin(const CompactionPlan& plan) {
+  context_->lock->AssertHeld();
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const CompactionPlan::Input& input : plan.inputs) busy_.insert(input.ordinal);
   newest_output_ = plan.output.number;
@@ -281,6 +284,7 @@ bool TableStore::Install(const CompactionPlan& plan, uint32_t ordinal, uint64_t 
 
 void TableStore::End(const CompactionPlan& plan, bool is_installed,
                      std::vector<std::weak_ptr<Segment>>* retired) {
+  context_->lock->AssertHeld();
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   if (num_loads_ != plan.num_loads) return;
   busy_.clear();

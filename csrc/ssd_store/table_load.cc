@@ -1,4 +1,4 @@
-// TableStore's other half: rebuilding a table from the footers of a cut.
+// TableStore's other half: rebuilding a table from the footers of a checkpoint.
 //
 // Above it: table_store.h. Below it: index_build, segment, key_index. Only footers are read, never
 // rows.
@@ -28,6 +28,7 @@ void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
 
 Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
                         std::vector<std::weak_ptr<Segment>>* retired) {
+  context_->lock->AssertHeld();
   Reset(retired);
   if (cut == nullptr) return Status::Ok();
   for (const SegmentInfo& info : cut->segments) {
@@ -50,6 +51,7 @@ Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
 
 Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot,
                                 ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired) {
+  context_->lock->AssertHeld();
   Reset(retired);
   const TableImage* image = snapshot.Find(schema_.id);
   if (image == nullptr || image->num_rows != cut.num_rows || !AdoptParts(cut, *image)) {
@@ -59,7 +61,7 @@ Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapsh
   return snapshot.LoadIndex(*image, pool, &index_);
 }
 
-// Segments and chunks as the snapshot has them; false if they are not those of the cut.
+// Segments and chunks as the snapshot has them; false if they are not those of the checkpoint.
 bool TableStore::AdoptParts(const TableCut& cut, const TableImage& image) {
   std::map<uint64_t, const SegmentInfo*> infos;
   for (const SegmentInfo& info : cut.segments) infos[info.number] = &info;

@@ -1,6 +1,6 @@
 // TableStore's verbs: append, erase, look-up, seal, and the tables' accounts.
 //
-// Above it: table_store.h. Below it: key_index, segment. Loading a cut is table_load.cc's.
+// Above it: table_store.h. Below it: key_index, segment. Loading a checkpoint is table_load.cc's.
 #include "ssd_store/table_store.h"
 
 #include <algorithm>
@@ -159,6 +159,7 @@ bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<int6
 }
 
 Status TableStore::Append(const char* rows, uint64_t count) {
+  context_->lock->AssertHeld();
   const uint64_t row_bytes = schema_.row_bytes;
   ThreadPool pool(static_cast<int>(std::clamp<uint64_t>(
       std::min(count, kInstalledKeys) / kKeysOfThread, 1, context_->num_threads)));
@@ -187,6 +188,7 @@ Status TableStore::Append(const char* rows, uint64_t count) {
 }
 
 Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
+  context_->lock->AssertHeld();
   std::memset(found, 0, count);
   // A tombstone never goes into a segment that is older, by its number, than a compaction's output:
   // so a number tells which outputs were copied when its rows were gone already.
@@ -299,6 +301,7 @@ TableSnapshot TableStore::Snapshot() const {
 }
 
 Status TableStore::Seal() {
+  context_->lock->AssertHeld();
   if (writer_ == nullptr) return Status::Ok();
   HPS_RETURN_IF_ERROR(writer_->Seal());
   context_->CountOverhead(writer_->segment()->info.FooterBytes());

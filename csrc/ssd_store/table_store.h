@@ -1,10 +1,11 @@
 // TableStore: one table's rows on SSD: its segments, the index over them, and the open segment's
 // writer.
 //
-// Above it: store, which serialises Append, Erase, Seal, Load and DropDead; Fetch, Contains and
-// Snapshot may run beside them from any thread, and so may the copying and installing of one
-// compaction. Below it: key_index, segment, row_fetch. The lock here covers memory only: no I/O
-// happens under it, but for loading a cut.
+// Above it: store_tables, store.cc, compactor, compaction. Below it: key_index, segment, row_fetch.
+// Append, Erase, Seal, Load, DropDead, Plan, Begin and End need the store's lock; Fetch, Contains
+// and Snapshot may run beside them from any thread, and so may the copying and installing of one
+// compaction. The lock here covers memory only: no I/O happens under it, but for loading a
+// checkpoint.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/owned_mutex.h"
 #include "common/thread_pool.h"
 #include "ssd_store/file_cache.h"
 #include "ssd_store/index_snapshot.h"
@@ -26,8 +28,7 @@
 
 namespace hps {
 
-// What the tables of a store share. The functions are the store's own, called under its writer's
-// lock.
+// What the tables of a store share. The functions are commits', called under the store's lock.
 struct StoreContext {
   FileSystem* files = nullptr;
   std::string folder;
@@ -36,6 +37,7 @@ struct StoreContext {
   int num_threads = 1;  // of a fetch
   uint64_t most_places = KeyIndex::kNone;
   FileCache* cache = nullptr;
+  const OwnedMutex* lock = nullptr;  // the store's, which whatever changes a table holds
   std::function<Status(uint64_t* number)> take_number;           // a file number never used before
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
   std::atomic<uint64_t> bytes_read{0};
@@ -86,7 +88,7 @@ struct CompactionPlan {
   };
   std::vector<Input> inputs;
   SegmentInfo output;      // its sequence and generation; the store adds a number
-  uint64_t num_loads = 0;  // of the table; a plan is void once a cut has been loaded
+  uint64_t num_loads = 0;  // of the table; a plan is void once a checkpoint has been loaded
 };
 
 class TableStore {
@@ -112,14 +114,14 @@ class TableStore {
   std::unique_lock<std::shared_mutex> HoldContents() const {
     return std::unique_lock<std::shared_mutex>(mutex_);
   }
-  // Replaces all contents by those of a cut, from its footers; nullptr empties the table.
+  // Replaces all contents by those of a checkpoint, from its footers; nullptr empties the table.
   Status Load(const TableCut* cut, ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
-  // As Load, but the index comes from a snapshot of the same cut. After an error: Load.
+  // As Load, but the index comes from a snapshot of the same checkpoint. After an error: Load.
   Status LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot, ThreadPool* pool,
                       std::vector<std::weak_ptr<Segment>>* retired);
   // For a snapshot: the table as it is, whose index may not change until that is written.
   TableImage Image() const;
-  // Whether the table holds exactly this cut (nullptr: nothing).
+  // Whether the table holds exactly this checkpoint (nullptr: nothing).
   bool IsAt(const TableCut* cut) const;
   // The sealed segments, after Seal.
   TableCut Cut() const;
@@ -207,7 +209,7 @@ class TableStore {
   std::vector<ChunkPlace> chunks_;
   std::vector<uint32_t> free_chunks_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by ordinal; empty where one was removed
-  std::unique_ptr<SegmentWriter> writer_;           // guarded by the store's writer lock
+  std::unique_ptr<SegmentWriter> writer_;           // guarded by context_->lock
   uint32_t writer_ordinal_ = 0;
   // Memory of Append, kept for the next one; guarded as writer_.
   std::unique_ptr<KeyItem[]> items_;
@@ -215,7 +217,7 @@ class TableStore {
   uint64_t num_loads_ = 0;
   std::set<uint32_t> busy_;       // ordinals of the running compaction, which only it may remove
   std::set<uint64_t> set_aside_;  // numbers of segments that compaction could not read
-  uint64_t newest_output_ = 0;    // a compaction's; guarded by the store's writer lock
+  uint64_t newest_output_ = 0;    // a compaction's; guarded by context_->lock
 };
 
 // The order of entries: by sequence, then generation.

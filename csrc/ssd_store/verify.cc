@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <set>
 
-#include "ssd_store/held_folder.h"
+#include "files/held_folder.h"
 #include "ssd_store/manifest.h"
 #include "ssd_store/reader_pin.h"
 #include "ssd_store/segment.h"
@@ -88,7 +88,10 @@ Status VerifyStore(FileSystem* below, const std::string& place, std::vector<Dama
   std::unique_ptr<FileSystem> held;
   const Status holds = below->HoldFolder(path, &held);
   if (!holds.ok() && holds.os_error() != ENOENT && holds.os_error() != ENOTDIR) return holds;
-  FileSystem* files = held == nullptr ? below : held.get();
+  return VerifyHeld(held == nullptr ? below : held.get(), path, damages);
+}
+
+Status VerifyHeld(FileSystem* files, const std::string& path, std::vector<Damage>* damages) {
   if (!files->Exists(path + "/" + kCurrentName) && !files->Exists(path + "/" + kLockName)) {
     return Status(StatusCode::kStore, path + ": there is no store here", ENOENT);
   }

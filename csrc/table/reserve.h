@@ -1,4 +1,4 @@
-// Reserving slots for the missing keys of a batch, in rounds, and undoing it.
+// Where a missing key gets its slot: the rounds of a reserve, what each takes, and undoing it.
 //
 // Above it: the batch loops of dram_cache (a thread owns whole parts), the kernels of gpu_cache (a
 // lane group owns a bucket). Below it: probe.h. Within a bucket the keys are served in order of

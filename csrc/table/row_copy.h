@@ -1,4 +1,5 @@
-// Moving embeddings: copy a row's weights to its occurrences, sum the gradients of its occurrences.
+// Column loops of embeddings: copy one row's weights, add one row to a sum, as wide as registers.
+// (Which gradients are added to which key's sum, and when: csrc/batch/gradient_sums_body.h.)
 //
 // Above it: lookup_body.h of dram_cache, gradient_sums_body.h, the host build of gpu_cache. Below
 // it: nothing. `kDim` is

@@ -1,7 +1,7 @@
 // TableView: where everything of a cache table lies in memory; a small copyable value.
 //
 // Above it: probe.h, reserve.h, and the tiers that own the memory (dram_cache). Below it: nothing.
-// A table is an array of buckets of 64 slots; the row of a slot stands at slot * row_bytes, so a
+// A table is an array of buckets of 64 slots; the row of a slot is at slot * row_bytes, so a
 // slot is all that compute needs. Beside the rows stand, a byte a slot: the digest of the key (0 =
 // empty), a mark (stamp and flags), and the pins. Compiles for host and device.
 #pragma once

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "common/check.h"
+#include "files/crc32c.h"
 
 namespace hps {
 namespace {

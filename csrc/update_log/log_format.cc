@@ -1,9 +1,10 @@
 // Encoding of headers, and the seeds of checksums.
 //
-// Above it: log_format.h. Below it: ssd_store's format and crc32c.
+// Above it: log_format.h. Below it: files' encoding and crc32c.
 #include "update_log/log_format.h"
 
 #include "common/key_hash.h"
+#include "files/crc32c.h"
 
 namespace hps {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "ssd_store/format.h"
+#include "files/encoding.h"
 
 namespace hps {
 

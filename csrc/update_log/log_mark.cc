@@ -1,9 +1,10 @@
 // Two slots, each with its checksum; the one with the higher counter counts.
 //
-// Above it: log_mark.h. Below it: ssd_store's file_system and crc32c.
+// Above it: log_mark.h. Below it: files/file_system and crc32c.
 #include "update_log/log_mark.h"
 
 #include "common/check.h"
+#include "files/crc32c.h"
 
 namespace hps {
 namespace {

@@ -1,7 +1,7 @@
 // LogMark: how far the log was written and synced, kept beside it, so that damage can be told from
 // a tear.
 //
-// Above it: log_scan, log_writer, update_log. Below it: log_format, ssd_store's file_system. A
+// Above it: log_scan, log_writer, update_log. Below it: log_format, files/file_system. A
 // frame that is not whole may be what a crash left of it, or damage of one that was acknowledged:
 // what lies below the mark was there once. The mark is rewritten after each write and each sync of
 // the log, into one of two slots in turn, and synced with nothing but an opening and a close; an
@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 #include "update_log/log_format.h"
 
 namespace hps {

@@ -1,9 +1,12 @@
-// Reading frames through a window that moves over the file.
+// Reading frames through a window that moves over the file. A frame that is cut short or has a
+// wrong checksum ends the reading here; whether it is torn or damaged is for log_scan.cc to tell.
 //
-// Above it: log_reader.h. Below it: log_format, ssd_store's file_system and crc32c.
+// Above it: log_reader.h. Below it: log_format, files/file_system and crc32c.
 #include "update_log/log_reader.h"
 
 #include <algorithm>
+
+#include "files/crc32c.h"
 
 namespace hps {
 namespace {

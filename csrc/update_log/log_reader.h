@@ -1,6 +1,6 @@
 // LogReader: the records of one file of the log, one after the other, each checked.
 //
-// Above it: log_scan, update_log (replay). Below it: log_format, ssd_store's file_system. It holds
+// Above it: log_scan, update_log (replay). Below it: log_format, files/file_system. It holds
 // one record, and memory for it: never more than the file has bytes. For one thread at a time.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 #include "update_log/log_format.h"
 
 namespace hps {

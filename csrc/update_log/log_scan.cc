@@ -1,5 +1,5 @@
-// The files in order, each frame checked; the first place without a whole frame is the end of the
-// log or damage, as the mark tells.
+// The files in order, each frame checked. A record that is not whole is recognised here: as torn,
+// which ends the log, or as damage, as the mark tells. (The check of one frame: log_reader.cc.)
 //
 // Above it: log_scan.h. Below it: log_reader.
 #include "update_log/log_scan.h"

@@ -1,6 +1,6 @@
 // Spare, current, full and used files.
 //
-// Above it: log_writer.h. Below it: log_mark, ssd_store's file_system.
+// Above it: log_writer.h. Below it: log_mark, files/file_system.
 #include "update_log/log_writer.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // LogWriter: the files that the log grows into: space reserved ahead, writes, syncs, the mark.
 //
-// Above it: update_log's thread. Below it: log_mark, ssd_store's file_system. For one thread at a
+// Above it: update_log's thread. Below it: log_mark, files/file_system. For one thread at a
 // time, but for Forget, Retire, KeepUsed. A file is made as `spare`, its space reserved, and gets
 // its name when its first record is known; rather than a new one, one that has done its service is
 // taken, with its pages in memory. Nothing is synced before somebody asks: what a checkpoint makes

@@ -7,8 +7,8 @@
 
 #include <system_error>
 
-#include "ssd_store/format.h"
-#include "ssd_store/held_folder.h"
+#include "files/encoding.h"
+#include "files/held_folder.h"
 #include "update_log/update_log.h"
 
 namespace hps {

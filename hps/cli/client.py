@@ -6,10 +6,10 @@ Above it: hps.cli.main. Below it: hps.RemoteParameterServer.
 import argparse
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from hps.checkpoint_names import text_of
+from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -19,8 +19,11 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.errors import ConfigError
-from hps.service.client_options import ACKS
+from hps.errors import ConfigError, no_such_table
+from hps.service.client.options import ACKS
+
+if TYPE_CHECKING:
+    from hps.service.client.parameter_server import RemoteParameterServer
 
 _MOST_KEYS_SHOWN = 1000
 
@@ -67,7 +70,7 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument("--durable", action="store_true", help="on the disks")
 
 
-def run_tables(options: argparse.Namespace, server: Any) -> Any:
+def run_tables(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Prints each table with its rows."""
     out = stream_for_people(options.json)
     figures = {}
@@ -82,7 +85,7 @@ def run_tables(options: argparse.Namespace, server: Any) -> Any:
     return figures
 
 
-def run_stats(options: argparse.Namespace, server: Any) -> Any:
+def run_stats(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Prints the numbers of each tier, added up over the shards."""
     out = stream_for_people(options.json)
     figures = server.stats()
@@ -95,7 +98,7 @@ def run_stats(options: argparse.Namespace, server: Any) -> Any:
     return figures
 
 
-def run_pull(options: argparse.Namespace, server: Any) -> Any:
+def run_pull(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Prints a line a key, or writes the rows to a file."""
     keys = _keys(options)
     rows = server.pull(options.table, keys)
@@ -117,7 +120,7 @@ def run_pull(options: argparse.Namespace, server: Any) -> Any:
     return {"keys": keys.tolist(), "rows": rows.tolist(), "stored": stored.tolist()}
 
 
-def run_push(options: argparse.Namespace, server: Any) -> Any:
+def run_push(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Pushes one gradient for all keys, or those of a file."""
     import numpy as np
 
@@ -128,9 +131,7 @@ def run_push(options: argparse.Namespace, server: Any) -> Any:
         grads = _load("--grads", options.grads)
     else:
         if options.table not in server.tables:
-            raise ConfigError(
-                f"there is no table {options.table!r}; the shards have {sorted(server.tables)}"
-            )
+            raise no_such_table(options.table, "the shards have", server.tables)
         dim = server.tables[options.table].dim
         grads = np.full((len(keys), dim), options.value, np.float32)
     server.push(options.table, keys, grads, ack=options.ack)
@@ -138,15 +139,15 @@ def run_push(options: argparse.Namespace, server: Any) -> Any:
     return {"pushed": len(keys)}
 
 
-def run_erase(options: argparse.Namespace, server: Any) -> Any:
+def run_erase(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Drops keys and says how many were stored."""
     erased = server.erase(options.table, _keys(options), ack=options.ack)
     print(f"erased {int(erased.sum())} stored rows", file=stream_for_people(options.json))
     return {"erased": int(erased.sum())}
 
 
-def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
-    """Lists the cuts."""
+def run_checkpoints(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+    """Lists the checkpoints."""
     out = stream_for_people(options.json)
     listed = server.checkpoints()
     for info in listed:
@@ -158,8 +159,8 @@ def run_checkpoints(options: argparse.Namespace, server: Any) -> Any:
     return listed
 
 
-def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
-    """Takes a cut; a model is with it where the rows fit that of the cut they descend from."""
+def run_checkpoint(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+    """Takes a checkpoint, with the model of the one that the rows descend from if they fit it."""
     info = server.checkpoint(options.tag)
     out = stream_for_people(options.json)
     print(f"{info['tag'] or '(untagged)'}: {info['rows_written']:,} rows written", file=out)
@@ -168,15 +169,15 @@ def run_checkpoint(options: argparse.Namespace, server: Any) -> Any:
     return info
 
 
-def run_restore(options: argparse.Namespace, server: Any) -> Any:
-    """Goes back to a cut."""
+def run_restore(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+    """Goes back to a checkpoint."""
     server.restore(options.tag)
     print(f"all shards are at {options.tag!r}", file=stream_for_people(options.json))
     return {"restored": options.tag}
 
 
-def run_delete(options: argparse.Namespace, server: Any) -> Any:
-    """Deletes a cut."""
+def run_delete(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+    """Deletes a checkpoint."""
     readers = server.delete_checkpoint(options.tag)
     out = stream_for_people(options.json)
     print(f"deleted {text_of(options.tag)}", file=out)
@@ -185,7 +186,7 @@ def run_delete(options: argparse.Namespace, server: Any) -> Any:
     return {"deleted": options.tag, "readers": readers}
 
 
-def run_flush(options: argparse.Namespace, server: Any) -> Any:
+def run_flush(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
     """Waits for the shards' logs, whoever wrote to them."""
     server.flush_all(durable=options.durable)
     where = "on the disks" if options.durable else "in the logs"
@@ -205,7 +206,7 @@ def _add(verbs: Any, name: str, run: Any, text: str) -> Any:
 
 def _run(options: argparse.Namespace) -> int:
     """Connects, asks, writes the figures."""
-    from hps.service.client import RemoteParameterServer
+    from hps.service.client.parameter_server import RemoteParameterServer
 
     check_json_path(options.json)
     config = client_config(options)

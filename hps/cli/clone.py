@@ -14,8 +14,8 @@ from hps.cli.output import (
     stream_for_people,
     write_json,
 )
-from hps.cluster.catalog import Catalog
 from hps.errors import ConfigError
+from hps.ssd_store.cluster.catalog import Catalog
 
 
 def add_parsers(subparsers: Any) -> None:

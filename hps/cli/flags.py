@@ -73,7 +73,7 @@ def number(
 
 
 def size(text: str) -> str:
-    """A number of bytes, as it stands; hps.config turns it into one.
+    """A number of bytes, as it is; hps.config turns it into one.
 
     >>> size("1.5GiB")
     '1.5GiB'

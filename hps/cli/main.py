@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from hps.cli.output import HelpFormatter
+from hps.common.full_disk import advise, is_full_disk
 from hps.config import keep_grpc_silent
 from hps.errors import HpsError
-from hps.full_disk import advise, is_full_disk
 
 # command -> (module, one line of help)
 COMMANDS = {
@@ -51,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:
     """The parser of one command, or, without one, of the overview."""
-    from hps import __version__
+    from hps.common.version import __version__
 
     listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
     parser = _Parser(

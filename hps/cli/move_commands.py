@@ -1,6 +1,6 @@
 """`hps export`, `hps import`: rows of a table to and from parquet.
 
-Above it: hps.cli.main. Below it: hps.parquet, hps.open.
+Above it: hps.cli.main. Below it: hps.parameter_server.parquet, hps.open.
 """
 
 import argparse
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hps.cli import flags
 from hps.config import Config, DramCacheConfig
-from hps.errors import ConfigError
-from hps.parameter_server import ParameterServer
-from hps.parameter_server import open as open_store
+from hps.errors import ConfigError, no_such_table
+from hps.parameter_server.server import ParameterServer
+from hps.parameter_server.server import open as open_store
+from hps.ssd_store.new_store import check_new_store, holds_store
 
 if TYPE_CHECKING:
-    from hps.parquet import RowFile
+    from hps.parameter_server.parquet import RowFile
 
 _FILE = (
     "An export has a row group for each 65536 rows. A file has the columns key (uint64), weights "
@@ -77,7 +78,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> int:
     """Writes one table of a checkpoint to a parquet file."""
-    from hps.parquet import export_table
+    from hps.parameter_server.parquet import export_table
 
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         table = _choose_table(options.table, list(server.tables))
@@ -88,17 +89,18 @@ def run_export(options: argparse.Namespace) -> int:
 
 def run_import(options: argparse.Namespace) -> int:
     """Assigns the rows of a parquet file, into a store that is made if it is not there."""
-    from hps.parquet import RowFile, describe, import_rows
+    from hps.parameter_server.parquet import RowFile, describe, import_rows
 
     described, seed = describe(options.file)
     table = options.table or (described.name if described else None)
-    if options.store.is_dir() and any(options.store.iterdir()):
+    if holds_store(options.store):
         with open_store(options.store, read_only=False, dram=options.dram) as server:
             table = _choose_table(table, list(server.tables))
             rows = RowFile(options.file, server.tables[table], not options.no_state)
             rows.check_rows(server.learning_rates[table])
             count = import_rows(server, table, rows)
     else:
+        check_new_store(options.store)
         config = _config_to_make(options, described, seed)
         made = config.tables[0]
         table = made.name
@@ -141,6 +143,6 @@ def _choose_table(asked: str | None, tables: list[str]) -> str:
     if asked is None and len(tables) == 1:
         return tables[0]
     if asked not in tables:
-        given = "the store has several tables" if asked is None else f"there is no table {asked!r}"
+        given = "the store has several tables" if asked is None else str(no_such_table(asked))
         raise ConfigError(f"--table: {given}; name one of {sorted(tables)}")
     return asked

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from hps.checkpoint_names import parse_name
+from hps.checkpoint.names import parse_name
 from hps.errors import ConfigError, StoreError
 
 JSON_HELP = "the figures as JSON to a file; '-': to standard output"

@@ -1,6 +1,6 @@
 """`hps reshard`: makes a folder for another number of ranks of one checkpoint.
 
-Above it: hps.cli.main. Below it: hps.cluster.offline.
+Above it: hps.cli.main. Below it: hps.cluster.folder.offline.
 """
 
 import argparse
@@ -8,7 +8,7 @@ from typing import Any
 
 from hps.cli import flags
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
-from hps.sharding import NUM_VIRTUAL
+from hps.common.sharding import NUM_VIRTUAL
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -39,7 +39,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Moves the rows and prints where they are now."""
-    from hps.cluster.offline import reshard
+    from hps.cluster.folder.offline import reshard
 
     check_json_path(options.json)
     made = reshard(options.store, options.target, options.ranks, options.checkpoint)

@@ -44,11 +44,12 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
-    from hps.service.descriptors import raise_descriptor_limit
-    from hps.service.log_lines import LogLines
-    from hps.service.memory import keep_message_memory
-    from hps.service.server import Server
-    from hps.service.shard import Shard, ShardOptions
+    from hps.service.messages.memory import keep_message_memory
+    from hps.service.server.descriptors import raise_descriptor_limit
+    from hps.service.server.log_lines import LogLines
+    from hps.service.server.server import Server
+    from hps.service.shard.shard import Shard, ShardOptions
+    from hps.ssd_store.new_store import check_new_store
 
     keep_message_memory()
     raise_descriptor_limit()
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     index, count = _shard(arguments.shard)
     tables = [parse_table(text) for text in arguments.table]
+    check_new_store(arguments.store)
     shard = Shard(
         _location(arguments),
         ShardOptions(
@@ -102,7 +104,7 @@ def parse_table(text: str) -> Any:
     >>> parse_table("name=ads,dim=16,optimizer=adam,lr=0.01,beta1=0.8,init=uniform:-0.1:0.1").dim
     16
     """
-    from hps.service.table_messages import from_message
+    from hps.service.messages.table_messages import from_message
     from hps.v1.parameter_server_pb2 import FeatureList, Table
 
     fields: dict[str, str] = {}
@@ -152,7 +154,7 @@ def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
 
 
 def _location(arguments: argparse.Namespace) -> Any:
-    from hps.service.location import StoreLocation
+    from hps.service.shard.location import StoreLocation
 
     gpu = None
     if arguments.gpu is not None:
@@ -167,9 +169,9 @@ def _location(arguments: argparse.Namespace) -> Any:
 
 
 def _server_options(arguments: argparse.Namespace) -> Any:
-    from hps.service.limits import ServerLimits
-    from hps.service.server import ServerOptions
-    from hps.service.tls import TlsFiles
+    from hps.service.server.limits import ServerLimits
+    from hps.service.server.server import ServerOptions
+    from hps.service.server.tls import TlsFiles
 
     tls = None
     if (arguments.tls_cert is None) != (arguments.tls_key is None):

@@ -1,6 +1,6 @@
 """The flags that say where servers are and who asks: `--server`, `--token`, `--tls-ca` and others.
 
-Above it: `hps train`, `hps evaluate`, `hps client`. Below it: hps.service.client_options.
+Above it: `hps train`, `hps evaluate`, `hps client`. Below it: hps.service.client.options.
 """
 
 import argparse
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hps.cli import flags
+from hps.common.wire import Wire
 from hps.errors import ConfigError
-from hps.service.client_options import ClientConfig, TlsConfig, parse_addresses
-from hps.service.wire import Wire
+from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
 
 WIRES = tuple(wire.name.lower() for wire in Wire)
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from hps.checkpoint import MODEL, READER
-from hps.checkpoint_names import COMPACTED, text_of
+from hps.checkpoint.blobs import MODEL, READER
+from hps.checkpoint.names import COMPACTED, text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -27,12 +27,13 @@ from hps.cli.output import (
     stream_for_people,
     write_json,
 )
-from hps.cluster.catalog import Catalog
-from hps.cluster.housekeeping import compact_parts, delete_cut
-from hps.errors import CorruptionError, StoreError
-from hps.parameter_server import open as open_store
-from hps.row_checks import are_possible
-from hps.row_layout import RowLayout
+from hps.cluster.folder.housekeeping import compact_parts, delete_cut
+from hps.common.row_layout import RowLayout
+from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
+from hps.parameter_server.server import open as open_store
+from hps.ssd_store import check_no_writer
+from hps.ssd_store.cluster.catalog import Catalog
+from hps.table.row_checks import are_possible
 
 _RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
 
@@ -131,8 +132,8 @@ def run_stats(options: argparse.Namespace) -> int:
 
 def run_verify(options: argparse.Namespace) -> int:
     """Checks every checksum; damage ends with status 1 and the name of the file."""
-    from hps.cluster.reader import verify_cluster
     from hps.ssd_store import verify
+    from hps.ssd_store.cluster.cluster_store import verify_cluster
     from hps.update_log.verify import verify_log
 
     is_cluster = Catalog.load(options.store) is not None
@@ -196,12 +197,19 @@ def run_checkpoints(options: argparse.Namespace) -> int:
 def _run_delete(options: argparse.Namespace) -> int:
     """Deletes one and says what came of it."""
     before, rest = _bytes_alone(options.store), 0
-    if Catalog.load(options.store) is not None:
-        readers = delete_cut(options.store, options.delete)
-    else:
-        with open_store(options.store, read_only=False) as server:
-            readers = server.delete_checkpoint(options.delete)
-        rest = _Compaction.of(options.store).gain
+    try:
+        readers = _delete(options.store, options.delete)
+    except ConfigError as error:
+        meant = _meant_id(options.store, options.delete)
+        if meant is None:
+            raise
+        raise meant from error
+    stays, catalog = "", Catalog.load(options.store)
+    if catalog is None:
+        plan = _Compaction.of(options.store)
+        rest, stays = plan.gain, plan.stays
+    elif not catalog.listed:
+        stays = "the current rows stay, with a model that was stored with them"
     freed = max(0, before - _bytes_alone(options.store))
     out = stream_for_people(options.json)
     none_freed = not freed and not readers
@@ -209,11 +217,36 @@ def _run_delete(options: argparse.Namespace) -> int:
     print(f"deleted {text_of(options.delete)}; freed {freed:,} bytes{why}", file=out)
     for reader in readers:
         print(f"its files stay until {reader} closes", file=out)
+    if stays:
+        print(f"it was the last one: {stays}", file=out)
     if rest:
         print(f"'hps compact {options.store}' frees about {rest:,} bytes more", file=out)
     figures = {"bytes_freed": freed, "bytes_dead": rest, "readers": readers}
     write_json(options.json, {"deleted": options.delete, **figures})
     return 0
+
+
+def _delete(path: Path, name: str | int) -> list[str]:
+    """The readers that still hold it."""
+    if Catalog.load(path) is not None:
+        return delete_cut(path, name)
+    with open_store(path, read_only=False) as server:
+        return server.delete_checkpoint(name)
+
+
+def _meant_id(path: Path, name: str | int) -> ConfigError | None:
+    """What is said of a number that is no checkpoint's tag, and one's id."""
+    if not isinstance(name, str) or not name.isdecimal():
+        return None
+    listed: list[dict[str, Any]] = []
+    with suppress(HpsError), open_store(path) as server:
+        listed = server.checkpoints()
+    if all(str(one["id"]) != name for one in listed) or any(one["tag"] == name for one in listed):
+        return None
+    return ConfigError(
+        f"{path}: no checkpoint has the tag {name!r}; to delete the one whose id is {name}, write "
+        f"--delete id:{name}"
+    )
 
 
 def _bytes_alone(path: Path) -> int:
@@ -240,6 +273,7 @@ class _Compaction:
         bytes_now, kept: of all files, and of those that older checkpoints alone hold.
         is_deleted: the checkpoint of the current rows was deleted.
         blob_bytes: of that checkpoint's files that go once another one takes its place.
+        stays: what is still there, in words, where no checkpoint is listed; else empty.
     """
 
     space: dict[str, int]
@@ -248,6 +282,7 @@ class _Compaction:
     kept: int
     is_deleted: bool
     blob_bytes: int
+    stays: str
 
     @classmethod
     def of(cls, path: Path, table: str | None = None) -> Self:
@@ -257,15 +292,18 @@ class _Compaction:
             numbers = server.stats()["ssd_store"]
             is_deleted = bool(numbers["files_bytes"]) and not any(one["current"] for one in listed)
             blobs = server.checkpoint_blob_bytes() if is_deleted else {}
-            dense = sum(blobs.pop(name, 0) for name in (MODEL, READER))
+            has_model = MODEL in blobs  # then the new checkpoint takes both over
+            dense = sum(blobs.pop(name, 0) for name in (MODEL, READER)) * (not has_model)
+            stays = f"the current rows{' and their model' if has_model else ''} stay"
             return cls(
                 space=server.space_of_compact(table),
                 others={text_of(one["tag"] or one["id"]) for one in listed if not one["current"]},
                 bytes_now=numbers["files_bytes"],
                 kept=numbers["checkpoint_only_bytes"],
                 is_deleted=is_deleted,
-                # The new checkpoint has the other blobs again.
-                blob_bytes=max(0, dense - sum(blobs.values()) - _RECORD_BYTES),
+                # The new checkpoint has the other blobs again, and a model with its position.
+                blob_bytes=0 if has_model else max(0, dense - sum(blobs.values()) - _RECORD_BYTES),
+                stays="" if listed else stays,
             )
 
     @property
@@ -300,6 +338,8 @@ def run_compact(options: argparse.Namespace) -> int:
 
 def _compact_store(options: argparse.Namespace) -> dict[str, int]:
     """Compacts the store of one process; returns what `compact_parts` does of a cluster's."""
+    if not options.dry_run:
+        check_no_writer(options.store)
     plan = _Compaction.of(options.store, options.table)
     after, kept = plan.bytes_now, plan.kept
     space = plan.space if plan.rewrites else {**plan.space, "written_bytes": 0, "freed_bytes": 0}
@@ -309,7 +349,7 @@ def _compact_store(options: argparse.Namespace) -> dict[str, int]:
                 server.compact(options.table)
             if plan.is_deleted:
                 # Its files go only now. An untagged one would push out another.
-                server.save_cut(COMPACTED, {})
+                server.parts.checkpoints.save(COMPACTED, {})
                 print(f"checkpoint {COMPACTED!r} holds the current rows: theirs was deleted")
             numbers = server.stats()["ssd_store"]
         after, kept = numbers["files_bytes"], numbers["checkpoint_only_bytes"]

@@ -1,6 +1,7 @@
-"""`hps train`: flags to a training run, its live line, its final table and its JSON.
+"""`hps train`: runs the command: alone or as one rank, its final table, its JSON, its exit status.
 
-Above it: `hps.cli.main`. Below it: `hps.train`.
+Above it: `hps.cli.main`. Below it: train_flags.py (what the flags are), hps/train/options.py (what
+they become: budgets, reader, model), `hps.train`.
 """
 
 import argparse
@@ -10,13 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint_names import text_of
+from hps.checkpoint.names import text_of
 from hps.cli.output import check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
+from hps.common.full_disk import is_full_disk
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
-from hps.full_disk import is_full_disk
 from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
 
 if TYPE_CHECKING:
@@ -78,15 +79,17 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: St
 
 def _how_to_go_on(store: Path | None) -> str:
     """What a training that a full disk ended can go on from, in words."""
-    from hps.parameter_server import open as open_store
+    from hps.parameter_server.server import open as open_store
 
     try:
         if store is not None:
             with open_store(store) as server:
-                found = server.checkpoints()[-1:]
-            if not found:
+                listed = server.checkpoints()
+            if not listed:
                 return "it has no checkpoint yet: without --resume it begins anew"
-            name = text_of(found[0]["tag"] or found[0]["id"])
+            # After --resume-from the current one is not the newest.
+            found = next((one for one in listed if one["current"]), listed[-1])
+            name = text_of(found["tag"] or found["id"])
             return f"with --resume it goes on from checkpoint {name!r}"
     except (HpsError, OSError):
         pass  # the disk that has no room may refuse that, too
@@ -97,7 +100,7 @@ def _run_rank(
     arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment, stops: Stops
 ) -> int:
     """One process of several; rank 0 alone reports, and of an error the rank that it struck."""
-    from hps.cluster.torch_world import torch_world
+    from hps.cluster.world.torch_world import torch_world
     from hps.train import train
     from hps.train.progress import Progress
     from hps.train.ranks import options_of_rank, restart_warning
@@ -173,31 +176,40 @@ def _where_it_stands(limit: int, num_examples: int) -> str:
     return f"at the end of the data, after {num_examples:,} examples"
 
 
+def _outcome(arguments: argparse.Namespace, figures: dict[str, Any]) -> str | None:
+    """What a run did that is not as any run does it, in words."""
+    from hps.train.base_rate import names_of, why_empty
+
+    resumed_from, limit = figures["resumed_from"], arguments.limit
+    if figures["stopped"] is not None:
+        return (
+            f"stopped by {figures['stopped']} after {figures['model_examples']:,} examples of the "
+            "model's life, all of them in a checkpoint; --resume goes on there"
+        )
+    if figures["examples"]:
+        return None if resumed_from is None else f"resumed from checkpoint {resumed_from}"
+    why = f"{why_empty(figures['skipped_lines'])} ({names_of(arguments.data)})"
+    if resumed_from is None:
+        return f"nothing was trained, and no checkpoint written: DATA has no example, {why}"
+    if arguments.new_data and not 0 < limit <= figures["total_examples"]:
+        return (
+            f"nothing was trained: DATA has no example, {why}; the model is as in checkpoint "
+            f"{resumed_from}"
+        )
+    return (
+        f"nothing left to train: checkpoint {resumed_from} stands "
+        f"{_where_it_stands(limit, figures['total_examples'])}"
+    )
+
+
 def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     from hps.train.rank_report import format_ranks
     from hps.train.report import format_stages, format_table
 
     out = stream_for_people(arguments.json)
-    if figures["stopped"] is not None:
-        print(
-            f"stopped by {figures['stopped']} after {figures['model_examples']:,} examples of the "
-            "model's life, all of them in a checkpoint; --resume goes on there",
-            file=out,
-        )
-    elif figures["resumed_from"] is not None and figures["examples"] == 0:
-        print(
-            f"nothing left to train: checkpoint {figures['resumed_from']} stands "
-            f"{_where_it_stands(arguments.limit, figures['total_examples'])}",
-            file=out,
-        )
-    elif figures["examples"] == 0:
-        bad = figures["skipped_lines"]
-        why = f"all of its {bad:,} lines were skipped as bad" if bad else "it holds no line"
-        print(
-            f"nothing was trained, and no checkpoint written: DATA has no example, {why}", file=out
-        )
-    elif figures["resumed_from"] is not None:
-        print(f"resumed from checkpoint {figures['resumed_from']}", file=out)
+    outcome = _outcome(arguments, figures)
+    if outcome is not None:
+        print(outcome, file=out)
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)

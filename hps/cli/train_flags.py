@@ -8,9 +8,9 @@ import argparse
 from hps.cli import flags
 from hps.cli.output import JSON_HELP, checkpoint_name
 from hps.cli.server_flags import WIRES, add_server_flags
+from hps.common.optimizers import OPTIMIZERS
 from hps.config import ENGINES, INSTRUCTION_SETS
 from hps.generate.config import FORMATS
-from hps.optimizers import OPTIMIZERS
 
 CLUSTER_TIMEOUT_SECONDS = 600.0
 # As hps.models and hps.train.options have them, which import torch; a test compares them.

@@ -1,5 +1,5 @@
 """Training on several ranks: every key has one owner rank; keys, rows and gradients travel.
 
-world.py says what ranks do together; local_world.py and torch_world.py do it, in threads of one
-process and under torchrun.
+world/ is what ranks do together, in threads of one process or under torchrun; exchange/ brings
+keys, rows and gradients to their owners and back; folder/ is what they keep on disk.
 """

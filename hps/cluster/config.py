@@ -1,12 +1,12 @@
 """ClusterConfig: what of a cluster may be chosen beside its stores: formats on the way, hot rows.
 
-Above it: server.py, `hps train`. Below it: nothing.
+Above it: parameter_server.py, `hps train`. Below it: nothing.
 """
 
 from dataclasses import dataclass
 
-from hps.field_checks import require_whole
-from hps.service.wire import Wire
+from hps.common.field_checks import require_whole
+from hps.common.wire import Wire
 
 MAX_HOT_ROWS = 2**20
 

@@ -1,7 +1,7 @@
-"""TableVerbs: the verbs of ClusterParameterServer for whole tables and for rows outright.
+"""TableVerbs: the verbs over all ranks for whole tables and for rows outright.
 
-Above it: server.py, which is one. Below it: the rank's own server; key_exchange.py and the control
-channel, which tell each owner what is asked of it.
+Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it: the
+rank's own server; exchanges.py and the control channel, which tell each owner what is asked of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,47 +10,41 @@ from typing import Any
 import numpy as np
 import torch
 
-from hps.arrays import as_floats, as_keys, like, on_host
-from hps.cluster.key_exchange import ExchangedKeys
-from hps.cluster.world import World
-from hps.config import TableConfig
+from hps.cluster.exchanges import Exchanges
+from hps.cluster.world.together import Together
+from hps.common.arrays import as_floats, as_keys, like, on_host
+from hps.common.row_layout import Keys, RowLayout
 from hps.errors import ConfigError
-from hps.parameter_server import ParameterServer
-from hps.row_checks import refuse_impossible_rows
-from hps.row_layout import Keys, RowLayout
-from hps.sharding import ShardMap
+from hps.parameter_server.server import ParameterServer
+from hps.table.row_checks import refuse_impossible_rows
 
 
 class TableVerbs:
-    """Assign, erase, contains, counts; its fields are set by ClusterParameterServer."""
+    """Assign, erase, contains, counts.
 
-    local: ParameterServer
-    world: World
-    shard_map: ShardMap
-    _rows_change: Callable[[], None]
-    _exchange_now: Callable[[str, Any], ExchangedKeys]
-    _agreed: Callable[[str, Callable[[], Any]], Any]
+    Args:
+        local: the server of this rank.
+        together: all ranks.
+        exchanges: of keys and rows between them.
+    """
+
+    def __init__(self, local: ParameterServer, together: Together, exchanges: Exchanges) -> None:
+        self._local = local
+        self._together = together
+        self._exchanges = exchanges
 
     def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
-        """Sets rows outright; every rank calls it, with its own keys.
-
-        Of a key that stands twice the last row counts, of several ranks' that of the highest rank.
-        Either all ranks give a state or none does. Args: as `hps.ParameterServer.assign`.
-
-        Raises:
-            ConfigError, StoreError: as there; of a rank, then ClusterError on the others.
-            NonFiniteError, ConfigError of a state: as there, on every rank; no rank has changed.
-        """
-        config = self._table(table)
-        array = on_host(as_keys(keys, self.local.device))
+        """As `ClusterParameterServer.assign`."""
+        config = self._exchanges.table(table)
+        array = on_host(as_keys(keys, self._local.device))
         width = RowLayout(config.optimizer.kind, config.dim).state_floats
         weights = as_floats(rows, len(array), config.dim, "rows")
         columns = [weights]
         if state is not None:
             columns.append(as_floats(state, len(array), width, "state"))
-        control = self.world.control
+        control = self._together.world.control
         with_state = [rank for rank, one in enumerate(control.gather(len(columns))) if one > 1]
-        if 0 < len(with_state) < self.world.size:
+        if 0 < len(with_state) < self._together.world.size:
             refusal = ConfigError(
                 f"assign of table {table!r}: there is a state on rank(s) {with_state} alone; give "
                 "one on every rank or on none"
@@ -58,12 +52,12 @@ class TableVerbs:
             refusal.is_shared = True
             raise refusal
         floats = columns[1] if state is not None else None
-        rate = self.local.learning_rates[table]
-        self._agreed(
+        rate = self._local.learning_rates[table]
+        self._together.agreed(
             f"assign of table {table!r}",
             lambda: refuse_impossible_rows(config, array, weights, floats, rate),
         )
-        places = self.shard_map.split(array)
+        places = self._exchanges.shard_map.split(array)
         order = np.concatenate(places)
         sizes = [len(part) for part in places]
         incoming = control.exchange_counts(sizes)
@@ -73,39 +67,28 @@ class TableVerbs:
 
         received = travelled(array.view(np.int64)).view(np.uint64)
         parts = [travelled(column) for column in columns]
-        self._rows_change()
-        self._agreed(
-            f"assign of table {table!r}", lambda: self.local.assign(table, received, *parts)
+        self._exchanges.rows_change()
+        self._together.agreed(
+            f"assign of table {table!r}", lambda: self._local.assign(table, received, *parts)
         )
 
     def contains(self, table: str, keys: Any) -> Any:
-        """Which keys are stored on any rank: bool [L]; every rank calls it, with its own keys."""
-        return self._ask(table, keys, "contains", self.local.contains)
+        """As `ClusterParameterServer.contains`."""
+        return self._ask(table, keys, "contains", self._local.contains)
 
     def erase(self, table: str, keys: Any) -> Any:
-        """Drops keys from every tier of their owners; every rank calls it, with its own keys.
-
-        Returns:
-            bool [L]: where a stored row was; a tensor if the keys were one.
-
-        Raises:
-            ConfigError: a batch in flight has one of them pinned at its owner; that rank has erased
-                nothing, and the error comes on every rank.
-        """
-        self._table(table)
-        self._rows_change()
-        return self._ask(table, keys, "erase", self.local.erase)
+        """As `ClusterParameterServer.erase`."""
+        self._exchanges.table(table)
+        self._exchanges.rows_change()
+        return self._ask(table, keys, "erase", self._local.erase)
 
     def num_rows(self, table: str) -> int:
-        """Stored rows of a table, of all ranks; every rank calls it."""
-        return sum(self.world.control.gather(self.local.num_rows(table)))
+        """As `ClusterParameterServer.num_rows`."""
+        return sum(self._together.world.control.gather(self._local.num_rows(table)))
 
     def digest(self, table: str) -> str:
-        """Order-independent hash of every stored row of all ranks; every rank calls it.
-
-        It is that of one store with the same rows.
-        """
-        parts = self.world.control.gather(self.local.digest(table))
+        """As `ClusterParameterServer.digest`."""
+        parts = self._together.world.control.gather(self._local.digest(table))
         halves = [
             sum(int(part[first : first + 16], 16) for part in parts) % 2**64 for first in (0, 16)
         ]
@@ -114,40 +97,31 @@ class TableVerbs:
     def items(
         self, table: str, batch: int = 65536, state: bool = False
     ) -> Iterator[tuple[Any, ...]]:
-        """Every stored row *of this rank* once; those of all ranks together are the table.
-
-        Not collective. Pieces and errors: as `hps.ParameterServer.items`.
-        """
-        return self.local.items(table, batch, state)
+        """As `ClusterParameterServer.items`."""
+        return self._local.items(table, batch, state)
 
     def stats(self) -> dict[str, Any]:
-        """Counters *of this rank*: of each tier, then of each table, then what it sent and how long
-        it waited for the others. Not collective."""
+        """As `ClusterParameterServer.stats`."""
         channels = {
             name: {"bytes_sent": channel.bytes_sent, "seconds": channel.seconds}
             for name, channel in (
-                ("keys", self.world.keys),
-                ("rows", self.world.rows),
-                ("control", self.world.control),
+                ("keys", self._together.world.keys),
+                ("rows", self._together.world.rows),
+                ("control", self._together.world.control),
             )
         }
-        place = {"rank": self.world.rank, "size": self.world.size}
-        return {**self.local.stats(), "cluster": {**place, **channels}}
+        place = {"rank": self._together.world.rank, "size": self._together.world.size}
+        return {**self._local.stats(), "cluster": {**place, **channels}}
 
     def _ask(self, table: str, keys: Any, verb: str, act: Callable[[str, Keys], Any]) -> Any:
         """A flag for each key, from its owner."""
-        self._table(table)
-        exchanged = self._exchange_now(table, on_host(as_keys(keys, self.local.device)))
-        flags = self._agreed(f"{verb} of table {table!r}", lambda: act(table, exchanged.received))
+        self._exchanges.table(table)
+        exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
+        what = f"{verb} of table {table!r}"
+        flags = self._together.agreed(what, lambda: act(table, exchanged.received))
         own = exchanged.own
-        came = self.world.control.exchange(
+        came = self._together.world.control.exchange(
             torch.from_numpy(flags.astype(np.uint8)), exchanged.counts, own.counts
         )
         found = came.numpy().astype(bool)[own.places("cpu").numpy()]
         return like(found, keys)
-
-    def _table(self, table: str) -> TableConfig:
-        config = self.local.tables.get(table)
-        if config is None:
-            raise ConfigError(f"there is no table {table!r}; there are {sorted(self.local.tables)}")
-        return config

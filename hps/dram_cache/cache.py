@@ -1,18 +1,24 @@
 """Builds the native cache of each table from its config and its share of the budget.
 
-Above it: parameter_server.py. Below it: csrc/dram_cache, through hps._C.DramCache, whose verbs are
-described in hps/row_cache.py.
+Above it: parameter_server/opening.py. Below it: csrc/dram_cache, through hps._C.DramCache, whose
+verbs are described in hps/contracts/row_cache.py.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from hps import _C
 from hps.config import Config
+from hps.contracts.row_cache import AnyRowCache, RowCache
 from hps.errors import ConfigError
 
+# mypy checks here that the native cache keeps the contract.
+_NATIVE: Callable[..., RowCache[_C.BatchPlan]] = _C.DramCache
 
-def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> dict[str, Any]:
+
+def make_dram_caches(
+    config: Config, make: Callable[..., AnyRowCache] | None = None
+) -> dict[str, AnyRowCache]:
     """The dram_cache of each table; they share the native threads.
 
     Args:
@@ -24,7 +30,7 @@ def make_dram_caches(config: Config, make: Callable[..., Any] | None = None) -> 
     """
     shares = config.shares(int(config.dram.bytes))
     pool = _C.ThreadPool(config.num_threads())
-    build: Callable[..., Any] = _C.DramCache if make is None else make
+    build = cast("Callable[..., AnyRowCache]", _NATIVE) if make is None else make
     caches = {}
     for table in config.tables:
         try:

@@ -16,7 +16,7 @@ MAX_FEATURES = 4096
 MAX_DENSE = 4096
 MAX_KEYS_PER_FEATURE = 2**32
 # The largest feature has this many times the keys of the smallest, the others lie between them on
-# an exponential, as in real logs, where user and item ids stand beside a handful of weekdays.
+# an exponential, as in real logs, where user and item ids are beside a handful of weekdays.
 CARDINALITY_RATIO = 1000.0
 
 
@@ -90,7 +90,7 @@ def cardinalities_of(keys: int, features: int) -> npt.NDArray[np.int64]:
     sizes = 1 + np.floor(weights / weights.sum() * (keys - features))
     sizes = sizes.astype(np.int64)
     sizes[-1] += keys - sizes.sum()
-    # A fixed shuffle, so that large features do not all stand at the end of a line.
+    # A fixed shuffle, so that large features do not all are at the end of a line.
     order = np.argsort((np.arange(features) * 11 + 5) % 29, kind="stable")
     shuffled: npt.NDArray[np.int64] = sizes[order]
     return shuffled

@@ -1,7 +1,7 @@
 """The compiled part of the generator: draws examples, and writes them as text.
 
 Above it: planted.py (the model's numbers) and log.py (threads and files). Below it: numba. All
-kernels stand in one file because numba's cache of compiled code looks at one file's time only.
+kernels are in one file because numba's cache of compiled code looks at one file's time only.
 
 Every random number is a pure function of (seed, example, purpose), so blocks of examples may be
 made in any order by any number of threads. Unsigned and signed integers never meet in one

@@ -1,22 +1,25 @@
 """Builds the gpu_cache of each table from its config and its share of the budget.
 
-Above it: parameter_server.py. Below it: on a GPU device_cache.py over cuda_device.py; with
+Above it: parameter_server/opening.py. Below it: on a GPU device_cache.py over cuda_device.py; with
 device="cpu" hps._C.GpuCache, which runs the same kernels on host threads. Neither torch nor CuPy is
 imported before a cache on a GPU is wanted.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from hps import _C
 from hps.config import Config, GpuCacheConfig, TableConfig
+from hps.contracts.row_cache import AnyRowCache, RowCache
 from hps.errors import ConfigError
 
 # From a table's options to its cache.
-Maker = Callable[[dict[str, Any]], Any]
+Maker = Callable[[dict[str, Any]], AnyRowCache]
+# mypy checks here that the native cache keeps the contract.
+_NATIVE: Callable[..., RowCache[_C.GpuPlan]] = _C.GpuCache
 
 
-def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, Any]:
+def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyRowCache]:
     """The gpu_cache of each table; those of one device share its flag of refused gradients.
 
     Args:
@@ -62,7 +65,7 @@ def _options(table: TableConfig, capacity_bytes: int, seed: int) -> dict[str, An
 def _maker(gpu: GpuCacheConfig, num_threads: int) -> Maker:
     if gpu.device == "cpu":
         pool = _C.ThreadPool(num_threads)
-        return lambda options: _C.GpuCache(pool=pool, **options)
+        return lambda options: cast("AnyRowCache", _NATIVE(pool=pool, **options))
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -72,8 +75,13 @@ def _maker(gpu: GpuCacheConfig, num_threads: int) -> Maker:
         ) from error
     from hps.gpu_cache.cuda_device import CudaDevice
     from hps.gpu_cache.device_cache import DeviceCache
+    from hps.gpu_cache.device_plan import DevicePlan
     from hps.gpu_cache.failures import Failures
 
     device = CudaDevice(gpu.device)
     failures = Failures(device)
-    return lambda options: DeviceCache(device, failures, options)
+
+    def made(options: dict[str, Any]) -> RowCache[DevicePlan]:
+        return DeviceCache(device, failures, options)
+
+    return cast("Maker", made)

@@ -36,7 +36,7 @@ class CudaVerbOrder:
     """Verbs on one stream follow each other; a verb on another stream waits for the last one.
 
     One thread queues at a time: a plan's numbers may be asked for beside a verb of another thread,
-    and whoever comes next has to wait for both.
+    and a caller that comes next has to wait for both.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,6 +1,6 @@
-"""DeviceCache: the rows of one table in a device's memory; the verbs of hps/row_cache.py.
+"""DeviceCache: the rows of one table in a device's memory; the verbs of hps/contracts/row_cache.py.
 
-Above it: table_stack.py. Below it: device_plan.py, the kernels of csrc/gpu_cache, which hps._C's
+Above it: tiers/top_tier.py. Below it: device_plan.py, the kernels of csrc/gpu_cache, which hps._C's
 GpuCache loops over on the host: the same kernels in the same order here, so both take the same
 slots. Verbs run on torch's current stream and wait for nothing but where they return something to
 the host (reserve, numbers, images, presence, counters).
@@ -16,24 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
-from hps.row_layout import Images, Keys
 
 _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
-_BY_FIRST, _BY_EMPTIER, _BY_SECOND, _BY_SECOND_AGAIN = range(4)  # csrc/gpu_cache/reserve_kernels.h
-# Rounds of a reserve, each with the grouping that has to be made for it, if any.
-_ROUNDS = (
-    (1, _BY_FIRST, True),
-    (2, _BY_EMPTIER, True),
-    (3, _BY_FIRST, False),
-    (4, _BY_SECOND, True),
-    (5, _BY_FIRST, False),
-    (6, _BY_SECOND_AGAIN, True),
-)
-_ROUNDS_OF_FULL_TABLE = ((5, _BY_FIRST, True), (6, _BY_SECOND_AGAIN, True))  # for victims
+# Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
+# table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
+_ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
+_ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
 _APPLY = {
     1: "ApplySgd",
     2: "ApplyAdagrad",

@@ -1,8 +1,8 @@
 """DevicePlan: one batch of keys on a device: its arrays, its numbers, and how far it has come.
 
-Above it: device_cache.py, and its callers, who see the BatchPlan of hps/row_cache.py. Below it:
-device.py; csrc/gpu_cache/cache_args.h says what every array is for. The numbers of a batch stand on
-the device; the host asks for them only where it has to return one, and waits then.
+Above it: device_cache.py, and its callers, who see the BatchPlan of hps/contracts/row_cache.py.
+Below it: device.py; csrc/gpu_cache/cache_args.h says what every array is for. The numbers of a
+batch are on the device; the host asks for them only where it has to return one, and waits then.
 """
 
 import enum
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Arena, Device, HostCopy, VerbOrder
-from hps.row_layout import Images, Keys
 
 _RUN_LENGTH = 32  # csrc/optimizer/binary_counter.h
 _MIN_ID_TABLE = 64

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan
-from hps.row_layout import Floats, Images
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order

@@ -18,7 +18,7 @@ from hps import _C
 from hps.errors import ConfigError
 
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-std=c++17")
-# Of NVRTC alone: host functions that stand in the same headers are compiled, never called.
+# Of NVRTC alone: host functions that are in the same headers are compiled, never called.
 NVRTC_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 # NVRTC does not know offsetof; this is what the front end of both compilers makes of it.
 _OFFSET = "__INTADDR__(&(static_cast<hps::{struct}*>(nullptr))->{name})"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
-from hps.embedding import SparseEmbedding
 from hps.errors import ConfigError
+from hps.nn.embedding import SparseEmbedding
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.row_server import RowServer
+    from hps.contracts.training import RowServer
 
 
 class ClickModel(nn.Module):

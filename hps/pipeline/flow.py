@@ -1,7 +1,7 @@
 """What passes between the stages: bounded queues, room for batches ahead, news of releases.
 
 Above it: the stages and the training loop. Below it: one lock, and a condition for each of them to
-sleep on; nobody polls. Whoever changes something wakes the one that may be waiting for it.
+sleep on; nobody polls. A caller that changes something wakes the one that may be waiting for it.
 """
 
 import threading
@@ -175,7 +175,7 @@ class Flow:
         self._when(stage, OUTPUT, lambda: self._changes != attempt.changes, lambda: None)
 
     def note_release(self) -> None:
-        """Pins are gone: whoever was refused tries again."""
+        """Pins are gone: a caller that was refused tries again."""
         with self._lock:
             self._note_change()
 

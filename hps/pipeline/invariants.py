@@ -1,16 +1,16 @@
 """The seven rules by which any depth gives the bits of depth 0, and the check that names them.
 
 Above it: every file of hps/pipeline. Below it: nothing. Each rule is enforced by a wait or an order
-somewhere; `require` stands where the rule is relied upon and tells if that enforcement is gone.
+somewhere; `require` is where the rule is relied upon and tells if that enforcement is gone.
 
     rule  enforced in                                   relied upon, and checked, in
     I1    flow.py: one queue, taken from in order;      work.py: when a batch has been pinned
           flow.py: hold
     I2    pipeline.py: release after step or settling   pipeline.py: when a batch is handed out,
                                                         when its step is done, at the end
-    I3    cached_tier.py: append before fetch           (the tier below would answer an old row)
+    I3    tiers/cached_tier.py: append before fetch     (the tier below would answer an old row)
     I4    stages.py: a batch is passed on once pinned   pipeline.py: when a batch is handed out
-    I5    gradients.py, ParameterServer.apply           pipeline.py: nothing pending after a step
+    I5    nn/gradients.py, ParameterServer.apply        pipeline.py: nothing pending after a step
     I6    pins.py, flow.py: wait_for_release            pins.py: after a refusal
     I7    pipeline.py: settle                           pipeline.py: when a batch is handed out
 """

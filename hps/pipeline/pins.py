@@ -1,23 +1,17 @@
-"""Pinning a batch's rows: all tables or none, and what a stage does that was refused (I6).
+"""Pins: a batch's rows of all tables or none; a refused stage tries again after a release (I6).
 
-Above it: the stages. Below it: `RowServer.pin` and `warm`, flow.py.
+Above it: the stages. Below it: `RowServer.pin` and `warm`; flow.py, where it waits for room.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hps.contracts.training import Pins
 from hps.errors import CapacityError
 from hps.pipeline.invariants import require
 
 if TYPE_CHECKING:
     from hps.pipeline.flow import Flow
-
-
-class Pins(Protocol):
-    """What holds rows of one table in their slots."""
-
-    def release(self) -> None:
-        """Drops them; nothing to do the second time."""
 
 
 _Pins = TypeVar("_Pins", bound=Pins)
@@ -37,7 +31,7 @@ def pin_tables(
     except BaseException:
         for pinned in rows.values():
             pinned.release()
-        left = [table for table, pinned in rows.items() if not getattr(pinned, "is_released", True)]
+        left = [table for table, pinned in rows.items() if not pinned.is_released]
         require("I6", not left, f"a batch that was refused holds rows of {left}")
         rows.clear()
         raise

@@ -1,7 +1,7 @@
 """Pipeline: yields a reader's batches with their rows pinned in place, and lets go of them in time.
 
 Above it: the user's training loop, the last of the four stages. Below it: stages.py, which prepares
-batches, in threads or (depth 0) in turn; `hps.gradients`, which tells when a step is done.
+batches, in threads or (depth 0) in turn; `hps.nn.gradients`, which tells when a step is done.
 """
 
 import threading
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hps import _C
+from hps.common.field_checks import require_whole
+from hps.common.forked import is_inherited, refuse_in_children
 from hps.errors import ConfigError, PendingGradientError
-from hps.field_checks import require_whole
-from hps.forked import is_inherited, refuse_in_children
-from hps.gradients import pending_of
+from hps.nn.gradients import pending_of
 from hps.pipeline.clock import StageClock
 from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.invariants import require
@@ -20,13 +20,13 @@ from hps.pipeline.prepared import Ended, Failed, Prepared
 from hps.pipeline.stages import PreparedBatches, StagesInTurn, StageThreads
 from hps.pipeline.work import StageWork
 from hps.reader.reader import Reader
-from hps.reader.reading_rules import check_store
+from hps.reader.store_rules import check_store
 from hps.stops import StopWaiting
 from hps.types import Batch
 
 if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
     from hps.pipeline.trace import Trace
-    from hps.row_server import RowServer
 
 MAX_DEPTH = 8
 MAX_LOOKAHEAD = 64
@@ -111,7 +111,7 @@ class Pipeline:
         self.lookahead = lookahead
         self.accumulate = accumulate
         self._batches = batches
-        self._server = server
+        self._ranks = server.ranks
         self._pending = pending_of(server)
         self._trace = trace
         self._clock = StageClock(trace)
@@ -131,7 +131,8 @@ class Pipeline:
         if self._stages is not None or self._is_closed:
             raise ConfigError("Pipeline: entered twice; make a new one for another pass")
         try:
-            self._server.pipeline_opened(self)
+            if self._ranks is not None:
+                self._ranks.pipeline_opened(self)
             self._pending.listeners.append(self)
             self._loop_thread = threading.get_ident()
             self._position = _position_of(self._batches)
@@ -288,13 +289,13 @@ class Pipeline:
         if self._stages is not None and not self._is_closed:
             self._stages.released(prepared)
 
-    def _close(self, hurries: bool, error: BaseException | None) -> None:
+    def _close(self, no_wait: bool, error: BaseException | None) -> None:
         """Ends the stages, releases every pin, puts the reader back to where the loop stands.
 
         Where an interrupt has ended it, the next call does what is left.
 
         Args:
-            hurries: this is the second interrupt: wait for no reader. One that a thread is still in
+            no_wait: this is the second interrupt: wait for no reader. One that a thread is still in
                 is not put back.
             error: what the block was left by, or None.
         """
@@ -305,13 +306,14 @@ class Pipeline:
         if self in self._pending.listeners:
             self._pending.listeners.remove(self)
         # Before the stages are waited for: one may be waiting for other ranks.
-        self._server.pipeline_closing(self, error)
+        if self._ranks is not None:
+            self._ranks.pipeline_closing(self, error)
         try:
             self._release_held()
         finally:
             if self._stages is not None:
                 # Told to stop in a wait for a batch: then no wait for that batch here, either.
-                self._stages.close(hurries, hurries or isinstance(error, StopWaiting))
+                self._stages.close(no_wait, no_wait or isinstance(error, StopWaiting))
         is_reader_free = self._stages is None or self._stages.is_reader_free
         self._stages = None
         if is_reader_free and self._work.num_asked > self._yielded[0] and not self.is_exhausted:
@@ -320,12 +322,13 @@ class Pipeline:
         if trace is not None:
             trace.first_number += self._yielded[0]
             trace.flush(0)
-        self._server.pipeline_closed(self)
+        if self._ranks is not None:
+            self._ranks.pipeline_closed(self)
 
 
 def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:
-    """Where a reader stands before its first batch; empty for an iterable that does not say."""
-    state_dict = getattr(batches, "state_dict", None)
+    """Where a reader is before its first batch; empty for an iterable that does not say."""
+    state_dict = getattr(batches, "state_dict", None)  # also of a wrapper that delegates
     return dict(state_dict()) if callable(state_dict) else {}
 
 

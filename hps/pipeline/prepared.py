@@ -1,4 +1,4 @@
-"""A batch on its way through the stages, and what stands in a queue in the place of one.
+"""A batch on its way through the stages, and what is in a queue in the place of one.
 
 Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `PinnedRows`.
 """
@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hps.contracts.training import Pins
     from hps.pipeline.arrival import Arrival
-    from hps.pipeline.pins import Pins
-    from hps.row_server import PinnedRows
-    from hps.types import Batch
+    from hps.types import Batch, PinnedRows
 
 
 @dataclass(slots=True)
@@ -60,21 +59,21 @@ class Prepared:
         self.is_given_back = True
         self.release()
 
-    def cool(self) -> None:
+    def release_warm(self) -> None:
         """Lets go of what waits below; nothing to do the second time."""
         for rows in list(self.warm.values()):
             rows.release()
 
     def release(self) -> None:
         """Drops its pins; nothing to do the second time."""
-        self.cool()
+        self.release_warm()
         for rows in list(self.rows.values()):  # close() may not have waited for who pins it
             rows.release()
 
 
 @dataclass(slots=True)
 class Failed:
-    """A stage raised: stands in the queues after the batches that came before.
+    """A stage raised: is in the queues after the batches that came before.
 
     Args:
         stage: its name.

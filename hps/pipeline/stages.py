@@ -42,11 +42,11 @@ class PreparedBatches(Protocol):
     def stop_reading(self) -> None:
         """The batches read so far, and what their step lacks, are the last."""
 
-    def close(self, hurries: bool = False, leaves_reader: bool = False) -> None:
+    def close(self, no_wait: bool = False, leaves_reader: bool = False) -> None:
         """Ends everything under way and releases what was not handed out; may be repeated.
 
         Args:
-            hurries: wait no longer than a moment for any stage.
+            no_wait: wait no longer than a moment for any stage.
             leaves_reader: wait no longer than a moment for who is in the reader.
         """
 
@@ -105,7 +105,7 @@ class StagesInTurn:
         """Once the step is whole, what is asked for next is the end."""
         self._is_reading = False
 
-    def close(self, hurries: bool = False, leaves_reader: bool = False) -> None:
+    def close(self, no_wait: bool = False, leaves_reader: bool = False) -> None:
         """Releases what a batch holds that failed or was interrupted on its way."""
         if self._current is not None:
             self._current.release()
@@ -189,7 +189,7 @@ class StageThreads:
         """The batches read so far, and what their step lacks, are the last."""
         self._flow.stop_reading()
 
-    def close(self, hurries: bool = False, leaves_reader: bool = False) -> None:
+    def close(self, no_wait: bool = False, leaves_reader: bool = False) -> None:
         """Ends the threads and releases what was pinned and not handed out.
 
         Waits until a read or a fetch that is under way has returned.
@@ -198,7 +198,7 @@ class StageThreads:
         try:
             # The network stage last: a reader may block for as long as its source likes.
             for thread in reversed(self._threads):
-                is_short = hurries or (leaves_reader and thread is self._threads[0])
+                is_short = no_wait or (leaves_reader and thread is self._threads[0])
                 if thread.ident is not None:
                     thread.join(_MOMENT_SECONDS if is_short else None)
         finally:

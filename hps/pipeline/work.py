@@ -1,6 +1,6 @@
 """What each stage before compute does with one batch, in whatever thread.
 
-Above it: stages.py. Below it: the reader, which only `read` touches; `RowServer.exchange`, where
+Above it: stages.py. Below it: the reader, which only `read` touches; `Ranks.exchange`, where
 training has several ranks; `RowServer.pin` and `warm`.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hps.arrays import HOST
+from hps.common.arrays import HOST
 from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import INPUT, StageClock
 from hps.pipeline.invariants import require
@@ -19,7 +19,7 @@ from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.row_server import RowServer
+    from hps.contracts.training import Ranks, RowServer
 
 
 class StageWork:
@@ -48,6 +48,7 @@ class StageWork:
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._server = server
+        self._ranks = server.ranks
         self._num_placed = 0
         self._beside: AbstractContextManager[object] | None = None
 
@@ -75,20 +76,20 @@ class StageWork:
         item: Prepared | Ended = Ended(self.num_asked, is_exhausted=True)
         if batch is not None:
             item = Prepared(self.num_asked, batch)
-        if self._server.exchanges_keys:
-            item = self._exchange(item)
+        if self._ranks is not None:
+            item = self._exchange(item, self._ranks)
         if self._wants and isinstance(item, Prepared):
             self._want(item)
         return item
 
-    def _exchange(self, item: Prepared | Ended) -> Prepared | Ended:
+    def _exchange(self, item: Prepared | Ended, ranks: "Ranks") -> Prepared | Ended:
         """Tells the other ranks; the end, if one of them has no further batch."""
         divided = None
         if isinstance(item, Prepared):
             with self.clock.busy("network", item.number):
-                divided = self._server.divide(item.keys)
+                divided = ranks.divide(item.keys)
         with self.clock.waiting("network", INPUT):
-            exchanged = self._server.exchange(divided)
+            exchanged = ranks.exchange(divided)
         if exchanged is None and isinstance(item, Prepared):
             return Ended(item.number, is_exhausted=False)
         if isinstance(item, Prepared):
@@ -98,7 +99,7 @@ class StageWork:
     def _want(self, prepared: Prepared) -> None:
         if self._beside is None:
             self._beside = self.queueing()
-        # The reader itself stays on the stream of whoever made it.
+        # The reader itself stays on the stream of the one that made it.
         with self.clock.busy("network", prepared.number), self._beside:
             for table, keys in prepared.keys.items():
                 self._server.want(table, keys)
@@ -118,7 +119,7 @@ class StageWork:
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
             pin_tables(prepared.keys, self._server.pin, prepared.rows)
-            prepared.cool()
+            prepared.release_warm()
 
     def pin_again(self, prepared: Prepared) -> None:
         """Pins a batch that was given back, in the training loop's thread and on its stream."""

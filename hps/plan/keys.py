@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _HEAD_RANKS = 1 << 10  # that stand for themselves
 _RUN_GROWTH = 1.02  # from the first to the last rank of a run of the tail
-_NEARLY_ONE = 1 - 2.0**-50  # whoever has one key has it in every example
+_NEARLY_ONE = 1 - 2.0**-50  # a caller that has one key has it in every example
 _MOST_DRAWS = 2.0**100
 _BISECTIONS = 40
 

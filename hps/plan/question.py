@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hps.common.field_checks import require_number, require_whole
+from hps.common.optimizers import OPTIMIZERS
+from hps.common.row_layout import RowLayout
+from hps.common.sharding import NUM_VIRTUAL
+from hps.common.wire import Wire
 from hps.config import TableConfig, parse_bytes
 from hps.errors import ConfigError
-from hps.field_checks import require_number, require_whole
-from hps.optimizers import OPTIMIZERS
-from hps.row_layout import RowLayout
-from hps.service.wire import Wire
-from hps.sharding import NUM_VIRTUAL
 
 _BITS = re.compile(r"[A-Za-z](b|bit|bits|bps)\s*$")
 _SIZES = ("dram", "ssd", "network", "gpu")
@@ -35,7 +35,7 @@ class PlanQuestion:
     Args:
         keys: that are stored, of all features.
         dim: floats of a row's weights, a first-order column counted.
-        optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
+        optimizer: of rows; a name in `hps.common.optimizers.OPTIMIZERS`.
         features: of an example; they share no key, the largest has a thousand times the keys of the
             smallest (as `hps generate` deals them out).
         ids_per_feature: keys that an example has of each feature.

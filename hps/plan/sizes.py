@@ -1,8 +1,9 @@
 """Sizes of a rank: its GPU, DRAM, SSD and network, for a question and a number of ranks.
 
 Above it: plan.py. Below it: keys.py (distinct keys), hps._C, whose constants are those of the
-tiers, hps.sharding, which divides the keys. A rank is the one that owns most keys. Sizes are bytes,
-unless a name says otherwise. docs/cluster_sizing.md has the formulas in the order of this file.
+tiers, hps.common.sharding, which divides the keys. A rank is the one that owns most keys. Sizes are
+bytes, unless a name says otherwise. docs/cluster_sizing.md has the formulas in the order of this
+file.
 """
 
 import math
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hps import _C
+from hps.common.sharding import ShardMap
+from hps.common.wire import Wire
 from hps.config import SsdStoreConfig
 from hps.generate.config import cardinalities_of
 from hps.plan.keys import KeyLaw
 from hps.plan.question import PlanQuestion
-from hps.service.wire import Wire
-from hps.sharding import ShardMap
 
 KEY_BYTES = 8
 FLOAT_BYTES = 4

@@ -141,7 +141,7 @@ def to_keys(
         column: arrow array of integers, booleans (0 and 1), strings, or lists of them;
             dictionaries too.
         seed: of the key hash.
-        hash_numbers: integers are hashed as decimal text instead of taken as they stand.
+        hash_numbers: integers are hashed as decimal text instead of taken as they are.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -42,7 +42,7 @@ class ReaderConfig:
         label: parquet only: the column of labels.
         ignore: parquet only: columns that are left out.
         hash_keys: of keys that are whole numbers. True: hashed with their feature, as text. False:
-            keys as they stand. None: hashed in parquet, as they stand in libsvm, libffm and slots.
+            keys as they are. None: hashed in parquet, as they are in libsvm, libffm and slots.
             Other values are always hashed.
         on_error: "raise" at a bad line, or "skip" it and count.
         epochs: how often the whole log is read. No batch spans two epochs.

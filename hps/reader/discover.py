@@ -1,11 +1,12 @@
 """What a text log does not declare: its number of columns or dense values, and its features.
 
 Above it: the text reader. Below it: ByteSource, the native tokenizer. Every rule here depends on
-the log alone, never on threads or batch size, and stands in docs/formats.md.
+the log alone, never on threads or batch size, and is in docs/formats.md.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def sample_lines(paths: Iterable[Path]) -> list[bytes]:
     """The first lines that are not blank, at most 100, of the first file that has any."""
     for path in paths:
         buffer = bytearray(_SAMPLE_BYTES)
-        with ByteSource(path) as source:
+        with closing(ByteSource(path)) as source:
             size = source.fill(memoryview(buffer))
         lines = bytes(buffer[:size]).split(b"\n")
         if size == len(buffer) and len(lines) > 1:
@@ -63,7 +64,7 @@ def read_lines(
     """
     buffer = np.empty(piece_bytes, np.uint8)
     size = 0
-    with ByteSource(path, offset) as source:
+    with closing(ByteSource(path, offset)) as source:
         while True:
             count = source.fill(buffer.data[size:])
             at_end = count < len(buffer) - size and not source.damaged

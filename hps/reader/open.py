@@ -12,11 +12,11 @@ from hps.reader.config import ReaderConfig
 from hps.reader.files import PathLike, find_files
 from hps.reader.find_format import find_format
 from hps.reader.reader import Reader
-from hps.reader.reading_rules import check_store
 from hps.reader.schema import check_tables
+from hps.reader.store_rules import check_store
 
 if TYPE_CHECKING:
-    from hps.row_server import RowServer
+    from hps.contracts.training import RowServer
 
 
 def open_reader(

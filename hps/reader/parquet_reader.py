@@ -14,17 +14,8 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from hps.config import TableConfig
 from hps.errors import ConfigError, DataError, StoreError
-from hps.reader.column_use import (
-    DENSE,
-    FEATURE,
-    IGNORED,
-    LABEL,
-    ColumnUse,
-    dense_rule,
-    feature_rule,
-)
+from hps.reader.column_use import ColumnUse
 from hps.reader.columns import (
     Rows,
     is_dense,
@@ -36,7 +27,7 @@ from hps.reader.columns import (
     to_keys,
     without_views,
 )
-from hps.reader.config import SIGNED_LOG1P, ReaderConfig
+from hps.reader.config import SIGNED_LOG1P
 from hps.reader.dense import signed_log1p
 from hps.reader.reader import Position, Reader
 from hps.types import Batch, Ids
@@ -48,10 +39,7 @@ _ARROW_ERRORS = (pa.ArrowException, OSError)
 class ParquetReader(Reader):
     """A reader of a log whose examples are rows of parquet files."""
 
-    def __init__(
-        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
-    ) -> None:
-        super().__init__(paths, tables, config)
+    def _begin(self) -> None:
         self._dense: list[str] = []
         self._fields: list[Any] = []  # of the first file
         _ = self.schema  # shows a mistake at once
@@ -137,23 +125,21 @@ class ParquetReader(Reader):
     def _use_of(self, field: Any, owner: tuple[str, bool] | None) -> ColumnUse:
         name, kind = field.name, str(field.type)
         if name == self.config.label:
-            return ColumnUse(name, LABEL, kind, "0, 1 or -1")
+            return self._label(name, kind)
         if name in self._dense:
-            why = dense_rule(self.config.transform)
             null = "" if self.config.transform == SIGNED_LOG1P else "; null is 0"
-            return ColumnUse(name, DENSE, kind, f"{why}{null}")
+            return self._dense_value(name, kind, null)
         if owner is not None:
             table, is_shared = owner
             is_text = is_text_feature(field.type)
-            why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
-            return ColumnUse(name, FEATURE, kind, why, table)
+            return self._feature(name, kind, table, is_shared=is_shared, is_text=is_text)
         if name in self.config.ignore:
-            return ColumnUse(name, IGNORED, kind, "left out by name (--ignore)")
+            return self._unused(name, kind, "left out by name (--ignore)")
         if is_feature(field.type):
-            return ColumnUse(name, IGNORED, kind, "no table has this feature")
+            return self._unused(name, kind, "no table has this feature")
         if is_number(field.type):
-            return ColumnUse(name, IGNORED, kind, "not one of the dense columns")
-        return ColumnUse(name, IGNORED, kind, "of a type that is not read")
+            return self._unused(name, kind, "not one of the dense columns")
+        return self._unused(name, kind, "of a type that is not read")
 
     def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         size = self.config.batch_size

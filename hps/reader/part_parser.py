@@ -13,7 +13,7 @@ from hps import _C
 
 
 class Parser(Protocol):
-    """What the text reader asks of `_C.TextParser`, and of what stands in its place."""
+    """What the text reader asks of `_C.TextParser`, and of what is in its place."""
 
     num_bad: int
 
@@ -63,7 +63,7 @@ class PartParser:
         return self._parser.error
 
     def take(self, count: int, first: int, last: int) -> Any:
-        """Parses and returns lines [first, last) of the next `count`; what stands before a bad one,
+        """Parses and returns lines [first, last) of the next `count`; what is before a bad one,
         if `error` says that there is one."""
         place = self._lines.take(self._parser, count, first, last)
         num_ready = self._parser.num_ready

@@ -12,7 +12,15 @@ from typing import Any, Self
 
 from hps.config import TableConfig
 from hps.errors import ConfigError
-from hps.reader.column_use import ColumnUse
+from hps.reader.column_use import (
+    DENSE,
+    FEATURE,
+    IGNORED,
+    LABEL,
+    ColumnUse,
+    dense_rule,
+    feature_rule,
+)
 from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
 from hps.reader.reading_rules import check_keys, stored_transform
@@ -69,6 +77,12 @@ class Reader(ABC, Iterator[Batch]):
         self._finished = False
         # Sizes as they were when the reader was made: a log that grows is another log.
         self._files = [[path.name, path.stat().st_size] for path in self.paths]
+        self._begin()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Sets the fields of a format's own reader. Where that is cheap it asks for the schema,
+        which shows a mistake at once."""
 
     @abstractmethod
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
@@ -90,6 +104,25 @@ class Reader(ABC, Iterator[Batch]):
     @abstractmethod
     def columns(self) -> list[ColumnUse]:
         """Every column of the log and what is made of it. Cost: as `schema`."""
+
+    def _label(self, name: str, kind: str) -> ColumnUse:
+        """Use of the column of labels; `kind` is the type of its values, here and below."""
+        return ColumnUse(name, LABEL, kind, "0, 1 or -1")
+
+    def _dense_value(self, name: str, kind: str, more: str = "") -> ColumnUse:
+        """Use of a column of dense values; `more` is added to the rule in words."""
+        return ColumnUse(name, DENSE, kind, f"{dense_rule(self.config.transform)}{more}")
+
+    def _feature(
+        self, name: str, kind: str, table: str, *, is_shared: bool, is_text: bool
+    ) -> ColumnUse:
+        """Use of a column that is a feature; the rest as `feature_rule` has it."""
+        why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
+        return ColumnUse(name, FEATURE, kind, why, table)
+
+    def _unused(self, name: str, kind: str, why: str) -> ColumnUse:
+        """A column of which nothing is made."""
+        return ColumnUse(name, IGNORED, kind, why)
 
     @property
     def dense_columns(self) -> list[str] | None:

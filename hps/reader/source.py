@@ -8,8 +8,7 @@ import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hps.errors import ConfigError, DataError, StoreError
 
@@ -18,7 +17,8 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class ByteSource:
-    """A file's bytes in order, as if it were not compressed. Not for several threads.
+    """A file's bytes in order, as if it were not compressed, until `close`. Not for
+    several threads.
 
     Args:
         path: ends in .gz, .zst or anything else (plain).
@@ -48,17 +48,6 @@ class ByteSource:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._file.close()

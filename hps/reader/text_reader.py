@@ -5,23 +5,13 @@ Above it: `open_reader`. Below it: ByteSource, discover, csrc/reader/text_parser
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from hps import _C
-from hps.config import TableConfig
 from hps.errors import ConfigError, DataError
-from hps.reader.column_use import (
-    DENSE,
-    FEATURE,
-    IGNORED,
-    LABEL,
-    ColumnUse,
-    dense_rule,
-    feature_rule,
-)
-from hps.reader.config import SIGNED_LOG1P, ReaderConfig
+from hps.reader.column_use import ColumnUse
+from hps.reader.config import SIGNED_LOG1P
 from hps.reader.dense import signed_log1p
 from hps.reader.discover import (
     bad_line,
@@ -46,13 +36,10 @@ _PIECE_BYTES = 512 * 1024
 class TextReader(Reader):
     """A reader of a log whose examples are lines of text."""
 
-    def __init__(
-        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
-    ) -> None:
-        super().__init__(paths, tables, config)
+    def _begin(self) -> None:
         self._num_categories = 0
-        takes_all = any(table.features is None for table in tables)
-        if config.format in ("criteo", "libsvm") or not takes_all:
+        takes_all = any(table.features is None for table in self._tables)
+        if self.config.format in ("criteo", "libsvm") or not takes_all:
             _ = self.schema  # cheap here, and shows a mistake at once
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
@@ -87,24 +74,27 @@ class TextReader(Reader):
     def columns(self) -> list[ColumnUse]:
         """The label, numbers and features of a line; of libffm and slots those that tables have."""
         kind = self.config.format
-        uses = [ColumnUse("label", LABEL, "text", "0, 1 or -1")]
-        rule = dense_rule(self.config.transform)
+        uses = [self._label("label", "text")]
         number = "integer" if kind == "criteo" else "float"
         name = "I" if kind == "criteo" else "dense_feature "
         for idx in range(self.num_dense):
-            uses.append(ColumnUse(f"{name}{idx + 1}", DENSE, number, rule))
+            uses.append(self._dense_value(f"{name}{idx + 1}", number))
         taken = set()
         is_text = kind == "criteo" or self.config.hashes_numbers
         for table, columns in self.schema.tables.items():
             for column in columns:
                 taken.add(column.name)
-                why = feature_rule(self.config.key_rule, column.seed == 0, is_text=is_text)
-                use = ColumnUse(column.name, FEATURE, "text" if is_text else "integer", why, table)
-                uses.append(use)
+                of_values = "text" if is_text else "integer"
+                is_shared = column.seed == 0
+                uses.append(
+                    self._feature(
+                        column.name, of_values, table, is_shared=is_shared, is_text=is_text
+                    )
+                )
         if kind == "criteo":
             names = [f"C{number + 1}" for number in range(self._num_categories)]
             uses += [
-                ColumnUse(name, IGNORED, "text", "no table has this feature")
+                self._unused(name, "text", "no table has this feature")
                 for name in names
                 if name not in taken
             ]

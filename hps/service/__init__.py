@@ -1,4 +1,4 @@
 """The service: one process over one store, whose clients' mutations are applied exactly once each.
 
-Above it: `hps serve`, RemoteParameterServer. Below it: parameter_server.py, update_log/.
+Above it: `hps serve`, RemoteParameterServer. Below it: hps/parameter_server, update_log/.
 """

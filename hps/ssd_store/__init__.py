@@ -2,8 +2,16 @@
 
 from hps.ssd_store.clone import clone
 from hps.ssd_store.engine import engine_of
-from hps.ssd_store.open_store import open_store, verify
-from hps.ssd_store.schema import TableSchema
+from hps.ssd_store.open_store import check_no_writer, open_store, verify
 from hps.ssd_store.store import SsdStore
+from hps.table.schema import TableSchema
 
-__all__ = ["SsdStore", "TableSchema", "clone", "engine_of", "open_store", "verify"]
+__all__ = [
+    "SsdStore",
+    "TableSchema",
+    "check_no_writer",
+    "clone",
+    "engine_of",
+    "open_store",
+    "verify",
+]

@@ -1,13 +1,13 @@
 """What both engines are given: the options of an opening, and the checks of arguments they share.
 
-Above it: the engines (store.py, rocksdb_store.py), open_store.py. Below it: hps.errors.
+Above it: the engines (store.py, ssd_store/rocksdb/store.py), open_store.py. Below it: hps.errors.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from hps.errors import ConfigError
+from hps.errors import ConfigError, no_such_table
 
 DEFAULT_SEGMENT_BYTES = 256 * 2**20
 DEFAULT_COMPACTION_THRESHOLD = 0.5
@@ -20,12 +20,12 @@ class OpenOptions(TypedDict, total=False):
     segment_bytes: a segment is sealed before it would grow past this, or past a quarter of its
         table's live rows (but 8 MiB); 256 MiB.
     keep_last: untagged checkpoints that are kept; 2.
-    threads: that load a cut and share a large fetch; 0 is one a core. Changes no bit.
+    threads: that load a checkpoint and share a large fetch; 0 is one a core. Changes no bit.
     snapshot_rows: a clean close leaves a snapshot of the index if the store has this many; 65536.
     read_only: beside a writer or without one; needs a store.
     direct_io: segments are read past the page cache (O_DIRECT), so that it stays free for others;
         what is appended still goes through it. False.
-    checkpoint: read-only: the tag or id of the cut to open; None is the current one.
+    checkpoint: read-only: the tag or id of the checkpoint to open; None is the current one.
     rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
     compaction_threshold: dead part of a segment from which it is rewritten, above 0, below 1; 0.5.
@@ -68,7 +68,7 @@ def table_number(path: Path, numbers: Mapping[str, int], table: str) -> int:
         ConfigError: there is none of that name; lists those there are.
     """
     if table not in numbers:
-        raise ConfigError(f"{path}: there is no table {table!r}; there are {sorted(numbers)}")
+        raise no_such_table(table, "there are", numbers, where=path)
     return numbers[table]
 
 

@@ -1,7 +1,7 @@
 """Which engine's files a directory holds; a store is opened by the engine that made it.
 
-Above it: the engines (store.py, rocksdb_store.py), open_store.py, `hps.open`. Below it: the names
-of their files.
+Above it: the engines (store.py, ssd_store/rocksdb/store.py), open_store.py, `hps.open`. Below it:
+the names of their files.
 """
 
 import os

@@ -1,21 +1,22 @@
-"""open_store and verify: the one door to a store, whichever engine keeps its rows.
+"""open_store, check_no_writer and verify: the one door to a store, whichever engine keeps its rows.
 
-Above it: `hps.ParameterServer`, `hps verify`. Below it: store.py ("segments"), rocksdb_store.py
-("rocksdb"), which is imported only when it is asked for.
+Above it: `hps.ParameterServer`, `hps verify`. Below it: store.py ("segments"),
+ssd_store/rocksdb/store.py ("rocksdb"), which is imported only when it is asked for.
 """
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from hps.ssd_store import store
 from hps.ssd_store.arguments import OpenOptions
 from hps.ssd_store.engine import ROCKSDB, SEGMENTS, engine_of
-from hps.ssd_store.schema import TableSchema
 from hps.ssd_store.store import SsdStore
+from hps.table.schema import TableSchema
 
 if TYPE_CHECKING:
-    from hps.ssd_store.rocksdb_store import RocksDbStore
+    from hps.ssd_store.rocksdb.store import RocksDbStore
 
 
 def open_store(
@@ -43,7 +44,7 @@ def open_store(
     'SsdStore'
     """
     if (engine or engine_of(path) or SEGMENTS) == ROCKSDB:
-        from hps.ssd_store.rocksdb_store import RocksDbStore
+        from hps.ssd_store.rocksdb.store import RocksDbStore
 
         return RocksDbStore.open(path, tables, **options)
     return SsdStore.open(path, tables, **options)
@@ -59,7 +60,18 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
         StoreError: there is no store, or it cannot be listed.
     """
     if engine_of(path) == ROCKSDB:
-        from hps.ssd_store.rocksdb_cuts import verify as verify_rocksdb
+        from hps.ssd_store.rocksdb.cuts import verify as verify_rocksdb
 
         return verify_rocksdb(path)
     return store.verify(path)
+
+
+def check_no_writer(path: str | os.PathLike[str]) -> None:
+    """Refuses a store, of either engine, that a process has open for writing; changes nothing.
+
+    Raises:
+        StoreError: names the process and its host; or there is no such folder.
+    """
+    from hps.ssd_store.rocksdb.cuts import check_no_writer as check
+
+    check(Path(path))

@@ -14,10 +14,11 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from hps import _C
-from hps.checkpoint_names import check_name
+from hps.checkpoint.names import check_name
+from hps.common.forked import forked_error
+from hps.common.held_folder import inside
+from hps.contracts.tiers import Flags, Keys, Rows
 from hps.errors import ConfigError, StoreError
-from hps.forked import forked_error
-from hps.held_folder import inside
 from hps.ssd_store.arguments import (
     DEFAULT_COMPACTION_BYTES_PER_SECOND,
     DEFAULT_COMPACTION_THRESHOLD,
@@ -30,8 +31,7 @@ from hps.ssd_store.arguments import (
     table_number,
 )
 from hps.ssd_store.engine import SEGMENTS, check_engine
-from hps.ssd_store.schema import TableSchema
-from hps.tier import Flags, Keys, Rows
+from hps.table.schema import TableSchema
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def _compaction_settings(options: OpenOptions) -> dict[str, float | int | bool]:
 
 
 class SsdStore:
-    """A directory of rows. What the verbs promise stands in `hps.tier.RowTier`.
+    """A directory of rows. What the verbs promise is in `hps.contracts.tiers.RowTier`.
 
     Compaction runs beside all of them and rewrites segments that are mostly dead: each table's
     segments stay below live rows' bytes / (1 - compaction_threshold) + 4 segments.
@@ -299,7 +299,7 @@ class SsdStore:
         return {**whole, "tables": tables}
 
     def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> dict[str, Any]:
-        """As `hps.ssd_store.clone`, of the cut that this store is at."""
+        """As `hps.ssd_store.clone`, of the checkpoint that this store is at."""
         return self._open_native().clone(os.fspath(target), may_link)
 
     def held_folder(self) -> Path:
@@ -310,13 +310,13 @@ class SsdStore:
 
     def verify(self) -> list[tuple[str, str]]:
         """As `RowTier.verify`."""
-        return verify(self.path)
+        return self._open_native().verify()
 
     def close(self) -> None:
         """As `RowTier.close`: of the lock at once, of the files when no scan uses them.
 
-        A writer that has changed nothing since the newest cut leaves a snapshot of the index, with
-        which the next opening need not read the footers.
+        A writer that has changed nothing since the newest checkpoint leaves a snapshot of the
+        index, with which the next opening need not read the footers.
 
         Cost: writes the snapshot, about 15 bytes a row, into the page cache; `closing_bytes` says
         how many: 0 if it was there already, or does not pay, or the disk was full.

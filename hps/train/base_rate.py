@@ -6,7 +6,9 @@ the training's reader stays where it is, and counts no line twice.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hps.config import TableConfig
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from hps.reader.reader import Reader
 
 NUM_EXAMPLES = 10_000
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -96,3 +99,13 @@ def why_empty(num_skipped: int) -> str:
     if num_skipped:
         return f"all of its {num_skipped:,} lines were skipped as bad"
     return "it holds no line"
+
+
+def names_of(files: Sequence[str | Path]) -> str:
+    """Of the logs that were given, for a message.
+
+    >>> names_of(["a.tsv", "b.tsv", "c.tsv", "d.tsv"])
+    'a.tsv, b.tsv, c.tsv and 1 more'
+    """
+    more = len(files) - _MAX_NAMES
+    return ", ".join(map(str, files[:_MAX_NAMES])) + (f" and {more} more" if more > 0 else "")

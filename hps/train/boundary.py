@@ -1,6 +1,7 @@
 """Boundary: what is due between two steps of a training run, the same on every rank.
 
-Above it: `hps.train.run`. Below it: the clock, `hps.stops.Stops`, one small collective.
+Above it: step_checkpoints.py, loop.py. Below it: the clock, `hps.stops.Stops`, one small
+collective.
 """
 
 import time

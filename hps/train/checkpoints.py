@@ -6,11 +6,11 @@ Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint_names import text_of
+from hps.checkpoint.names import text_of
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hps.row_server import CutServer
+    from hps.contracts.training import KeptCheckpoints
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class ModelCheckpoint:
         return repr(self.name) if isinstance(self.name, str) else text_of(self.name)
 
 
-def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> ModelCheckpoint | None:
+def newest_with_model(
+    server: "KeptCheckpoints", *, passes_over: bool = False
+) -> ModelCheckpoint | None:
     """The checkpoint to go on from, or None: one that holds a model and a reader's position.
 
-    The current cut comes first: after `restore` it is older than others that are kept. Then the
-    newest.
+    The current checkpoint comes first: after `restore` it is older than others that are kept. Then
+    the newest.
 
     Args:
         server: of any kind.
@@ -53,7 +55,7 @@ def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> Mode
         entry["tag"] if entry["tag"] is not None else entry["id"] for entry in entries
     ]
     if not entries or not entries[0].get("current"):
-        names.insert(0, None)  # the current cut is not listed any more: its tag was deleted
+        names.insert(0, None)  # the current checkpoint is not listed any more: its tag was deleted
     by_itself = {entry["id"] for entry in entries if entry.get("automatic")}
     by_itself |= {entry["tag"] for entry in entries if entry.get("automatic")}
     passed_over: list[str | int | None] = []
@@ -73,7 +75,7 @@ def newest_with_model(server: "CutServer", *, passes_over: bool = False) -> Mode
     return None
 
 
-def named_with_model(server: "CutServer", name: str | int) -> ModelCheckpoint:
+def named_with_model(server: "KeptCheckpoints", name: str | int) -> ModelCheckpoint:
     """A checkpoint by its tag or id.
 
     Raises:

@@ -1,24 +1,24 @@
 """What a run looks at before it trains: a checkpoint to resume, examples in DATA and in --test.
 
-Above it: `hps.train.run`. Below it: the readers, the checkpoints. Each of these faults would else
-show after hours, or not at all.
+Above it: opening.py, beginning.py. Below it: the readers, the checkpoints. Each of these faults
+would else show after hours, or not at all.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint_names import text_of
+from hps.checkpoint.names import text_of
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import FEATURE, IGNORED
 from hps.reader.open import open_reader
-from hps.train.base_rate import FirstLabels, first_labels, why_empty
+from hps.train.base_rate import FirstLabels, first_labels, names_of, why_empty
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.start import together
 
 if TYPE_CHECKING:
+    from hps.contracts.training import CutServer
     from hps.reader.reader import Reader
-    from hps.row_server import CutServer
     from hps.train.options import TrainOptions
     from hps.train.progress import Progress
     from hps.train.ranks import Ranks
@@ -116,7 +116,11 @@ def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) ->
     """
     if labels.examples or options.allow_empty:
         return
-    raise ConfigError(f"{what} has no example, {why_empty(labels.skipped)}; --allow-empty takes it")
+    files = options.data if what == "DATA" else options.test
+    raise ConfigError(
+        f"{names_of(files)}: {what} has no example, {why_empty(labels.skipped)}; --allow-empty "
+        "takes it"
+    )
 
 
 def check_test_log(

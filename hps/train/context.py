@@ -1,6 +1,6 @@
 """RunContext: what surrounds a training run: who trains, who is told, who may stop it.
 
-Above it: `hps.train.run`. Below it: `Ranks`, `Progress`, `hps.stops.Stops`.
+Above it: opening.py, loop.py. Below it: `Ranks`, `Progress`, `hps.stops.Stops`.
 """
 
 from dataclasses import dataclass

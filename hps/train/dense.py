@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hps.errors import ClusterError
 
 if TYPE_CHECKING:
-    from hps.cluster.world import Channel
+    from hps.cluster.world.world import Channel
 
 
 class DenseAverages:

@@ -1,6 +1,6 @@
 """DepthChooser: the depth of each span of a training run, measured where `--depth auto` asks so.
 
-Above it: `hps.train.run`. Below it: the clock. Overlapping stages pays where one of them waits for
+Above it: loop.py. Below it: the clock. Overlapping stages pays where one of them waits for
 a disk or a core is idle; where all cores are busy it can lose. So both forms are timed in turn on
 the run's own batches, and again when the run has grown fourfold: a table that has outgrown its
 memory is another run than one that has not. Rows and losses are the same whatever is chosen.

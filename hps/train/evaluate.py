@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hps.checkpoint_names import text_of
+from hps.checkpoint.names import text_of
 from hps.config import GpuCacheConfig
+from hps.contracts.training import CutServer
 from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
-from hps.parameter_server import open as open_store
-from hps.row_server import CutServer
-from hps.service.client_options import ClientConfig
+from hps.parameter_server.server import open as open_store
+from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.ranks import Ranks
 from hps.train.report import peak_rss_bytes, tiers_of
-from hps.train.servers import connect
+from hps.train.row_server import connect
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
 
@@ -163,6 +163,13 @@ def evaluate_store(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
     with open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu) as server:
+        # Of the very cut whose rows are read: a training may have replaced that tag since.
+        state, _ = server.checkpoint_state()
+        if state is None:
+            raise ConfigError(
+                f"store {str(store)!r}: its checkpoint was replaced meanwhile by one without a "
+                "model; repeat the command"
+            )
         return _measure(server, ModelCheckpoint(name, state, {}), data, changes)
 
 
@@ -172,7 +179,7 @@ def evaluate_remote(
     checkpoint: str | int | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Measures a model on servers: their rows as they stand, the dense side of a checkpoint.
+    """Measures a model on servers: their rows as they are, the dense side of a checkpoint.
 
     Rows that were trained since that checkpoint are newer than the dense side.
 

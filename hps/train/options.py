@@ -1,6 +1,8 @@
-"""What a training run is asked to do: frozen, keyword-only, checked when made.
+"""TrainOptions: what `hps train` is asked to do, and the store, budgets and reader that follow.
 
-Above it: `hps train`, `hps.train.run`. Below it: `hps.Config`, `hps.reader`, `hps.models`.
+Above it: hps/cli/train.py, which fills it from the flags; `hps.train.run`. Below it: hps.config,
+`hps.reader`, `hps.models`. `--dram` and `--gpu` become the budgets of the caches here; hps.config
+turns their text into bytes. Frozen, keyword-only, checked when made.
 """
 
 from collections.abc import Sequence
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from hps.cluster.config import ClusterConfig
+from hps.common.field_checks import require_number, require_whole
+from hps.common.initializers import Normal
+from hps.common.optimizers import OPTIMIZERS
 from hps.config import (
     ENGINES,
     MAX_DIM,
@@ -19,13 +24,10 @@ from hps.config import (
     TableConfig,
 )
 from hps.errors import ConfigError
-from hps.field_checks import require_number, require_whole
-from hps.initializers import Normal
 from hps.models import MODELS
-from hps.optimizers import OPTIMIZERS
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
-from hps.service.client_options import ClientConfig
+from hps.service.client.options import ClientConfig
 from hps.train.depth import AUTO
 
 TABLE = "features"
@@ -76,7 +78,7 @@ class TrainOptions:
         lookahead: batches read before they are fetched, whose rows caches keep if they can; where
             the depth is 0, none.
         trace: file for a trace of the stages; None for none.
-        optimizer: of rows; a name in `hps.optimizers.OPTIMIZERS`.
+        optimizer: of rows; a name in `hps.common.optimizers.OPTIMIZERS`.
         lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a
             number wins over the stored one, unless a scheduler runs.
         dense_lr: of the dense part's Adam; None takes 0.001, or the stored one, as lr.

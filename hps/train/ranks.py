@@ -1,7 +1,7 @@
 """Ranks: this process among those that train one model together, or alone.
 
-Above it: the training run and its parts. Below it: `hps.cluster.world.World`, what torchrun says
-(`hps.config.RankEnvironment`).
+Above it: the training run and its parts. Below it: `hps.cluster.world.world.World`, what torchrun
+says (`hps.config.RankEnvironment`).
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from hps.errors import ConfigError
 from hps.train.depth import AHEAD, AUTO
 
 if TYPE_CHECKING:
-    from hps.cluster.world import World
+    from hps.cluster.world.world import World
     from hps.train.options import TrainOptions
 
 

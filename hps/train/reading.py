@@ -7,25 +7,26 @@ Above it: `hps.train.run`. Below it: recipe.py, what the store or the servers ho
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from hps.checkpoint import MODEL, READER, TABLES, decode_dense, described_tables
-from hps.cluster.catalog import Catalog
-from hps.cluster.glance import FirstParts
+from hps.checkpoint.blobs import MODEL, READER, TABLES, decode_dense, described_tables
+from hps.cluster.folder.glance import FirstParts
 from hps.config import TableConfig
 from hps.models import MODELS
-from hps.ssd_store import engine_of, open_store
+from hps.ssd_store import check_no_writer, engine_of, open_store
+from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import TABLE, TrainOptions
 from hps.train.recipe import ModelRecipe, differing
-from hps.train.servers import connect
+from hps.train.row_server import connect
 from hps.train.start import together
 from hps.train.trainer import stored_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from hps.cluster.world import World
+    from hps.cluster.world.world import World
+    from hps.contracts.training import KeptCheckpoints
     from hps.reader.config import ReaderConfig
 
 
@@ -113,35 +114,41 @@ def _find(options: TrainOptions) -> StoredModel | None:
             return _stored_in(options, parts) if parts.sees(options.resume_from) else None
     if engine_of(path) is None:
         return None
-    store: Any = open_store(path, [], read_only=True, rows=False)
-    with closing(store):
+    check_no_writer(path)  # told before all that may be missing: its writer may be about to add it
+    with closing(open_store(path, [], read_only=True, rows=False)) as store:
         return _stored_in(options, store)
 
 
-def _stored_in(options: TrainOptions, cuts: Any) -> StoredModel | None:
-    """Of a store, or of `FirstParts`."""
-    found = _chosen(options, _StoredCuts(cuts))
+class _Blobs(Protocol):
+    """A store or `FirstParts`, whose rows nobody asks for."""
+
+    def checkpoints(self) -> list[dict[str, Any]]: ...
+
+    def extras(self, name: str | int | None, names: "Collection[str]", /) -> dict[str, bytes]: ...
+
+
+def _stored_in(options: TrainOptions, blobs: _Blobs) -> StoredModel | None:
+    found = _chosen(options, _StoredCheckpoints(blobs))
     if found is None:
         return None
-    return StoredModel.of(found.model, described_tables(cuts.extras(found.name, {TABLES})))
+    return StoredModel.of(found.model, described_tables(blobs.extras(found.name, {TABLES})))
 
 
-def _chosen(options: TrainOptions, server: Any) -> ModelCheckpoint | None:
+def _chosen(options: TrainOptions, kept: "KeptCheckpoints") -> ModelCheckpoint | None:
     """The checkpoint that the flags name, or the newest with a model."""
     if options.resume_from is not None:
-        return named_with_model(server, options.resume_from)
-    return newest_with_model(server)
+        return named_with_model(kept, options.resume_from)
+    return newest_with_model(kept)
 
 
-class _StoredCuts:
-    """Of a store or parts whose rows nobody asks for, what `newest_with_model` does."""
+class _StoredCheckpoints:
+    """As a server has them."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: _Blobs) -> None:
         self._store = store
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = self._store.checkpoints()
-        return listed
+        return self._store.checkpoints()
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
         return decode_dense(self._store.extras(tag, {MODEL, READER}))

@@ -18,7 +18,7 @@ from hps.reader.reader import Reader
 from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
-    from hps.row_server import RowServer
+    from hps.contracts.training import RowServer
 
 # What says how a log is read, by name, with the flag of it.
 _FLAGS = {
@@ -52,7 +52,7 @@ class ModelRecipe:
         hidden: widths of the deep part.
         dropout: of the deep part.
         reader: fields of `ReaderConfig`, and `shared_vocabulary`. What earlier versions did not
-            store is as they had it: keys that are numbers as they stand (but for criteo), and of
+            store is as they had it: keys that are numbers as they are (but for criteo), and of
             criteo's integers missing, 0 and below read as 0.
     """
 
@@ -192,7 +192,7 @@ def differing(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Difference
     return None
 
 
-def reading_of(reader: Reader, options: TrainOptions) -> dict[str, Any]:
+def _reading_of(reader: Reader, options: TrainOptions) -> dict[str, Any]:
     """`ModelRecipe.reader` of the log that a run trains on."""
     config = reader.config
     return {
@@ -206,3 +206,16 @@ def reading_of(reader: Reader, options: TrainOptions) -> dict[str, Any]:
         "ignore": list(options.ignore or ()),
         "shared_vocabulary": bool(options.shared_vocabulary),
     }
+
+
+def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
+    """The recipe of a new model on a log."""
+    shape = options.shape()
+    return ModelRecipe(
+        kind=shape.model,
+        features={name: list(names) for name, names in reader.features.items()},
+        num_dense=reader.num_dense,
+        hidden=list(shape.hidden),
+        dropout=shape.dropout,
+        reader=_reading_of(reader, options),
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hps.errors import StoreError
 
 if TYPE_CHECKING:
-    from hps.cluster.world import World
+    from hps.cluster.world.world import World
     from hps.config import RankEnvironment
     from hps.train.options import TrainOptions
 

@@ -1,6 +1,6 @@
 """Before several ranks train: each has what it needs, and all have been asked for the same.
 
-Above it: `hps.train.run`. Below it: `hps.cluster.agreement`.
+Above it: opening.py, checks.py, reading.py. Below it: `hps.cluster.world.agreement`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hps import __version__
-from hps.cluster.agreement import attempt
+from hps.cluster.world.agreement import attempt
+from hps.common.version import __version__
 from hps.errors import ConfigError, HpsError
 from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
-    from hps.cluster.world import World
+    from hps.cluster.world.world import World
     from hps.reader.reader import Reader
 
 # What may differ from host to host; none of it changes a bit. Of logs, names and sizes must agree.
@@ -66,7 +66,7 @@ def start_together(
 
 
 def together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
-    """As `hps.cluster.agreement.agree`, before training: of an error the ranks leave in step."""
+    """As `cluster.world.agreement.agree`, before training: of an error the ranks leave in step."""
     outcome = attempt(world, what, act)
     if isinstance(outcome.failure, HpsError):
         outcome.failure.is_shared = True  # the ranks can leave in step

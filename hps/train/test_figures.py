@@ -1,6 +1,6 @@
 """The figures on --test, measured after training; what goes wrong there loses none of the others.
 
-Above it: `hps.train.run`. Below it: `evaluate_model`.
+Above it: closing.py. Below it: `evaluate_model`.
 """
 
 from typing import TYPE_CHECKING, Any

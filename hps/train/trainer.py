@@ -1,6 +1,6 @@
 """Trainer: a model, its two optimizers, one step after the other; all state in one mapping.
 
-Above it: `hps.train.run`, which feeds it batches and writes checkpoints. Below it: `hps.models`,
+Above it: loop.py, which feeds it batches, step_checkpoints.py. Below it: `hps.models`,
 `hps.RowOptimizer`, torch.
 """
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from hps.cluster.grad_scaler import ClusterGradScaler
 from hps.errors import ConfigError
 from hps.models import ClickModel
-from hps.row_optimizer import RowOptimizer
+from hps.nn.grad_scaler import ClusterGradScaler
+from hps.nn.row_optimizer import RowOptimizer
 from hps.train.dense import DenseAverages
 from hps.train.options import TrainOptions
 from hps.train.ranks import Ranks
@@ -23,7 +23,7 @@ from hps.train.totals import Totals
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.row_server import RowServer
+    from hps.contracts.training import RowServer
 
 FORMAT_VERSION = 2
 # What a cosine schedule leaves of a learning rate: FTRL divides by it, so never nothing.

@@ -1,6 +1,6 @@
 """The update log of a served store: every mutation, in the order of application, once.
 
-Above it: parameter_server.py (opening, checkpoints, restores), hps/service. Below it:
+Above it: parameter_server (opening, checkpoints, restores), hps/service. Below it:
 csrc/update_log, which keeps the bytes.
 """
 

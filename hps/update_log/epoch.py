@@ -1,8 +1,8 @@
 """Epoch: which log belongs to a store, as one small file that is replaced as a whole.
 
-Above it: history.py. Below it: durable_file.py. A restore drops the log's records together with the
-rows, which lie in other files: the next epoch, named here, makes that one step. The file HISTORY in
-the store's folder `log` is a line with the checksum of the JSON text that follows it.
+Above it: history.py. Below it: common/durable_file.py. A restore drops the log's records together
+with the rows, which lie in other files: the next epoch, named here, makes that one step. The file
+HISTORY in the store's folder `log` is a line with the checksum of the JSON text that follows it.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from hps import _C
-from hps.durable_file import replace_durably, sync
+from hps.common.durable_file import replace_durably, sync
+from hps.common.json_text import parse_json
 from hps.errors import CorruptionError, StoreError
-from hps.json_text import parse_json
 from hps.update_log.log import FOLDER, has_files
 
 NAME = "HISTORY"
@@ -34,7 +34,8 @@ class Epoch:
         index: of the shard, from 0.
         count: of shards.
         restoring: id of the checkpoint with which the epoch begins, until the store is there.
-        tables: that the epoch begins with, as hps.checkpoint describes them: the checkpoint may
+        tables: that the epoch begins with, as hps.checkpoint.blobs describes them: the checkpoint
+        may
             lack some, which are empty then. The first epoch has none here.
     """
 

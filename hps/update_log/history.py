@@ -1,8 +1,8 @@
 """History: the mutations that a served store holds: its newest checkpoint, and the log after it.
 
-Above it: parameter_server.py and cut_verbs.py, which carry it through openings, checkpoints and
-restores; hps/service/shard.py, which appends to the log. Below it: epoch.py, sessions.py, log.py,
-dense_mark.py.
+Above it: parameter_server/opening.py and parameter_server/checkpoints.py, which carry it through
+openings, checkpoints and restores; hps/service/shard/mutations.py, which appends to the log. Below
+it: epoch.py, sessions.py, log.py, checkpoint/dense_mark.py.
 
 Whatever moment a process dies at, the next opening finds one of the states that it passed through:
 
@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hps.checkpoint import LAST
-from hps.checkpoint_names import AUTOMATIC, text_of
-from hps.dense_mark import DENSE, DenseMark
+from hps.checkpoint.blobs import LAST
+from hps.checkpoint.dense_mark import DENSE, DenseMark
+from hps.checkpoint.names import AUTOMATIC, find_listed, text_of
+from hps.common.json_text import parse_json
+from hps.contracts.tiers import RowTier
 from hps.errors import CorruptionError, StoreError
-from hps.json_text import parse_json
 from hps.update_log.epoch import NAME, Epoch
 from hps.update_log.log import FOLDER, OpenLog, UpdateLog
 from hps.update_log.sessions import Sessions
@@ -95,7 +96,7 @@ class History:
         cut: what the current checkpoint says of the service.
     """
 
-    def __init__(self, store: Any, epoch: Epoch, cut: ServedCut | None) -> None:
+    def __init__(self, store: RowTier, epoch: Epoch, cut: ServedCut | None) -> None:
         self._store = store
         self.path: Path = store.path
         self.epoch = epoch
@@ -129,7 +130,7 @@ class History:
 
     @classmethod
     def begin(
-        cls, store: Any, index: int | None, count: int | None, cut: ServedCut | None
+        cls, store: RowTier, index: int | None, count: int | None, cut: ServedCut | None
     ) -> "History":
         """Of a store that has none yet.
 
@@ -156,7 +157,7 @@ class History:
         return cls(store, epoch, cut)
 
     @classmethod
-    def find(cls, store: Any) -> "History | None":
+    def find(cls, store: RowTier) -> "History | None":
         """Of a store that was opened; None if it was never served.
 
         A restore that a crash cut short is brought to its end.
@@ -249,7 +250,7 @@ class History:
         cut = ServedCut.of(blobs)
         if cut is not None and cut.cut_name:
             return cut.cut_name
-        current = next((one for one in self._store.checkpoints() if one["current"]), None)
+        current = find_listed("the store", self._store.checkpoints())
         own = (AUTOMATIC, LAST) if self.epoch.count > 1 else (AUTOMATIC,)
         if current is not None and current["tag"] not in own:
             return text_of(int(current["id"]))

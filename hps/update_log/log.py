@@ -1,7 +1,7 @@
 """UpdateLog: numbered records in files, appended by one process, as a contract; and the door to it.
 
-Above it: history.py, hps/service/shard.py. Below it: csrc/update_log (and, in tests, the twin in
-tests/twins). What a record says is records.py's; the log knows bytes.
+Above it: history.py, hps/service/shard/core.py. Below it: csrc/update_log (and, in tests, the twin
+in tests/twins). What a record says is records.py's; the log knows bytes.
 """
 
 from collections.abc import Callable, Sequence

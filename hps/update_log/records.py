@@ -1,8 +1,9 @@
 """Mutations, and the records of the update log that hold them.
 
-Above it: replay.py, hps/service/shard.py, hps/logged_verbs.py. Below it: bytes; the layout is in
-docs/exactly_once.md. One record holds one mutation whole, with the number by which its client
-knows it, so that what is applied and what is marked as applied can never differ.
+Above it: replay.py, hps/service/shard/mutations.py, hps/parameter_server/logged.py. Below it:
+bytes; the layout is in docs/exactly_once.md. One record holds one mutation whole, with the number
+by which its client knows it, so that what is applied and what is marked as applied can never
+differ.
 """
 
 import struct
@@ -11,8 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError, CorruptionError
-from hps.row_layout import Floats, Keys
 from hps.update_log.log import Part
 
 VERSION = 1

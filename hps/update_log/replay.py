@@ -1,8 +1,8 @@
 """Replay: the records after the newest checkpoint, applied to a store that has just been opened.
 
-Above it: parameter_server.py. Below it: history.py, records.py, the server's own verbs. The rows
-come out bit for bit as they were when the records were made: the same gradients, in the same order,
-with the learning rates of then.
+Above it: parameter_server/opening.py. Below it: history.py, records.py, a ReplayTarget. The
+rows come out bit for bit as they were when the records were made: the same gradients, in the same
+order, with the learning rates of then.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,17 +1,18 @@
 """Which tables a store has now: those of its checkpoint, and those that a restore has kept.
 
-Above it: parameter_server.py, cut_verbs.py, logged_verbs.py, hps/service/location.py. Below it:
-epoch.py, history.py, hps/checkpoint.py. A restore takes no table away: one that is younger than the
-checkpoint is empty afterwards. Checkpoints never change, so HISTORY says which tables there are,
-until a checkpoint of its epoch does.
+Above it: parameter_server/opening.py, parameter_server/server.py, parameter_server/checkpoints.py,
+hps/service/shard/location.py. Below it: epoch.py, history.py, hps/checkpoint/blobs.py. A restore
+takes no table away: one that is younger than the checkpoint is empty afterwards. Checkpoints never
+change, so HISTORY says which tables there are, until a checkpoint of its epoch does.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hps import checkpoint as cut
+from hps.checkpoint import blobs as cut
 from hps.config import TableConfig
+from hps.contracts.tiers import RowTier
 from hps.update_log.epoch import Epoch
 from hps.update_log.history import ServedCut
 
@@ -47,7 +48,7 @@ def merged(first: Sequence[Mapping[str, Any]], *others: Sequence[Mapping[str, An
     return list(by_name.values())
 
 
-def known_tables(path: Path, store: Any) -> tuple[list[TableConfig], list[TableConfig]]:
+def known_tables(path: Path, store: RowTier) -> tuple[list[TableConfig], list[TableConfig]]:
     """Tables of a store: as they are now, and those that kept checkpoints alone describe.
 
     An older hps wrote no tables into HISTORY: a restore made it forget those that the checkpoint

@@ -1,9 +1,9 @@
 """Sessions: which mutations of each client are applied, and which client may go on.
 
-Above it: history.py, replay.py, hps/service/shard.py. Below it: nothing. A client numbers its
-mutations 1, 2, 3 ...; its mark is the highest that is applied. Marks and rows change by the same
-record, and stand in the same checkpoint. Whoever calls keeps others away, but from get and find:
-they may run beside anything, and a session that is known is found at every moment.
+Above it: history.py, replay.py, hps/service/shard/sessions.py. Below it: nothing. A client numbers
+its mutations 1, 2, 3 ...; its mark is the highest that is applied. Marks and rows change by the
+same record, and are in the same checkpoint. The caller keeps others away, but from get and
+find: they may run beside anything, and a session that is known is found at every moment.
 """
 
 from bisect import bisect_right

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from hps import _C
+from hps.common.sharding import ShardMap
 from hps.errors import CorruptionError, StoreError
-from hps.sharding import ShardMap
 from hps.ssd_store import open_store
 from hps.update_log.epoch import NAME, Epoch
 from hps.update_log.history import ServedCut

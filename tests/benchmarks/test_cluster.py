@@ -15,7 +15,7 @@ from benchmarks.cluster.rank import Timed
 from benchmarks.cluster.simulator import Collective, Machine, Simulation, Work
 from benchmarks.cluster.workload import TABLE, Workload
 from benchmarks.common.timing import Samples
-from hps.sharding import ShardMap
+from hps.common.sharding import ShardMap
 
 LOG = Workload(keys=3000, batch_size=50, features=4, distinct=3)
 ONE_CORE = Machine(cores=1, ranks_per_host=1)

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import run
 from benchmarks.common.report import check_result
-from benchmarks.memory.memory_bench import one_bucket_load
+from benchmarks.parameter_server.memory.memory_bench import one_bucket_load
 from hps.cli.main import main as hps_main
 
 # Module or name of a peer -> a word in the names of its rows.

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.common.keys import hashed_keys
 from benchmarks.common.timing import Samples
-from benchmarks.ssd_costs import checksum_cost
 from benchmarks.ssd_store import page_cache
 from benchmarks.ssd_store.hps_store import HpsStore
 from benchmarks.ssd_store.record_file import (
@@ -22,6 +21,7 @@ from benchmarks.ssd_store.record_file import (
     RecordFile,
 )
 from benchmarks.ssd_store.records import Batch, Data, ZipfBatches
+from benchmarks.ssd_store.ssd_costs import checksum_cost
 from benchmarks.ssd_store.ssd_store_bench import rows_beside
 
 DATA = Data(rows=30_000, record_bytes=80)

@@ -1,13 +1,22 @@
 """What the tests of folders, cuts and resharding share.
 
-Above it: pytest. Below it: folder_lab.py.
+Above it: pytest. Below it: tests/cluster/folder/folder_lab.py.
 """
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.folder_lab import Reference
+from tests.cluster.folder.folder_lab import Reference
+from tests.cluster.ranks import EARLIER
+
+
+@pytest.fixture(autouse=True)
+def _earlier_threads() -> None:
+    """What lives before a test is not of it."""
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
 
 
 @pytest.fixture

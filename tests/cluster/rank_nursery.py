@@ -212,7 +212,7 @@ def _plant(job: dict[str, Any], rank: str) -> None:
     if job["plant"] == "generators-forgotten":
         Trainer._take_random = lambda self, of_ranks: None  # type: ignore[method-assign]
     if job["plant"] == "bit-lost-in-moves":
-        from hps.cluster import reshard
+        from hps.cluster.folder import reshard
 
         pieces = reshard._pieces
 

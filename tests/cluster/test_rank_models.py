@@ -1,6 +1,6 @@
 """Which cuts over several ranks take a model over: those whose rows it still fits, on every rank.
 
-Above it: pytest. Below it: folder_lab.py.
+Above it: pytest. Below it: tests/cluster/folder/folder_lab.py.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import hps
-from hps.cluster.catalog import Catalog
-from hps.cluster.offline import reshard
-from hps.dense_mark import DENSE, DenseMark
+from hps.checkpoint.dense_mark import DENSE, DenseMark
+from hps.cluster.folder.offline import reshard
 from hps.ssd_store import open_store
+from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import newest_with_model
-from tests.cluster.folder_lab import Rank, config, on_ranks, train, try_ranks
+from tests.cluster.folder.folder_lab import Rank, config, on_ranks, train, try_ranks
 
 FINAL = ({"step": 2}, {"step": 2})
 

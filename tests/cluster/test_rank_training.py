@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import hps
-from hps.cluster.local_world import local_worlds
-from hps.cluster.server import ClusterParameterServer
+from hps.cluster.parameter_server import ClusterParameterServer
+from hps.cluster.world.local_world import local_worlds
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery, nursery

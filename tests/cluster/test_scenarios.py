@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import hps
-from hps.cluster.local_world import LocalWorld
+from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.ranks import run_ranks, stage_threads, successes
 from tests.lab import Lab
 from tests.pipeline.scenario import SOUND, TABLES, Delays, Run, Scenario, run

@@ -1,6 +1,7 @@
 """Parts of training over ranks, each rank a thread: dense averages, losses, who was slow.
 
-Above it: pytest. Below it: hps/train over in-process ranks; whole runs are in test_training.py.
+Above it: pytest. Below it: hps/train over in-process ranks; whole runs are in
+tests/train/test_training.py.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import hps
-from hps.cluster.world import World
+from hps.cluster.world.world import World
 from hps.config import RankEnvironment
 from hps.metrics import BinaryMetrics
 from hps.train import TrainOptions
@@ -179,6 +180,6 @@ def test_options_become_those_of_a_rank(tmp_path: Path) -> None:
         hps.ConfigError, match="--device cuda:0 under torchrun: rank 1 of a host takes"
     ):
         of({"gpu": "1GiB", "device": "cuda:0"})
-    remote = {"store": None, "remote": hps.service.client_options.ClientConfig(addresses=["h:1"])}
+    remote = {"store": None, "remote": hps.service.client.options.ClientConfig(addresses=["h:1"])}
     with pytest.raises(hps.ConfigError, match="--server under torchrun"):
         of(remote)

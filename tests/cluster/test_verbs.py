@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import hps
-from hps.batch_rows import RowUpdate
-from hps.cluster.local_world import LocalWorld
+from hps.cluster.world.local_world import LocalWorld
+from hps.contracts.training import RowUpdate
 from tests.cluster.ranks import (
     TABLES,
     Task,
@@ -275,3 +275,31 @@ def test_ranks_of_other_tables_are_refused_at_the_start(tmp_path: Path) -> None:
             hps.ClusterParameterServer.over(local, world)
 
     successes(run_ranks(2, body))
+
+
+def test_a_server_without_a_folder_of_all_ranks_says_that_it_has_no_checkpoints(
+    tmp_path: Path,
+) -> None:
+    config = hps.Config(path=tmp_path, tables=Task().tables(), threads=1)
+
+    def body(world: LocalWorld) -> None:
+        with hps.ParameterServer(config) as local:
+            server = hps.ClusterParameterServer.over(local, world)
+            assert not server.is_changed
+            assert server.checkpoints() == [] and server.checkpoint_state() == (None, None)
+            for verb in (server.checkpoint, server.restore):
+                with pytest.raises(hps.ConfigError, match="over, without a folder of all ranks"):
+                    verb()
+
+    successes(run_ranks(1, body))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_server_has_ranks_where_there_are_several(tmp_path: Path, size: int) -> None:
+    def body(world: LocalWorld) -> list[bool]:
+        with cluster_server(Task(), world, tmp_path) as server:
+            if server.ranks is None:
+                return [server.local.ranks is None]
+            return [server.ranks.agree(flag) for flag in (world.rank == 1, False)]
+
+    assert successes(run_ranks(size, body)) == ([[True]] if size == 1 else [[True, False]] * 2)

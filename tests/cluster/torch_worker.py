@@ -1,7 +1,8 @@
 """Ranks of the tests of torch_world.py: processes that torchrun could have started.
 
-Above it: test_torch_world.py, which reads what they wrote. Below it: ranks.py. One process imports
-everything and forks the ranks of one run after the other: to import torch takes longer than a run.
+Above it: tests/cluster/world/test_torch_world.py, which reads what they wrote. Below it: ranks.py.
+One process imports everything and forks the ranks of one run after the other: to import torch takes
+longer than a run.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 import hps
-from hps.cluster.torch_world import torch_world
+from hps.cluster.world.torch_world import torch_world
 from tests.cluster.ranks import TABLES, Model, Task, cluster_server, train
 
 
@@ -27,7 +28,7 @@ def say(**values: Any) -> None:
 
 
 def check_channels(world: Any) -> None:
-    """What test_local_world.py checks of threads."""
+    """What tests/cluster/world/test_local_world.py checks of threads."""
     rank, size = world.rank, world.size
     parts = [torch.full((to + rank, 2), 10.0 * rank + to) for to in range(size)]
     received = world.rows.all_to_all(parts)

@@ -1,7 +1,7 @@
 """`hps train` under the real torchrun, in which chosen ranks are killed at chosen steps.
 
-Above it: test_training.py, tests/torture/rank_kills.py. Below it: torchrun, `hps.cli.main`. Run as
-a program it is one rank.
+Above it: tests/train/test_training.py, tests/torture/rank_kills.py. Below it: torchrun,
+`hps.cli.main`. Run as a program it is one rank.
 """
 
 import json

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hps
-from hps.batch_rows import RowUpdate
+from hps.checkpoint.dense_mark import DENSE, DenseMark
 from hps.cli.main import main
-from hps.dense_mark import DENSE, DenseMark
-from hps.parameter_server import ParameterServer
+from hps.contracts.training import RowUpdate
+from hps.parameter_server.server import ParameterServer
 from hps.train.checkpoints import newest_with_model
 from tests.lab import Lab, keys_of, table
 

@@ -8,7 +8,7 @@ import pytest
 
 import hps
 from hps import _C
-from hps.row_layout import RowLayout
+from hps.common.row_layout import RowLayout
 from tests.lab import OPTIMIZERS, make_gpu_cache, random_floats, random_keys
 from tests.twins.dram_cache import TwinDramCache
 
@@ -21,7 +21,7 @@ class Pair:
     """A native cache and its twin, asked the same things."""
 
     def __init__(
-        self, make: Callable[..., Any], optimizer: hps.optimizers.Optimizer, seed: int
+        self, make: Callable[..., Any], optimizer: hps.common.optimizers.Optimizer, seed: int
     ) -> None:
         self.generator = np.random.default_rng(seed)
         self.layout = RowLayout(optimizer.kind, DIM)
@@ -117,7 +117,7 @@ class Pair:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_random_verbs_agree(
-    make: Callable[..., Any], optimizer: hps.optimizers.Optimizer, seed: int
+    make: Callable[..., Any], optimizer: hps.common.optimizers.Optimizer, seed: int
 ) -> None:
     pair = Pair(make, optimizer, seed)
     for step in range(40):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hps
-from hps.parameter_server import ParameterServer
+from hps.parameter_server.server import ParameterServer
 from tests.lab import Lab, dump, evictions, keys_of, table
 
 

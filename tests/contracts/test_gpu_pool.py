@@ -1,11 +1,12 @@
-"""Pooling straight from slots gives the bits of hps/pooling.py, for every length of bag."""
+"""Pooling straight from slots gives the bits of hps/nn/pooling.py, for every length of bag."""
 
 import numpy as np
 import pytest
 import torch
 
 from hps import _C
-from hps.pooling import make_bags, sum_bags
+from hps.common.bags import make_bags
+from hps.nn.pooling import sum_bags
 from tests.lab import make_gpu_cache, random_floats, random_keys
 
 NUM_FEATURES = 3

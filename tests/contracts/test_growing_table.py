@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.batch_rows import RowUpdate
+from hps.contracts.training import RowUpdate
 
 DIM = 16
 
@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[hps.ParameterServer]:
 
 
 def growths(server: hps.ParameterServer) -> int:
-    return int(server._stacks["t"].cache.num_growths)
+    return int(server.parts.tables.stacks["t"].cache.num_growths)
 
 
 def grow(server: hps.ParameterServer, value: float = 0.0) -> None:

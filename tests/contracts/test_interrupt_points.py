@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import hps
-from hps.gradients import pending_of
-from hps.parameter_server import ParameterServer, RowUpdate
+from hps.nn.gradients import pending_of
+from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.lab import Lab, dump, table
 
 KEYS = np.arange(600, dtype=np.uint64)
@@ -91,7 +91,7 @@ def test_an_interrupt_at_any_call_leaves_no_turn_taken_and_no_pin(
                 error = struck_at(number, lambda call=call, keys=keys: call(keys))
                 where = f"{name}, call {number}"
                 # While the error lives, and with it every frame that it passed.
-                tiers = server._tiers["ads"].caches.values()
+                tiers = server.parts.tables.tiers["ads"].caches.values()
                 assert [tier.turn.num_asking for tier in tiers] == [0] * len(tiers), where
                 assert not any(tier.is_moving for tier in tiers), where
                 if error is None:
@@ -163,7 +163,7 @@ def test_a_second_interrupt_of_a_restore_closes_a_server_that_would_mix_cuts(
                 sys.settrace(strike)
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(server._stack(first), "restart", interrupt)
+            monkeypatch.setattr(server.parts.tables.stack(first), "restart", interrupt)
             try:
                 server.restore("old")
                 pytest.fail("the first interrupt did not strike")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hps
-from hps.parameter_server import ParameterServer, RowUpdate
+from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.lab import Lab, dump, evictions, keys_of, random_floats, table
 
 KEYS = np.arange(600, dtype=np.uint64)
@@ -47,7 +47,7 @@ def ones(count: int) -> np.ndarray:
 
 def interrupted(server: ParameterServer, at: int, name: str, call: Callable[[], Any]) -> bool:
     """Whether an interrupt struck; the cache is itself again after it."""
-    stack = server._stack("ads")
+    stack = server.parts.tables.stack("ads")
     cache = stack.cache
     is_struck = False
     for is_after in (False, True):
@@ -89,7 +89,7 @@ def test_an_interrupt_below_the_top_tier_loses_no_row(tmp_path: Path, kind: str)
     with Lab(kind, tmp_path).server(table()) as server:
         server.assign("ads", KEYS, ones(600) * np.arange(600, dtype=np.float32)[:, None])
         rows, digest = dump(server), server.digest("ads")
-        tiers = server._tiers["ads"]
+        tiers = server.parts.tables.tiers["ads"]
         targets = [(tiers.store, "store", verb) for verb in ("append", "fetch")]
         if tiers.dram is not None:
             targets += [(tiers.dram, "cache", verb) for verb in BELOW]
@@ -110,7 +110,7 @@ def test_an_interrupt_below_the_top_tier_loses_no_row(tmp_path: Path, kind: str)
                 finally:
                     setattr(owner, field, below)
                 assert server.pins == 0 and server.num_rows("ads") == 600
-                assert not server._stack("ads").is_moving
+                assert not server.parts.tables.stack("ads").is_moving
             assert dump(server) == rows
         # The twin's sixteen rows are gone again before one of them is asked for.
         missed = {"read_rows"} if kind == "three_twins" else set()
@@ -154,7 +154,7 @@ def test_a_bad_learning_rate_is_an_error_like_any_other(lab: Lab) -> None:
 def test_the_note_says_how_many_keys_were_done(lab: Lab) -> None:
     with lab.server(table()) as server:
         server.push("ads", KEYS, ones(600))
-        stack = server._stack("ads")
+        stack = server.parts.tables.stack("ads")
         cache = stack.cache
         stack.cache = Interrupting(cache, "apply", 2, is_after=False)
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -231,11 +231,11 @@ def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_cut_before(lab: Lab)
         server.checkpoint("old")
         rows = dump(server)
         server.push("ads", KEYS[:9], ones(9))
-        store = server._store
-        server._store = _InterruptedStore(store)
+        store = server.parts.tables.store
+        server.parts.tables.store = _InterruptedStore(store)
         with pytest.raises(KeyboardInterrupt):
             server.restore("old")
-        server._store = store
+        server.parts.tables.store = store
         assert dump(server) == rows and server.num_rows("ads") == 8
 
 
@@ -251,7 +251,7 @@ def test_an_interrupt_within_a_restore_leaves_no_table_at_the_cut_before(
         server.learning_rates["a"] = 0.25
         for name in "ab":
             server.assign(name, KEYS[:9], 2 * ones(9))
-        stack = server._stack(struck)
+        stack = server.parts.tables.stack(struck)
         restart = stack.restart
 
         def interrupt() -> None:
@@ -275,7 +275,7 @@ def test_an_interrupt_behind_the_stores_erase_erases_in_every_tier(
     with Lab(kind, tmp_path).server(table()) as server:
         server.assign("ads", KEYS, ones(600))
         server.checkpoint()
-        tiers = server._tiers["ads"]
+        tiers = server.parts.tables.tiers["ads"]
         caches = [tier.cache for tier in tiers.caches.values()]
         assert all(cache.contains(KEYS).any() for cache in caches)
         store = tiers.store.store

@@ -25,7 +25,7 @@ Doubles = NDArray[np.float64]
 class ReferenceRow:
     """One row in float64, updated by the textbook formula of its optimizer."""
 
-    def __init__(self, optimizer: hps.optimizers.Optimizer, weights: Doubles) -> None:
+    def __init__(self, optimizer: hps.common.optimizers.Optimizer, weights: Doubles) -> None:
         self.optimizer = optimizer
         self.w = weights.astype(np.float64)
         self.t = 0
@@ -68,7 +68,9 @@ class ReferenceRow:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
-def test_100_steps_equal_a_float64_reference(lab: Lab, optimizer: hps.optimizers.Optimizer) -> None:
+def test_100_steps_equal_a_float64_reference(
+    lab: Lab, optimizer: hps.common.optimizers.Optimizer
+) -> None:
     generator = np.random.default_rng(17)
     reference: dict[int, ReferenceRow] = {}
     distinct = 200 if lab.kind != "twins" else 30
@@ -107,7 +109,7 @@ def test_100_steps_equal_a_float64_reference(lab: Lab, optimizer: hps.optimizers
     ids=["sgd", "adagrad", "adam", "sparse_adam"],
 )
 def test_100_steps_equal_torchs_own(
-    lab: Lab, ours: hps.optimizers.Optimizer, theirs: Callable[..., torch.optim.Optimizer]
+    lab: Lab, ours: hps.common.optimizers.Optimizer, theirs: Callable[..., torch.optim.Optimizer]
 ) -> None:
     """Every key occurs in each step, since torch counts Adam's steps globally."""
     generator = np.random.default_rng(23)
@@ -133,7 +135,7 @@ def test_100_steps_equal_torchs_own(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("dim", [1, 4, 16, 33])
 def test_twin_and_native_rows_are_equal_bit_for_bit(
-    tmp_path: Path, optimizer: hps.optimizers.Optimizer, dim: int
+    tmp_path: Path, optimizer: hps.common.optimizers.Optimizer, dim: int
 ) -> None:
     """Also with hot keys, whose sums take more than one run of 32 occurrences."""
     digests, rows = [], []
@@ -164,7 +166,7 @@ def test_twin_and_native_rows_are_equal_bit_for_bit(
     "initializer", [hps.Constant(0.5), hps.Uniform(-0.1, 0.2), hps.Normal(std=0.01, mean=0.5)]
 )
 def test_initial_weights_of_twin_and_native_are_equal(
-    tmp_path: Path, initializer: hps.initializers.Initializer
+    tmp_path: Path, initializer: hps.common.initializers.Initializer
 ) -> None:
     one = hps.TableConfig(name="ads", dim=19, initializer=initializer)
     keys = np.array([0, 1, 2**63, 2**64 - 1, *range(500)], np.uint64)

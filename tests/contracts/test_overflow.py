@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import hps
-from hps.batch_rows import RowUpdate
-from hps.row_layout import RowLayout
+from hps.common.row_layout import RowLayout
+from hps.contracts.training import RowUpdate
 from hps.update_log import Kind, Mutation, encode
 from tests.lab import OPTIMIZERS, Lab
-from tests.service.client_lab import service
-from tests.service.shard_lab import ShardLab
-from tests.service.shard_session import Session
+from tests.service.client.client_lab import service
+from tests.service.shard.shard_lab import ShardLab
+from tests.service.shard.shard_session import Session
 from tests.twins import row_math
 
 KINDS = ("twins", "native", "native_gpu", "launched_gpu", "gpu")
@@ -40,7 +40,7 @@ EXTREMES = [
 ]
 
 
-def table_of(optimizer: hps.optimizers.Optimizer) -> hps.TableConfig:
+def table_of(optimizer: hps.common.optimizers.Optimizer) -> hps.TableConfig:
     return hps.TableConfig(name="ads", dim=DIM, optimizer=optimizer)
 
 
@@ -104,7 +104,7 @@ def step(server: hps.ParameterServer, generator: np.random.Generator, optimizer:
         if apply:
             server.apply([RowUpdate("ads", keys, grads)])
             server.stats()
-            for stack in server._stacks.values():
+            for stack in server.parts.tables.stacks.values():
                 stack.raise_failed(wait=True)
         else:
             server.push("ads", keys, grads)
@@ -160,7 +160,7 @@ def test_a_table_that_overflows_leaves_the_others_as_they_were(tmp_path: Path, k
         with pytest.raises(hps.NonFiniteError, match="table 'zoo', key 4"):
             server.apply([RowUpdate("ads", keys, grads), RowUpdate("zoo", keys, bad)])
             for name in ("ads", "zoo"):
-                server._stacks[name].raise_failed(wait=True)
+                server.parts.tables.stacks[name].raise_failed(wait=True)
         assert [server.digest(name) for name in ("ads", "zoo")] == before
         server.apply([RowUpdate("ads", keys, grads), RowUpdate("zoo", keys, grads)])
         assert server.digest("ads") != before[0] and server.digest("zoo") != before[1]
@@ -172,7 +172,7 @@ def test_a_push_that_the_cache_cannot_hold_at_once_is_refused_whole(
 ) -> None:
     with Lab(kind, tmp_path).server(table_of(hps.Adagrad(lr=0.1))) as server:
         keys = np.arange(4000 if kind != "twins" else 100, dtype=np.uint64)
-        assert len(keys) > server._stacks["ads"].cache.capacity_rows
+        assert len(keys) > server.parts.tables.stacks["ads"].cache.capacity_rows
         grads = np.ones((len(keys), DIM), np.float32)
         server.push("ads", keys, grads)
         before = server.digest("ads")
@@ -182,13 +182,34 @@ def test_a_push_that_the_cache_cannot_hold_at_once_is_refused_whole(
         assert server.digest("ads") == before
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_row_that_an_ordinary_gradient_overflows_refuses_a_push_in_pieces_whole(
+    tmp_path: Path, kind: str
+) -> None:
+    """The row is of an earlier opening, and comes up with the last piece."""
+    table = table_of(hps.Adam(lr=0.1))
+    keys = np.arange(4000 if kind != "twins" else 100, dtype=np.uint64)
+    ones = np.ones((len(keys), DIM), np.float32)
+    state = np.zeros((1, 2 + 2 * DIM), np.float32)
+    state[:, :2], state[:, 2 : 2 + DIM] = 0.5, 3e38
+    lab = Lab(kind, tmp_path)
+    with lab.server(table) as server:
+        server.push("ads", keys, ones)
+        server.assign("ads", keys[-1:], ones[-1:], state)
+        before = server.digest("ads")
+    with lab.server(table) as server:
+        with pytest.raises(hps.NonFiniteError, match=f"key {len(keys) - 1}:"):
+            server.push("ads", keys, ones)
+        assert server.digest("ads") == before
+
+
 def test_a_row_of_before_that_holds_nan_is_named_by_the_step_that_meets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = Lab("native", tmp_path)
     keys, ones = np.arange(6, dtype=np.uint64), np.ones((6, DIM), np.float32)
     with monkeypatch.context() as patched, lab.server(table_of(hps.Adagrad())) as server:
-        patched.setattr("hps.parameter_server.refuse_impossible_rows", lambda *_: None)
+        patched.setattr("hps.parameter_server.rows.refuse_impossible_rows", lambda *_: None)
         rows = ones.copy()
         rows[2, 3] = np.nan
         server.assign("ads", keys, rows, ones)
@@ -229,18 +250,18 @@ def test_an_optimizer_that_is_refused_keeps_what_is_pending(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("table", [hps.FTRL(lr=0.1), hps.Adagrad(lr=0.1)], ids=lambda one: one.kind)
 def test_a_service_refuses_the_push_and_logs_nothing(
-    tmp_path: Path, table: hps.optimizers.Optimizer
+    tmp_path: Path, table: hps.common.optimizers.Optimizer
 ) -> None:
     keys, ones = np.arange(6, dtype=np.uint64), np.ones((6, DIM), np.float32)
     with service(tmp_path, 1, [table_of(table)]) as made, made.client() as client:
         client.push("ads", keys, ones)
-        before, logged = client.digest("ads"), made.shards[0]._log.appended
+        before, logged = client.digest("ads"), made.shards[0].parts.store.log.appended
         grads = ones.copy()
         grads[2, 1] = 3e38
         for given in (keys, np.append(keys, keys)):  # as they are, and summed here
             with pytest.raises(hps.NonFiniteError, match="table 'ads', key 2:"):
                 client.push("ads", given, np.resize(grads, (len(given), DIM)))
-        assert client.digest("ads") == before and made.shards[0]._log.appended == logged
+        assert client.digest("ads") == before and made.shards[0].parts.store.log.appended == logged
         client.push("ads", keys, ones)
         assert client.digest("ads") != before
 
@@ -255,7 +276,7 @@ def test_a_step_that_an_older_version_logged_is_refused_by_the_replay(tmp_path: 
     shard.push(session.next(), name, keys, ones)
     digest = shard.digest(name)
     bad = Mutation(Kind.PUSH, session.next(), name, config.optimizer.lr, keys, 3e38 * ones)
-    shard._log.wait(shard._log.append(encode(bad)), True, 60.0)
+    shard.parts.store.log.wait(shard.parts.store.log.append(encode(bad)), True, 60.0)
     lab.kill()
     shard = lab.open()
     assert shard.stats()["service"]["records_replayed"] >= 2

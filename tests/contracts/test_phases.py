@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.parameter_server import ParameterServer, RowUpdate
+from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.contracts.test_turn import wait_until
 from tests.lab import Lab, dump, evictions, random_keys, table
 
@@ -51,14 +51,14 @@ class HeldStore:
 @contextmanager
 def held(server: ParameterServer, name: str) -> Iterator[HeldStore]:
     """The store of table "ads" (and of checkpoints), held up at `name` until the gate is set."""
-    tiers = server._tiers["ads"]
+    tiers = server.parts.tables.tiers["ads"]
     store = HeldStore(tiers.store.store, name)
-    tiers.store.store = server._store = store
+    tiers.store.store = server.parts.tables.store = store
     try:
         yield store
     finally:
         store.gate.set()
-        tiers.store.store = server._store = store.store
+        tiers.store.store = server.parts.tables.store = store.store
 
 
 class Call(threading.Thread):
@@ -93,13 +93,13 @@ def filled(server: ParameterServer) -> np.ndarray:
     """Stores rows, of which the first are evicted; returns the keys that the cache has not."""
     server.assign("ads", KEYS, STAMPS)
     assert evictions(server) > 0
-    away = KEYS[server._stack("ads").cache.contains(KEYS) == 0]
+    away = KEYS[server.parts.tables.stack("ads").cache.contains(KEYS) == 0]
     assert len(away) > 20
     return away
 
 
 def here(server: ParameterServer) -> np.ndarray:
-    return KEYS[server._stack("ads").cache.contains(KEYS) != 0]
+    return KEYS[server.parts.tables.stack("ads").cache.contains(KEYS) != 0]
 
 
 def test_training_and_checkpoints_go_on_while_another_thread_fetches(lab: Lab) -> None:
@@ -188,7 +188,7 @@ def test_a_row_on_its_way_is_waited_for_and_never_read(lab: Lab) -> None:
         with held(server, "fetch") as store:
             other = Call(lambda: server.pin("ads", first))
             assert store.reached.wait(10)
-            assert server._stack("ads").cache.contains(first).tolist() == [4] * 5
+            assert server.parts.tables.stack("ads").cache.contains(first).tolist() == [4] * 5
             readers = [
                 Call(lambda: server.pull("ads", first).copy()),
                 Call(lambda: server.pin("ads", first)),
@@ -221,7 +221,7 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
         with held(server, "append") as store:
             other = Call(lambda: server.pin("ads", np.arange(9000, 9008, dtype=np.uint64)))
             assert store.reached.wait(10)
-            stack = server._stack("ads")
+            stack = server.parts.tables.stack("ads")
             victims = stack.layout.keys(stack.cache.victims(stack._moving))
             assert len(victims) > 0 and not stack.cache.contains(victims).any()
             assert server.contains("ads", victims).all() and server.num_rows("ads") == 700
@@ -254,7 +254,7 @@ def test_erase_knows_a_batch_from_the_moment_in_which_it_is_pinned(
 ) -> None:
     with lab.server(table()) as server:
         filled(server)
-        stack, mine = server._stack("ads"), here(server)[-1:]
+        stack, mine = server.parts.tables.stack("ads"), here(server)[-1:]
         before, pin = dump(server), stack.pin
 
         def pin_then_erase(plan: Any) -> None:
@@ -295,7 +295,7 @@ def test_a_batch_that_fails_on_the_way_gives_everything_back(
                 if name == "append":
                     server.pull("ads", away[:8], create=True)
                 waiting.result()
-            assert server.pins == 6 and not server._stack("ads").is_moving
+            assert server.pins == 6 and not server.parts.tables.stack("ads").is_moving
         rows.release()
         assert server.pins == 0 and server.num_rows("ads") == 700
         assert server.digest("ads") == digest
@@ -306,7 +306,7 @@ def test_batches_reserve_in_the_order_in_which_they_ask(lab: Lab) -> None:
     """I1: three batches that want one slot's room get it one after the other."""
     with lab.server(table()) as server:
         away = filled(server)
-        turn = server._stack("ads").turn
+        turn = server.parts.tables.stack("ads").turn
         done: list[int] = []
 
         def bring(number: int) -> None:

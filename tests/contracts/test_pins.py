@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hps
-from hps.parameter_server import RowUpdate
+from hps.parameter_server.server import RowUpdate
 from tests.lab import Lab, evictions, keys_of, random_floats, random_keys, table, top_stats
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hps
-from hps.batch_rows import BatchRows
-from hps.gradients import pending_of
-from hps.parameter_server import ParameterServer, RowUpdate
+from hps.nn.gradients import pending_of
+from hps.parameter_server.server import ParameterServer, RowUpdate
+from hps.tiers.batch_rows import BatchRows
 from tests.lab import Lab, keys_of, table
 
 STORED = np.arange(5000, 5100, dtype=np.uint64)
@@ -42,7 +42,7 @@ class Ahead:
         self.num_asked = 0
 
     def give_back_ahead(self) -> bool:
-        for lock in (self.server._lock, *self.server._stack("ads").turns()):
+        for lock in (self.server.parts.tables.lock, *self.server.parts.tables.stack("ads").turns()):
             other = threading.Thread(target=self._take, args=(lock,))
             other.start()
             other.join(5)
@@ -67,7 +67,7 @@ def test_the_loop_has_slots_that_batches_ahead_of_it_hold(lab: Lab, verb: str) -
         server.assign("ads", STORED, 0 * ones(100))
         ahead = Ahead(server)
         num_held = len(ahead.rows)
-        mine = STORED[server._stack("ads").cache.contains(STORED) == 0][-8:]
+        mine = STORED[server.parts.tables.stack("ads").cache.contains(STORED) == 0][-8:]
         assert len(mine) == 8
         calls: dict[str, Callable[[], Any]] = {
             "push": lambda: server.push("ads", mine, ones(8)),

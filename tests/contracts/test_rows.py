@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hps
-from hps.parameter_server import ParameterServer
+from hps.parameter_server.server import ParameterServer
 from tests.lab import OPTIMIZERS, Lab, dump, evictions, keys_of, random_floats, random_keys, table
 
 EDGE_KEYS = (0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1)
@@ -77,7 +77,7 @@ def test_batches_larger_than_the_cache_give_the_same_rows(lab: Lab) -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 def test_budget_never_shows_in_rows_though_rates_change(
-    lab: Lab, optimizer: hps.optimizers.Optimizer
+    lab: Lab, optimizer: hps.common.optimizers.Optimizer
 ) -> None:
     """Rows are read under one learning rate and updated under another, some evicted in between."""
     digests = []
@@ -263,7 +263,7 @@ def test_threads_may_call_in_parallel(lab: Lab) -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 def test_threads_and_instruction_sets_never_show(
-    tmp_path: Path, optimizer: hps.optimizers.Optimizer
+    tmp_path: Path, optimizer: hps.common.optimizers.Optimizer
 ) -> None:
     digests = set()
     for options in (

@@ -12,7 +12,7 @@ import pytest
 
 import hps
 from hps import _C
-from hps.row_layout import RowLayout
+from hps.common.row_layout import RowLayout
 from tests.lab import OPTIMIZERS, random_floats
 
 NUM_ROWS = 9000
@@ -24,7 +24,11 @@ class Cache:
     """A native cache with NUM_ROWS rows, and a plan."""
 
     def __init__(
-        self, optimizer: hps.optimizers.Optimizer, dim: int = 6, threads: int = 1, isa: str = "auto"
+        self,
+        optimizer: hps.common.optimizers.Optimizer,
+        dim: int = 6,
+        threads: int = 1,
+        isa: str = "auto",
     ) -> None:
         layout = RowLayout(optimizer.kind, dim)
         self.row_bytes = layout.row_bytes
@@ -84,7 +88,7 @@ def distinct(generator: np.random.Generator, count: int = NUM_KEYS) -> Any:
     ("dim", "threads", "isa"), [(6, 1, "auto"), (16, 3, "auto"), (17, 2, "plain")]
 )
 def test_keys_that_stand_once_are_not_numbered_and_give_the_same_bits(
-    optimizer: hps.optimizers.Optimizer, dim: int, threads: int, isa: str
+    optimizer: hps.common.optimizers.Optimizer, dim: int, threads: int, isa: str
 ) -> None:
     generator = np.random.default_rng(1)
     one, other = (Cache(optimizer, dim, threads, isa) for _ in range(2))

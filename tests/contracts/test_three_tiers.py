@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import hps
-from hps.dram_tier import DramTier
-from hps.parameter_server import ParameterServer, RowUpdate
-from hps.row_cache import DIRTY
+from hps.contracts.row_cache import DIRTY
+from hps.dram_cache.tier import DramTier
+from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.contracts.test_phases import Call, held
 from tests.lab import OPTIMIZERS, Lab, dump, keys_of, random_floats, random_keys, table
 
@@ -28,14 +28,14 @@ def ones(count: int) -> np.ndarray:
 
 def tiers(server: ParameterServer) -> tuple[Any, DramTier, Any]:
     """The top cache, the tier below it, the store's side of table "ads"."""
-    found = server._tiers["ads"]
+    found = server.parts.tables.tiers["ads"]
     assert found.dram is not None
     return found.stack.cache, found.dram, found.store
 
 
 def in_store(server: ParameterServer, keys: np.ndarray) -> np.ndarray:
     store = tiers(server)[2]
-    rows = np.zeros((len(keys), server._stack("ads").layout.row_bytes), np.uint8)
+    rows = np.zeros((len(keys), server.parts.tables.stack("ads").layout.row_bytes), np.uint8)
     found = np.zeros(len(keys), np.uint8)
     store.store.fetch("ads", keys, rows, found)
     assert found.all()
@@ -107,6 +107,7 @@ def test_warm_rows_wait_below_pinned_until_they_are_released(lab: Lab) -> None:
         assert len(away) == 8
         warm = server.warm("ads", np.concatenate([away, away, keys_of(9999)]))
         assert warm.num_rows == 8 == dram.cache.pins == server.pins
+        assert not warm.is_released
         with pytest.raises(hps.ConfigError, match=f"key {away[1]} is pinned"):
             server.erase("ads", away[1:])
         with pytest.raises(hps.ConfigError, match="pins"):
@@ -116,7 +117,7 @@ def test_warm_rows_wait_below_pinned_until_they_are_released(lab: Lab) -> None:
         assert store.counters.hits == fetched  # nothing was read from the store again
         warm.release()
         warm.release()
-        assert dram.cache.pins == 0 and server.pins == 8
+        assert dram.cache.pins == 0 and server.pins == 8 and warm.is_released
         server.apply([RowUpdate("ads", away, ones(8), rows)])
         rows.release()
         dropped = server.warm("ads", KEYS[300:308])
@@ -217,7 +218,7 @@ def test_rows_on_their_way_between_all_tiers_are_seen(lab: Lab) -> None:
         with held(server, "append") as store:
             other = Call(lambda: server.pull("ads", KEYS[:400]).copy())
             assert store.reached.wait(10)
-            assert server._stack("ads").is_moving and dram.is_moving
+            assert server.parts.tables.stack("ads").is_moving and dram.is_moving
             away = KEYS[(top.contains(KEYS) & 1) + (dram.cache.contains(KEYS) & 1) == 0]
             assert len(away) > 0 and server.contains("ads", KEYS).all()
             assert server.num_rows("ads") == 700
@@ -277,7 +278,7 @@ def test_rows_that_descend_belong_to_the_table(lab: Lab, ending: str) -> None:
         away = KEYS[(top.contains(KEYS) == 0) & (dram.cache.contains(KEYS) == 0)][:30]
         assert len(away) == 30 and tiers(server)[2].contains(away).all()
         newest = in_store(server, away)
-        expected = server._stack("ads").layout.weights(newest) + 1
+        expected = server.parts.tables.stack("ads").layout.weights(newest) + 1
         newest.view(np.float32)[:, 4:8] += 1  # the weights
         with dram.turn:  # as a thread that warms a batch
             Call(lambda: dram.append(newest)).result()
@@ -309,7 +310,8 @@ def test_a_new_row_that_descends_is_found_and_fetched(lab: Lab) -> None:
         with dram.turn:  # as a thread that warms a batch
             Call(lambda: dram.append(images)).result()
             Call(lambda: dram.fetch(new_keys, fetched, found)).result()
-        assert dram.contains(new_keys).all() and found.all()
+        with server.parts.tables.lock:
+            assert dram.contains(new_keys).all() and found.all()
         np.testing.assert_array_equal(fetched, images)
 
 
@@ -359,7 +361,8 @@ def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
         with held(server, "append") as store:
             warm = Call(lambda: dram.warm(away[: 3 * dram.cache.capacity_rows // 4]))
             assert store.reached.wait(10)
-            assert not server._stack("ads").is_moving and server.contains("ads", KEYS).all()
+            assert not server.parts.tables.stack("ads").is_moving
+            assert server.contains("ads", KEYS).all()
             calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]
             assert all(call.is_waiting() for call in calls)
             store.gate.set()
@@ -386,7 +389,7 @@ def test_rows_keep_their_keys_where_threads_divide_a_batch(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 def test_the_same_bits_with_and_without_a_second_cache(
-    tmp_path: Path, optimizer: hps.optimizers.Optimizer
+    tmp_path: Path, optimizer: hps.common.optimizers.Optimizer
 ) -> None:
     digests = set()
     for kind, scale in (("native", 40.0), ("native", 1.0), ("gpu", 1.0)):

@@ -34,6 +34,24 @@ def test_threads_get_the_turn_one_at_a_time_in_the_order_of_asking() -> None:
     assert came == list(range(8)) and turn.num_asking == 0
 
 
+def test_a_turn_knows_the_thread_that_has_it() -> None:
+    first, second = Turn(), Turn()
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(first.is_mine or second.is_mine)
+
+    assert not first.is_mine
+    with Turns([first, second]):
+        other = threading.Thread(target=look)
+        other.start()
+        other.join(10)
+        assert seen == [False] and first.is_mine and second.is_mine
+    assert not first.is_mine and not second.is_mine
+    with first:
+        assert first.is_mine and not second.is_mine
+
+
 def test_a_waiter_that_is_interrupted_leaves_the_queue_and_what_it_had() -> None:
     first, second = Turn(), Turn()
     gate, is_held = threading.Event(), threading.Event()

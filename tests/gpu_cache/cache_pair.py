@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.optimizers import Optimizer
 from hps.errors import ConfigError
-from hps.optimizers import Optimizer
 from tests.lab import random_floats, random_keys
 
 VERBS = ("push", "apply", "assign", "assign_state", "create", "write_rows", "read_rows")

@@ -63,7 +63,11 @@ def images(cache: Any, plan: Any, count: int) -> Any:
     ("dim", "num_buckets", "steps"), [(6, 4, 150), (16, 5, 150), (5, 70, 25), (128, 70, 25)]
 )
 def test_random_verbs_take_the_same_slots_and_bits(
-    device: CudaDevice, optimizer: hps.optimizers.Optimizer, dim: int, num_buckets: int, steps: int
+    device: CudaDevice,
+    optimizer: hps.common.optimizers.Optimizer,
+    dim: int,
+    num_buckets: int,
+    steps: int,
 ) -> None:
     def make(options: dict[str, Any]) -> DeviceCache:
         return CudaCache(device, Failures(device), options)

@@ -13,7 +13,7 @@ import torch
 
 import hps
 from tests.front import open_server
-from tests.test_gpu_tier import random_batch
+from tests.parameter_server.test_gpu_tier import random_batch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -26,7 +26,7 @@ def on_host(options: dict[str, Any]) -> DeviceCache:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
 @pytest.mark.parametrize(("dim", "num_buckets", "steps"), [(6, 4, 150), (16, 5, 150), (4, 70, 20)])
 def test_random_verbs_take_the_same_slots_and_bits(
-    optimizer: hps.optimizers.Optimizer, dim: int, num_buckets: int, steps: int
+    optimizer: hps.common.optimizers.Optimizer, dim: int, num_buckets: int, steps: int
 ) -> None:
     pair = CachePair(optimizer, dim, num_buckets, on_host, seed=dim)
     run_random(pair, steps=steps)

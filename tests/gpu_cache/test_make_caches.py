@@ -38,6 +38,9 @@ def test_tables_share_the_budget_and_one_flag_of_a_device() -> None:
         assert 0.7 * budget < native[name].memory_bytes <= budget
         for what in ("memory_bytes", "capacity_rows", "row_bytes", "dim", "state_floats"):
             assert getattr(native[name], what) == getattr(launched[name], what)
+        # Only what works in a device's own time tells of a culprit later.
+        assert native[name].failed_key is None and make_dram_caches(config)[name].failed_key is None
+        assert launched[name].failed_key(True) is None
     # The same initial rows as in dram_cache.
     dram = make_dram_caches(hps.Config(path="unused", tables=config.tables, seed=config.seed))
     keys = np.arange(9, dtype=np.uint64)

@@ -1,9 +1,9 @@
 // CRC32C in every form that this processor can run: the published values, and the plain form's at
 // all lengths, seeds, alignments and divisions, with copies and without.
 //
-// Above it: CTest. Below it: csrc/ssd_store/crc32c.h. Memory is of the exact size, so that the
+// Above it: CTest. Below it: csrc/files/crc32c.h. Memory is of the exact size, so that the
 // address sanitizer sees a byte too many.
-#include "ssd_store/crc32c.h"
+#include "files/crc32c.h"
 
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
-// TheTransfers: this program's pread, pwrite and fallocate, which stand before the C library's and
-// are interrupted or come short when a recipe asks for that.
+// TheTransfers: this program's pread, pwrite, fallocate and syncs, which are called in the place of
+// the C library's and are interrupted or come short when a recipe asks for that.
 //
 // Above it: ssd_disk_test.cc, update_log_disk_test.cc. Below it: recipe.h, the kernel. For one file
 // of a program. Thread-safe; the seed is set, and the counts are read, while nobody transfers.
@@ -83,4 +83,14 @@ extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t 
 extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t size) {
   if (hps::TheTransfers().Interrupts()) return -1;
   return static_cast<int>(syscall(SYS_fallocate, descriptor, mode, offset, size));
+}
+
+extern "C" int fdatasync(int descriptor) {
+  if (hps::TheTransfers().Interrupts()) return -1;
+  return static_cast<int>(syscall(SYS_fdatasync, descriptor));
+}
+
+extern "C" int fsync(int descriptor) {
+  if (hps::TheTransfers().Interrupts()) return -1;
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
 }

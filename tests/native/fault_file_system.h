@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 
 namespace hps {
 

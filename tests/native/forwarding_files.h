@@ -1,14 +1,14 @@
 // ForwardingFiles: a file layer that hands every call on to another one; tests override what they
 // watch or change.
 //
-// Above it: native tests. Below it: csrc/ssd_store/file_system.h.
+// Above it: native tests. Below it: csrc/files/file_system.h.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "ssd_store/file_system.h"
+#include "files/file_system.h"
 
 namespace hps {
 

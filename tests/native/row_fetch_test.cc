@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "common/check.h"
+#include "files/posix_file.h"
 #include "forwarding_files.h"
 #include "scratch_store.h"
-#include "ssd_store/posix_file.h"
 
 namespace hps {
 namespace {

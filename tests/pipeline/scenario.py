@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import hps
-from hps.parameter_server import _Tiers
+from hps.parameter_server.opening import Tiers
 from hps.ssd_store import open_store
 from tests.lab import Lab, table
 
@@ -248,7 +248,7 @@ def run(
     lab = Lab(kind, folder)
     if parts.around_store is not None:
         around = parts.around_store
-        lab.tiers = _Tiers(lambda *args, **options: around(open_store(*args, **options)))
+        lab.tiers = Tiers(lambda *args, **options: around(open_store(*args, **options)))
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hps
+from hps.common.bags import make_bags
 from hps.pipeline.arrival import tensors_of
-from hps.pooling import make_bags
 from tests.front import one_feature_batch
 from tests.lab import table
 from tests.pipeline.scenario import Scenario

@@ -29,7 +29,7 @@ def test_a_wanted_row_leaves_after_all_others(tmp_path: Path, kind: str) -> None
         for key in range(capacity):
             server.push("ads", keys_of(key), np.ones((1, 4), np.float32))
         oldest = np.arange(capacity // 2, dtype=np.uint64)
-        oldest = oldest[server._stack("ads").cache.contains(oldest) != 0]
+        oldest = oldest[server.parts.tables.stack("ads").cache.contains(oldest) != 0]
         assert len(oldest) > capacity // 3
         server.want("ads", oldest)
         for key in range(1000, 1000 + capacity // 4):
@@ -43,7 +43,7 @@ def test_a_wanted_row_leaves_after_all_others(tmp_path: Path, kind: str) -> None
 
 def test_rows_are_marked_in_every_cache_that_holds_them(tmp_path: Path) -> None:
     with Lab("gpu", tmp_path).server(table()) as server:
-        caches = server._tiers["ads"].caches
+        caches = server.parts.tables.tiers["ads"].caches
         wanted: dict[str, list[int]] = {}
         for name, tier in caches.items():
             tier.want = lambda keys, name=name: wanted.setdefault(name, keys.tolist())

@@ -11,7 +11,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.optimizers import OPTIMIZERS
+from hps.common.optimizers import OPTIMIZERS
 from hps.plan import PlanQuestion, make_plan
 from hps.plan.sizes import DENSE_COPIES, FLOAT_BYTES, PROCESS_BYTES, Sizer
 

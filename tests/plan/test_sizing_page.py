@@ -11,10 +11,10 @@ import pytest
 
 from hps import _C
 from hps.cli.main import main
+from hps.common.sharding import NUM_VIRTUAL
 from hps.config import SsdStoreConfig
 from hps.plan.keys import _HEAD_RANKS
 from hps.plan.sizes import PINNED_LOAD, largest_share
-from hps.sharding import NUM_VIRTUAL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster_sizing.md"
 

@@ -1,6 +1,6 @@
 """What the tests of the service share.
 
-Above it: pytest. Below it: shard_lab.py.
+Above it: pytest. Below it: tests/service/shard/shard_lab.py.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.shard_lab import ShardLab
+from tests.service.shard.shard_lab import ShardLab
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Servers for tests: in this process over any shard, or `hps serve` as a process of its own.
 
-Above it: the tests of the server. Below it: hps.service.server, hps.cli.serve.
+Above it: the tests of the server. Below it: hps.service.server.server, hps.cli.serve.
 """
 
 import io
@@ -18,9 +18,9 @@ from typing import Any
 
 import grpc
 
-from hps.service.log_lines import LogLines
-from hps.service.server import SERVICE_NAME, Server, ServerOptions
-from hps.service.status import DETAIL_KEY
+from hps.service.messages.status import DETAIL_KEY
+from hps.service.server.log_lines import LogLines
+from hps.service.server.server import SERVICE_NAME, Server, ServerOptions
 from hps.v1 import parameter_server_pb2 as pb
 
 ROOT = Path(__file__).resolve().parent.parent.parent

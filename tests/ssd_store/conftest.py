@@ -16,6 +16,6 @@ def store_class(request: pytest.FixtureRequest) -> Any:
     if request.param == "segments":
         return SsdStore
     pytest.importorskip("rocksdict")
-    from hps.ssd_store.rocksdb_store import RocksDbStore
+    from hps.ssd_store.rocksdb.store import RocksDbStore
 
     return RocksDbStore

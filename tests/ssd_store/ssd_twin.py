@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hps.row_layout import RowLayout
+from hps.common.row_layout import RowLayout
+from hps.contracts.tiers import Keys, Rows
 from hps.ssd_store import SsdStore, TableSchema
-from hps.tier import Keys, Rows
 
 EDGE_KEYS = [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
 State = dict[str, dict[int, bytes]]

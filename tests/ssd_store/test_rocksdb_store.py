@@ -25,8 +25,8 @@ from tests.lab import Lab, evictions, random_floats, random_keys, table
 from tests.logs import write_criteo
 
 pytest.importorskip("rocksdict")
-from hps.ssd_store import rocksdb_cuts
-from hps.ssd_store.rocksdb_store import RocksDbStore
+from hps.ssd_store.rocksdb import cuts as rocksdb_cuts
+from hps.ssd_store.rocksdb.store import RocksDbStore
 
 KEYS = keys_of(range(300))
 

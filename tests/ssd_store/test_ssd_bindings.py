@@ -3,6 +3,8 @@
 Above it: pytest. Below it: hps._C.SsdStore, without hps.ssd_store.SsdStore between.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,3 +90,32 @@ def test_a_scan_takes_rows_of_its_own_width_only(store: SsdStore) -> None:
     with pytest.raises(ConfigError, match="48 bytes, 32 expected"):
         scan.next(rows(40, 48))
     assert scan.next(rows(40)) == 40
+
+
+# The question is asked while a checkpoint holds the store's lock and is about to take the GIL.
+QUESTION_BESIDE = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from ssd_twin import keys_of, make_rows, schema
+from hps.ssd_store import SsdStore
+
+def taken():
+    asking.start()
+    time.sleep(0.2)  # without the GIL
+
+with SsdStore.open({path!r}, [schema()]) as store:
+    store.append("ads", make_rows(keys_of(range(40)), 1))
+    asking = threading.Thread(target=store.{question}, daemon=True)
+    store.checkpoint("first", taken=taken)
+    asking.join()
+"""
+
+
+@pytest.mark.parametrize("question", ["space_of_compact", "checkpoints", "stats"])
+def test_a_question_beside_a_checkpoint_holds_nobody_up(tmp_path: Path, question: str) -> None:
+    script = QUESTION_BESIDE.format(
+        tests=str(Path(__file__).parent), path=str(tmp_path), question=question
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -25,7 +25,8 @@ def test_a_checkpoint_of_few_dirty_rows_writes_few_bytes(tmp_path: Path) -> None
             assert server.checkpoint("cut")["rows_written"] == count
             written.append(server.stats()["ssd_store"]["bytes_written"] - before)
         assert server.stats()["dram_cache"]["evictions"] == 0
-    record = server._stacks["ads"].layout.row_bytes + 4 + 8  # checksum, key in the footer
+    layout = server.parts.tables.stacks["ads"].layout
+    record = layout.row_bytes + 4 + 8  # checksum, key in the footer
     assert written[1] >= NUM_KEYS * record
     assert 300 * record <= written[3] <= 300 * record + 4096
     assert written[4] <= 4096
@@ -42,7 +43,7 @@ def test_a_scan_finds_each_dirty_row_once_and_cleans_those_alone(
     server.push("ads", keys, np.ones((2000, 4), np.float32))
     server.checkpoint()
     server.push("ads", dirty, np.ones((130, 4), np.float32))
-    cache = server._stacks["ads"].cache
+    cache = server.parts.tables.stacks["ads"].cache
     assert (cache.num_dirty, cache.num_rows) == (130, 2000)
     out = np.zeros((piece, 32), np.uint8)
     seen: list[int] = []

@@ -131,7 +131,9 @@ def test_clones_beside_a_busy_writer_are_whole(tmp_path: Path) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         try:
-            for number in range(6):
+            for number in range(60):
+                if number >= 6 and made > 1 and len(values) > 3:
+                    break
                 target = tmp_path / f"clone-{number}"
                 clone(path, target, _may_link=bool(number % 2))
                 with SsdStore.open(target, [], read_only=True) as store:

@@ -139,6 +139,28 @@ def test_figures_are_of_the_folder_that_was_opened(store_class: Any, tmp_path: P
     store.close()
 
 
+def damage_rows(path: Path) -> str:
+    """Cuts a file of rows short; its name."""
+    file = next(iter([*path.glob("segment-*"), *path.rglob("cut-*/db/*.sst")]))
+    file.write_bytes(file.read_bytes()[:-100])
+    return file.name
+
+
+def test_verify_looks_at_the_folder_that_was_opened(store_class: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    store = make(store_class, path, 1)
+    move_away(path)
+    make(store_class, path, 2).close()
+    damage_rows(path)
+    assert len(verify(path)) == 1 and store.verify() == []
+    name = damage_rows(tmp_path / "moved")
+    ((file, _),) = store.verify()
+    assert Path(file).name == name and Path(file).is_relative_to(path)
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.verify()
+
+
 def test_a_relative_path_goes_on_meaning_the_same_folder(
     store_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

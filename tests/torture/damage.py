@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from hps import _C
+from hps.common.row_layout import RowLayout
 from hps.errors import HpsError
-from hps.row_layout import RowLayout
 from hps.ssd_store import SsdStore, TableSchema, verify
 from tests.twins.row_math import mix_key
 

@@ -1,9 +1,10 @@
 """Recipe X1: stores of ranks and of shards that were exchanged, copied, or put back from an older
 time: every reader refuses by name, or is right.
 
-Above it: run.py, test_exchanged_parts.py. Below it: tests/cluster/folder_lab.py (ranks as threads),
-tests/service/client_lab.py (shards). Parts have as many rows each, so that numbers do not tell. Of
-shard 0 no older copy is drawn: docs/service.md says why nobody can tell it from a cut that died.
+Above it: run.py, test_exchanged_parts.py. Below it: tests/cluster/folder/folder_lab.py (ranks as
+threads), tests/service/client/client_lab.py (shards). Parts have as many rows each, so that numbers
+do not tell. Of shard 0 no older copy is drawn: docs/service.md says why nobody can tell it from a
+cut that died.
 """
 
 import random
@@ -19,14 +20,14 @@ import numpy as np
 import pytest
 
 import hps
-from hps.cluster.offline import reshard
-from hps.cluster.part_name import ExpectedPart
-from hps.cluster.reader import verify_cluster
-from hps.service.client_base import Shards
-from hps.service.shard_core import ShardCore
-from hps.sharding import ShardMap
-from tests.cluster.folder_lab import TABLES, Rank, config, look, on_ranks
-from tests.service.client_lab import ADS, service
+from hps.cluster.folder.offline import reshard
+from hps.common.sharding import ShardMap
+from hps.service.client.shards import Shards
+from hps.service.shard.core import ServedStore
+from hps.ssd_store.cluster.cluster_store import verify_cluster
+from hps.ssd_store.cluster.part_name import ExpectedPart
+from tests.cluster.folder.folder_lab import TABLES, Rank, config, look, on_ranks
+from tests.service.client.client_lab import ADS, service
 
 PLANTS = ("ranks-not-compared", "shards-not-compared")
 KINDS = ("own", "other part", "older", "other whole", "plain", "missing")
@@ -248,10 +249,10 @@ def _planted(plant: str | None) -> Iterator[None]:
             patch.setattr(ExpectedPart, "check_owned", lambda part, table, keys: None)
         if plant == "shards-not-compared":
             patch.setattr(Shards, "_lacking_part", lambda client, replies: "")
-            patch.setattr(ShardCore, "_find_history", _any_history)
+            patch.setattr(ServedStore, "_find_history", _any_history)
         yield
 
 
-def _any_history(shard: Any) -> Any:
+def _any_history(store: Any) -> Any:
     """The history that is there, of whichever shard."""
-    return shard._server.history
+    return store.server.parts.checkpoints.history

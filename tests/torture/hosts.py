@@ -5,6 +5,7 @@ Above it: cluster_hosts.py. Below it: iproute2 (`ip`), and the right to administ
 """
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -37,28 +38,45 @@ def _ip(*words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
 
 
+def _delete(name: str) -> None:
+    """Deletes a namespace, if there is one; waits while the kernel still holds its name."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while name in namespaces():
+        said = _ip("netns", "del", name, check=False).stderr.strip()
+        assert time.monotonic() < deadline, f"namespace {name} is not deleted: {said}"
+        time.sleep(0.02)
+
+
+def namespaces() -> list[str]:
+    """Names of this machine's network namespaces."""
+    return [line.split()[0] for line in _ip("netns", "list").stdout.splitlines()]
+
+
 class Hosts:
     """Two hosts, as a context manager; at its end nothing of them runs or is left.
 
     Args:
         folder: each host has a folder of its own in it, as it has a disk of its own.
+
+    `names` are those of the two namespaces.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folders = [folder / f"host{host}" for host in range(2)]
-        self._names = [f"hps-{os.getpid()}-{host}" for host in range(2)]
+        pair = secrets.token_hex(4)  # of this pair alone: a process number comes again
+        self.names = [f"hps-{pair}-{host}" for host in range(2)]
         self.cuts = 0
         self.kills = 0
 
     def __enter__(self) -> "Hosts":
         try:
-            for host, name in enumerate(self._names):
+            for host, name in enumerate(self.names):
                 self.folders[host].mkdir(parents=True, exist_ok=True)
                 _ip("netns", "add", name)
-            ends = [("netns", name) for name in self._names]
+            ends = [("netns", name) for name in self.names]
             pair = [word for end in ends for word in end]
             _ip("link", "add", CARD, *pair[:2], "type", "veth", "peer", "name", CARD, *pair[2:])
-            for name, address in zip(self._names, ADDRESSES, strict=True):
+            for name, address in zip(self.names, ADDRESSES, strict=True):
                 _ip("-n", name, "addr", "add", f"{address}/24", "dev", CARD)
                 _ip("-n", name, "link", "set", CARD, "up")
                 _ip("-n", name, "link", "set", "lo", "up")
@@ -73,15 +91,15 @@ class Hosts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for host, name in enumerate(self._names):
+        for host, name in enumerate(self.names):
             self._kill_all(host)
-            _ip("netns", "del", name, check=False)
+            _delete(name)
 
     def start(
         self, host: int, command: Sequence[str], variables: dict[str, str], log: Path
     ) -> "subprocess.Popen[Any]":
         """Runs a command on a host, in its folder; what it says is added to a file."""
-        words = ["ip", "netns", "exec", self._names[host], "env"]
+        words = ["ip", "netns", "exec", self.names[host], "env"]
         words += [f"{name}={value}" for name, value in variables.items()]
         with log.open("ab") as out:
             return subprocess.Popen(
@@ -91,12 +109,12 @@ class Hosts:
     def cut(self) -> None:
         """The link between the hosts carries nothing from now on; nobody is told."""
         # The far card's carrier goes with it; sockets on either side stay open and silent.
-        _ip("-n", self._names[0], "link", "set", CARD, "down")
+        _ip("-n", self.names[0], "link", "set", CARD, "down")
         self.cuts += 1
 
     def mend(self) -> None:
         """It carries again."""
-        _ip("-n", self._names[0], "link", "set", CARD, "up")
+        _ip("-n", self.names[0], "link", "set", CARD, "up")
 
     def running(self, host: int) -> list[str]:
         """Command lines of what runs on a host."""
@@ -127,5 +145,5 @@ class Hosts:
 
     def _processes(self, host: int) -> list[int]:
         """Living processes in the host's namespace; what is dead and not waited for is in none."""
-        said = _ip("netns", "pids", self._names[host], check=False).stdout
+        said = _ip("netns", "pids", self.names[host], check=False).stdout
         return [int(word) for word in said.split()]

@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 
 import hps
-from hps.held_folder import HeldFolder
+from hps.common.held_folder import HeldFolder
 from hps.ssd_store import verify
 from tests.forking import refused_in_child
 from tests.torture.scratch import scratch_folder
@@ -128,7 +128,7 @@ class Scene:
 
     def move(self) -> None:
         if self.path.exists():
-            self.path.rename(self.folder / "aside" / f"moved-{self.number}-{len(self.asides())}")
+            self.path.rename(self.folder / "aside" / f"moved-{self.number}-{self.tallies['moved']}")
             self.tallies["moved"] += 1
 
     def remove(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import hps
-from hps.batch_rows import RowUpdate
-from hps.checkpoint_names import text_of
-from hps.service.table_messages import to_message
+from hps.checkpoint.names import text_of
+from hps.contracts.training import RowUpdate
+from hps.service.messages.table_messages import to_message
 from hps.v1 import parameter_server_pb2 as pb
 from tests.torture.service_model import (
     Floats,
@@ -193,7 +193,8 @@ class Verbs(ABC):
         self._count += 1
         tag = self.chance.choice(_TAGS)
         model = {"step": self._count} if self.chance.random() < 0.3 else None
-        reader = {"batch": self._count} if self.chance.random() < 0.5 else None
+        # Always one: without both, a checkpoint takes over those that fit its rows.
+        reader = {"batch": self._count}
         self.note(str(tag))
         for other in self.others(client):
             other.flush()
@@ -217,7 +218,7 @@ class Verbs(ABC):
         cut = self.chance.choice(self.model.cuts)
         if self.chance.random() < 0.5:
             cut = min(self.model.cuts, key=lambda one: len(one.rows))
-        if cut is self.model.cuts[-1] and self.chance.random() < 0.5:
+        if self.model.is_unnamed(cut) and self.chance.random() < 0.5:
             named: Any = None
         else:
             named = cut.id if cut.tag is None or self.chance.random() < 0.5 else cut.tag
@@ -233,7 +234,7 @@ class Verbs(ABC):
     def _expect_end(self, client: Any) -> None:
         """The session of a client has ended with another one's restore, if it had one."""
         table, keys = self._table(), self._keys()
-        if not any(session.window.incarnation for session in client._sessions):
+        if not any(session.window.incarnation for session in client._connections.sessions):
             return
         try:
             client.push(table.config.name, self._universe, self._whole(60, table.config.dim))
@@ -250,7 +251,9 @@ class Verbs(ABC):
         asked = table_named(names[0], self.chance.random() < 0.3)
         self.note(f"{asked.name}, dim {asked.dim}")
         request = pb.CreateTableRequest(table=to_message(asked))
-        client._ask_all("CreateTable", request, pb.CreateTableReply, client._sessions[:1])
+        client._connections.ask_all(
+            "CreateTable", request, pb.CreateTableReply, client._connections.sessions[:1]
+        )
         self.let_others_go(None)
         client = self.client()
         self._expect_refusal(
@@ -269,15 +272,17 @@ class Verbs(ABC):
         """A client restores one shard and dies; nobody can use them until all are restored."""
         if not self.model.cuts:
             return
-        cut = client._find(self.chance.choice(self.model.cuts).id)
+        cut = client._checkpoints.parts.find(self.chance.choice(self.model.cuts).id)
         number = self.chance.randrange(2)
-        info, session = [cut.info, *cut.parts][number], client._sessions[number]
+        info, session = cut.parts[number], client._connections.sessions[number]
         request = pb.RestoreRequest(
             tag=text_of(info.id), group=info.group, lineage=f"half-{info.id}"
         )
         self.note(f"{info.id} of shard {number}")
         client.flush()
-        client._ask_each("Restore", [request], pb.RestoreReply, [session])
+        client._connections.ask_each("Restore", [request], pb.RestoreReply, [session])
+        if number == 0:  # which tells what the rows descend from
+            self.model.current = next(one for one in self.model.cuts if one.id == info.id)
         self.let_others_go(None)
         client = self.client()
         self._expect_refusal(

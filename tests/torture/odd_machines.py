@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import hps
-from hps.service.answers import Ack, Terms
-from hps.service.shard import Identity, Shard
+from hps.service.shard.answers import Ack, Terms
+from hps.service.shard.shard import Identity, Shard
 from hps.ssd_store import verify
 from hps.update_log.verify import verify_log
 from tests.torture.scratch import scratch_folder
@@ -181,9 +181,9 @@ def _plant(bug: str) -> None:
     if bug == "waits-by-wall-clock":
         import time
 
-        from hps.service import gate, shard, shard_core
+        from hps.service.shard import acknowledge, core, gate, mutations, sessions
 
-        for module in (gate, shard, shard_core):
+        for module in (acknowledge, core, gate, mutations, sessions):
             module.monotonic = time.time  # type: ignore[attr-defined]
     if bug == "store-not-closed":
         from hps.ssd_store import SsdStore

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 import hps
-from hps.embedding import _ScratchPool
+from hps.nn.embedding import _ScratchPool
 from tests.lab import Lab
-from tests.service.client_lab import service
+from tests.service.client.client_lab import service
 from tests.torture.scratch import scratch_folder
 
 KINDS = ("native", "gpu", "rocksdb", "read-only", "one shard", "two shards")

@@ -1,8 +1,8 @@
 """Recipe Q1 of the service at full count: hostile requests, one after the other, at a real server.
 
-Above it: test_service_faults.py, run.py. Below it: tests/service/test_server_hostile.py, whose
-requests and rules these are (a typed status, a process that goes on, bounded memory), and which is
-the recipe's short form; service_shards.py.
+Above it: test_service_faults.py, run.py. Below it: tests/service/server/test_server_hostile.py,
+whose requests and rules these are (a typed status, a process that goes on, bounded memory), and
+which is the recipe's short form; service_shards.py.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase
 
 from hps.v1 import parameter_server_pb2 as pb
-from tests.service.test_server_hostile import METHODS, Target, requests
+from tests.service.server.test_server_hostile import METHODS, Target, requests
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_kills import ServiceReport
 from tests.torture.service_shards import Nursery, Shard, ShardFailure

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import hps
-from hps.sharding import ShardMap
+from hps.common.sharding import ShardMap
 from hps.ssd_store import verify
 from tests.torture.oracle import Counts, OracleViolation
 from tests.torture.scratch import scratch_folder
@@ -178,7 +178,7 @@ class Run:
         try:
             with contextlib.closing(hps.ParameterServer(config(copy))) as server:
                 marks = self._oracle.marks(server, shard.index, begun)
-                history = server.history
+                history = server.parts.checkpoints.history
             if (marks < kept).any():
                 raise OracleViolation(f"at {marks}, but {kept} were acknowledged")
             if damage := verify(copy):

@@ -154,16 +154,19 @@ class Model:
 
     tables: by name; none ever goes.
     cuts: oldest first.
+    current: the one that the rows descend from; it may be deleted.
     """
 
     tables: dict[str, Table] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
+    current: Cut | None = None
 
     def checkpoint(self, tag: str | None, dense: tuple[Any, Any]) -> None:
         """One of the same tag goes; of those without one the newest two stay."""
         rows = {name: copy.copy(table.rows) for name, table in self.tables.items()}
         self.cuts = [one for one in self.cuts if tag is None or one.tag != tag]
-        self.cuts.append(Cut(tag, rows, dense))
+        self.current = Cut(tag, rows, dense)
+        self.cuts.append(self.current)
         untagged = [one for one in self.cuts if one.tag is None]
         self.cuts = [one for one in self.cuts if one.tag is not None or one in untagged[-2:]]
 
@@ -173,7 +176,13 @@ class Model:
         for name, table in self.tables.items():
             emptied += bool(table.rows) and name not in cut.rows
             table.rows = copy.copy(cut.rows.get(name, {}))
+        self.current = cut
         return emptied
+
+    def is_unnamed(self, cut: Cut) -> bool:
+        """A restore that names none goes to it: the current one, or the newest where none is."""
+        is_kept = any(one is self.current for one in self.cuts)
+        return cut is (self.current if is_kept else self.cuts[-1])
 
     def check_cuts(self, listed: Sequence[Mapping[str, Any]]) -> None:
         """What `checkpoints` gave; takes the ids of those that have none yet.

@@ -9,7 +9,7 @@ to the one that owns it.
 import numpy as np
 from numpy.typing import NDArray
 
-from hps.sharding import ShardMap
+from hps.common.sharding import ShardMap
 from tests.torture.oracle import NUM_KEYS, Counts, Oracle, OracleViolation
 
 Keys = NDArray[np.uint64]

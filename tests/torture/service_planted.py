@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from hps.checkpoint import described_tables
+from hps.checkpoint.blobs import described_tables
 from hps.config import TableConfig
 from hps.errors import StoreError
-from hps.logged_verbs import LoggedVerbs
-from hps.service import location
-from hps.service.framing import Frame, FramingError
-from hps.service.shard import Shard
+from hps.parameter_server import opening
+from hps.parameter_server.logged import LoggedMutations
+from hps.service.messages.framing import Frame, FramingError
+from hps.service.shard import location
+from hps.service.shard.core import ServedStore
+from hps.service.shard.mutations import Mutations
+from hps.service.shard.sessions import SessionOpener
 from hps.update_log import History, Kind
 
 _HELD_RECORDS = 3
@@ -117,67 +120,68 @@ def _change_log(kind: type[ChangedLog]) -> None:
 
 def _forget_marks() -> None:
     """Marks are those of the checkpoint, whatever was replayed after it."""
-    replay_log = LoggedVerbs._replay_log
+    replay_log = opening.replay_log
 
-    def replayed(server: LoggedVerbs, *arguments: Any) -> None:
-        sessions = server.history.sessions if server.history else ()
-        marks = {name: session.mark for name, session in sessions}
-        replay_log(server, *arguments)
-        for name, session in server.history.sessions if server.history else ():
+    def replayed(parts: Any, history: History, *arguments: Any) -> None:
+        marks = {name: session.mark for name, session in history.sessions}
+        replay_log(parts, history, *arguments)
+        for name, session in history.sessions:
             session.mark = marks.get(name, 0)
 
-    LoggedVerbs._replay_log = replayed  # type: ignore[method-assign]
+    opening.replay_log = replayed
 
 
 def _tear_batches() -> None:
     """A replay applies the first half of a push."""
-    change = LoggedVerbs.change
+    change = LoggedMutations.change
 
-    def changed(server: LoggedVerbs, mutation: Any, *log: Any) -> Any:
+    def changed(logged: LoggedMutations, mutation: Any, *log: Any) -> Any:
         if not log and len(mutation.keys) > 1:
             half = len(mutation.keys) // 2
             halves = {name: getattr(mutation, name)[:half].copy() for name in ("keys", "floats")}
             mutation = replace(mutation, **halves)
-        return change(server, mutation, *log)
+        return change(logged, mutation, *log)
 
-    LoggedVerbs.change = changed  # type: ignore[method-assign]
+    LoggedMutations.change = changed  # type: ignore[method-assign]
 
 
-def _change_mutations(before: Callable[[Shard, Any, Any], None]) -> None:
+def _change_mutations(before: Callable[[ServedStore, Any, Any], None]) -> None:
     """Something is done before a change of a session that is known."""
-    mutate = Shard._mutate
+    mutate = Mutations._mutate
 
-    def mutated(shard: Shard, mutation: Any, *terms: Any) -> Any:
-        with shard._gate.change(monotonic() + 60):
-            session = shard._history.sessions.get(mutation.identity.client_id)
+    def mutated(mutations: Mutations, mutation: Any, *terms: Any) -> Any:
+        store = mutations._store
+        with store.gate.change(monotonic() + 60):
+            session = store.history.sessions.get(mutation.identity.client_id)
             if session is not None:
-                before(shard, mutation, session)
-        return mutate(shard, mutation, *terms)
+                before(store, mutation, session)
+        return mutate(mutations, mutation, *terms)
 
-    Shard._mutate = mutated  # type: ignore[method-assign]
+    Mutations._mutate = mutated  # type: ignore[method-assign]
 
 
-def _apply_repeats(shard: Shard, mutation: Any, session: Any) -> None:
+def _apply_repeats(store: ServedStore, mutation: Any, session: Any) -> None:
     if mutation.identity.sequence <= session.mark:
-        shard._server.change(mutation)
+        store.server.parts.logged.change(mutation)
 
 
-def _apply_gaps(shard: Shard, mutation: Any, session: Any) -> None:
+def _apply_gaps(store: ServedStore, mutation: Any, session: Any) -> None:
     session.mark = max(session.mark, mutation.identity.sequence - 1)
 
 
 def _lower_marks() -> None:
     """A client that asks how far it is hears, and gets, a mark that is one too low."""
-    open_session = Shard.open_session
+    open_session = SessionOpener.open
 
-    def opened(shard: Shard, client_id: str, incarnation: int | None = None, *rest: Any) -> Any:
-        with shard._gate.change(monotonic() + 60):
-            session = shard._history.sessions.get(client_id)
+    def opened(opener: SessionOpener, client_id: str, incarnation: int | None, *rest: Any) -> Any:
+        store = opener._store
+        with store.gate.change(monotonic() + 60):
+            session = store.history.sessions.get(client_id)
             if incarnation is not None and session is not None:
                 session.mark = max(0, session.mark - 1)
-        return open_session(shard, client_id, incarnation, *rest)
+        return open_session(opener, client_id, incarnation, *rest)
 
-    Shard.open_session = opened  # type: ignore[method-assign]
+    SessionOpener.open = opened  # type: ignore[method-assign]
 
 
 def _expect_no_damage() -> None:
@@ -195,14 +199,14 @@ def _expect_no_damage() -> None:
 
 def _replay_pushes_alone() -> None:
     """A replay passes over assigns, erases and creates, but moves the marks."""
-    change = LoggedVerbs.change
+    change = LoggedMutations.change
 
-    def changed(server: LoggedVerbs, mutation: Any, *log: Any) -> Any:
+    def changed(logged: LoggedMutations, mutation: Any, *log: Any) -> Any:
         if not log and mutation.kind != Kind.PUSH:
             return np.zeros(len(mutation.keys), np.uint8)
-        return change(server, mutation, *log)
+        return change(logged, mutation, *log)
 
-    LoggedVerbs.change = changed  # type: ignore[method-assign]
+    LoggedMutations.change = changed  # type: ignore[method-assign]
 
 
 def _forget_tables() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import hps
-from hps.sharding import ShardMap
+from hps.common.sharding import ShardMap
 from tests.torture.faulty_calls import Faults
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_oracle import ServiceOracle

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from tests.torture.exchanged_parts import PLANTS, run_exchanged_ranks, run_exchanged_shards
 
+_MOST = 5  # runs, until all has happened that should
+
 
 def _fresh_seed() -> int:
     seed = random.randrange(10**9)
@@ -13,7 +15,12 @@ def _fresh_seed() -> int:
 
 
 def test_folders_of_ranks_are_refused_by_name_or_right(tmp_path: Path) -> None:
-    report = run_exchanged_ranks(tmp_path, _fresh_seed(), 20)
+    for number in range(_MOST):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        report = run_exchanged_ranks(folder, _fresh_seed(), 20)
+        if report.violations or not report.missing(()):
+            break
     assert not report.missing(()), f"the run proves nothing; {report}"
     assert report.violations == []
 

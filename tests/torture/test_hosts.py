@@ -3,7 +3,6 @@
 Above it: pytest. Below it: tests/torture/hosts.py. Training over them is a part of `make torture`.
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.hosts import ADDRESSES, Hosts, missing_rights
+from tests.torture.hosts import ADDRESSES, Hosts, missing_rights, namespaces
 
 SERVE = f"""
 import socket
@@ -66,6 +65,6 @@ def test_nothing_is_left_of_hosts(tmp_path: Path) -> None:
         pytest.skip(reason)
     with Hosts(tmp_path) as pair:
         sleeper = pair.start(1, ["sleep", "600"], {}, tmp_path / "said.txt")
+        assert set(pair.names) <= set(namespaces())
     assert sleeper.wait(5) == -9
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    assert "hps-" not in listed.stdout
+    assert not set(pair.names) & set(namespaces())

@@ -1,7 +1,7 @@
 """Recipes F1, F2 and N5 of the service, the short forms, against real server processes.
 
 Above it: pytest. Below it: service_faults.py, service_slow.py. Of Q1 the short form stands in
-tests/service/test_server_hostile.py; here is its planted bug.
+tests/service/server/test_server_hostile.py; here is its planted bug.
 """
 
 from collections.abc import Iterator

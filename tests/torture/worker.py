@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 import hps
-from hps.parameter_server import ParameterServer, _Tiers
+from hps.parameter_server.opening import Tiers
+from hps.parameter_server.server import ParameterServer
 from hps.ssd_store import SsdStore
 from tests.torture.ledger import Ledger, Phase, Tally
 from tests.torture.oracle import NUM_CLIENTS, Counts, Oracle, OracleViolation, tables
@@ -82,7 +83,7 @@ def open_server(order: Order, ledger: Ledger, watched: type[WatchedStore]) -> Pa
     """The store opened for writing, behind a WatchedStore."""
     return ParameterServer(
         config(order.folder),
-        _tiers=_Tiers(lambda *args, **options: watched(SsdStore.open(*args, **options), ledger)),
+        _tiers=Tiers(lambda *args, **options: watched(SsdStore.open(*args, **options), ledger)),
     )
 
 

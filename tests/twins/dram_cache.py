@@ -2,8 +2,8 @@
 
 The set-associative table is replaced by one set of slots with the least recently reserved as
 victim, so slots, ages and the moment of an eviction differ from the native cache's; rows, flags,
-pins and what a verb returns follow the same contract (hps/row_cache.py). A refusal also comes at
-another fill.
+pins and what a verb returns follow the same contract (hps/contracts/row_cache.py). A refusal also
+comes at another fill.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.common.row_layout import RowLayout
+from hps.contracts.row_cache import DIRTY, FRESH, PENDING, STORED
 from hps.errors import ConfigError
-from hps.row_cache import DIRTY, FRESH, PENDING, STORED
-from hps.row_layout import RowLayout
 from tests.twins import row_math
 
 Keys = NDArray[np.uint64]
@@ -79,9 +79,10 @@ class TwinPlan:
 
 
 class TwinDramCache:
-    """As hps._C.DramCache; see hps/row_cache.py for what each verb promises."""
+    """As hps._C.DramCache; see hps/contracts/row_cache.py for what each verb promises."""
 
     has_pool = False
+    failed_key = None
 
     def __init__(
         self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any

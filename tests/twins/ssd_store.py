@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.errors import ConfigError, CorruptionError, StoreError
-from hps.ssd_store.schema import TableSchema
+from hps.table.schema import TableSchema
 
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]

@@ -10,7 +10,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.service.shard import Identity, Shard
+from hps.service.shard.shard import Identity, Shard
 from hps.update_log import verify as verify_module
 from hps.update_log.verify import verify_log
 

@@ -1,0 +1,79 @@
+"""hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM.
+
+Above it: sparse_step_bench.py. Below it: hps's public interface.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+
+import hps
+from benchmarks.common.server import TABLE, dram, insert, row_bytes, scratch_server
+from benchmarks.parameter_server.sparse_step.contender import (
+    ADAGRAD_EPS,
+    INITIAL_WEIGHT,
+    LEARNING_RATE,
+    ROW_WISE_EPS,
+    Workload,
+)
+
+BUDGET_OVER_ROWS = 1.3
+
+
+def hps_table(work: Workload, optimizer: str) -> hps.TableConfig:
+    """The table of a workload; `optimizer` is "rowwise_adagrad" or "adagrad"."""
+    return hps.TableConfig(
+        name=TABLE,
+        dim=work.dim,
+        optimizer=(
+            hps.RowWiseAdagrad(LEARNING_RATE, eps=ROW_WISE_EPS)
+            if optimizer == "rowwise_adagrad"
+            else hps.Adagrad(LEARNING_RATE, eps=ADAGRAD_EPS)
+        ),
+        initializer=hps.Constant(INITIAL_WEIGHT),
+    )
+
+
+class HpsServer:
+    """A ParameterServer that holds every row of the workload before the first step.
+
+    Args:
+        work: the batches.
+        optimizer: "rowwise_adagrad" or "adagrad".
+        all_keys: every key of the table, int64 [rows].
+        threads: of the native core.
+        lifetime: closes the server when the benchmark is through with it.
+    """
+
+    def __init__(
+        self,
+        work: Workload,
+        optimizer: str,
+        all_keys: torch.Tensor,
+        threads: int,
+        lifetime: contextlib.ExitStack,
+    ) -> None:
+        self._work = work
+        table = hps_table(work, optimizer)
+        budget = int(BUDGET_OVER_ROWS * work.rows * row_bytes(table))
+        self._server: Any = lifetime.enter_context(scratch_server(table, budget, threads))
+        insert(self._server, all_keys)
+        self.check()
+
+    def step(self, idx: int) -> None:
+        keys = self._work.keys[idx]
+        rows = self._server.pull(TABLE, keys)
+        assert len(rows) == len(keys)
+        self._server.push(TABLE, keys, self._work.grads)
+
+    def rows_of(self, idx: int) -> torch.Tensor:
+        return torch.as_tensor(self._server.pull(TABLE, self._work.keys[idx])).clone()
+
+    def check(self) -> None:
+        """Everything is in DRAM: no row was evicted and none is missing."""
+        assert dram(self._server)["evictions"] == 0, (
+            "a row was evicted; the table is not all in DRAM"
+        )
+        stored = self._server.num_rows(TABLE)
+        assert stored == self._work.rows, f"{stored} rows stored, {self._work.rows} expected"

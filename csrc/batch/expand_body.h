@@ -1,0 +1,95 @@
+// The way of a share's values to every occurrence, compiled once an instruction set.
+//
+// Above it: key_loops_body.h; dram_cache's loops, which look rows up meanwhile. Below it:
+// key_share.h, row_copy.h.
+#pragma once
+
+#include "batch/key_share.h"
+#include "optimizer/lanes.h"
+#include "table/row_copy.h"
+
+namespace hps {
+inline namespace HPS_BUILD {
+
+template <int kDim, bool kStream>
+inline void WriteRow(const float* src, int dim, float* dst) {
+  if constexpr (kStream) {
+    StreamColumns<kDim>(src, dst);
+  } else {
+    CopyColumns<kDim>(src, dim, dst);
+  }
+}
+
+// Writes collected embeddings to all their positions. Rows lie scattered over the table, but
+// collected they are few and dense; so the large output is written front to back, from values in a
+// near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
+// collected, the batch can be expanded up to the first occurrence of the next one.
+template <int kDim, bool kStream>
+class Expander {
+ public:
+  Expander(const KeyShare& share, int dim, float* out) : share_(share), any_dim_(dim), out_(out) {}
+
+  // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
+  void UpTo(int64_t num_collected, int64_t most) {
+    constexpr int64_t kAhead = 16;
+    const int64_t dim = kDim > 0 ? kDim : any_dim_;
+    float* values = share_.values;
+    const uint32_t* ids = share_.ids;
+    int64_t i = next_;
+    const int64_t left = share_.num_occurrences - i;
+    const int64_t end = i + (left < most ? left : most);
+    for (; i < end; ++i) {
+      const int64_t id = ids[i] & ~kFirstOfKey;
+      if (id >= num_collected) break;
+      // What lies behind the last occurrence is left over from earlier batches, and harmless.
+      const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
+      for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+      WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + share_.scan_positions[i] * dim);
+    }
+    next_ = i;
+  }
+
+  void Finish() {
+    UpTo(share_.num_unique, share_.num_occurrences);
+    Stop();
+  }
+
+  // Whatever was written can be seen, and written again, by others.
+  void Stop() {
+    if constexpr (kStream) EndStream();
+  }
+
+ private:
+  const KeyShare& share_;
+  const int any_dim_;
+  float* const out_;
+  int64_t next_ = 0;
+};
+
+template <bool kStream>
+struct Streaming {
+  static constexpr bool value = kStream;
+};
+
+// Calls body(lanes, streaming) as suits an output for `count` keys.
+template <class Body>
+inline auto WithOutput(int32_t dim, int64_t count, const float* out, Body body) {
+  const bool is_large = count * dim >= kStreamedFloats;
+  return WithDim(dim, [&](auto lanes) {
+    constexpr int kWidth = decltype(lanes)::kWidth;
+    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
+      if (is_large && CanStream<kWidth>(out)) return body(lanes, Streaming<true>{});
+    }
+    return body(lanes, Streaming<false>{});
+  });
+}
+
+inline void Expand(const KeyShare& share, int32_t dim, int64_t count, float* out) {
+  WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
+    Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(share, dim, out);
+    expander.Finish();
+  });
+}
+
+}  // namespace HPS_BUILD
+}  // namespace hps

@@ -1,0 +1,54 @@
+// HostMemory over mmap and madvise.
+#include "common/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/check.h"
+
+namespace hps {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;
+
+}  // namespace
+
+HostMemory::~HostMemory() {
+  if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
+}
+
+Status HostMemory::Map(int64_t bytes) {
+  HPS_CHECK(mapping_ == nullptr && bytes > 0);
+  const bool is_huge = static_cast<uint64_t>(bytes) >= kHugePage;
+  const uint64_t slack = is_huge ? kHugePage : 0;
+  mapped_bytes_ = static_cast<uint64_t>(bytes) + slack;
+  void* mapping = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return Status(StatusCode::kCapacity, "cannot map " + std::to_string(bytes) +
+                                             " bytes of host memory for a cache: " +
+                                             std::strerror(errno) + "; ask for a smaller budget");
+  }
+  mapping_ = mapping;
+  const uint64_t start = reinterpret_cast<uint64_t>(mapping);
+  data_ =
+      reinterpret_cast<uint8_t*>(is_huge ? (start + kHugePage - 1) / kHugePage * kHugePage : start);
+  bytes_ = bytes;
+  return Status::Ok();
+}
+
+void HostMemory::PreferHugePages(int64_t first, int64_t count) {
+  HPS_CHECK(first >= 0 && count >= 0 && first + count <= bytes_);
+  const auto whole = static_cast<uint64_t>(bytes_);
+  if (whole < kHugePage) return;
+  const uint64_t begin = static_cast<uint64_t>(first) / kHugePage * kHugePage;
+  const uint64_t end =
+      (static_cast<uint64_t>(first + count) + kHugePage - 1) / kHugePage * kHugePage;
+  // Advice only: a kernel without transparent huge pages refuses, and small pages do.
+  (void)madvise(data_ + begin, std::min(end, whole) - begin, MADV_HUGEPAGE);
+}
+
+}  // namespace hps

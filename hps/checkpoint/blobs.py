@@ -1,0 +1,250 @@
+"""The dense side of a checkpoint: model, reader position, learning rates and tables, as blobs.
+
+Above it: parameter_server/checkpoints.py. Below it: the store keeps each blob with its digest, in
+the same cut as the rows. The model is written by torch.save and is read with weights_only=True, so
+that a checkpoint from a stranger can run no code; torch is needed only where a model is given.
+"""
+
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hps.checkpoint.names import find_listed
+from hps.common.initializers import INITIALIZERS, Initializer
+from hps.common.json_text import check_depth, parse_json
+from hps.common.optimizers import OPTIMIZERS, Optimizer
+from hps.config import TableConfig
+from hps.errors import ConfigError, CorruptionError
+from hps.table.schema import TableSchema
+
+MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
+LAST = "last"
+
+
+def encode_model(model: Mapping[str, Any]) -> bytes:
+    """torch.save of a mapping, after making sure that it can be read back.
+
+    Raises:
+        ConfigError: not a mapping, or it holds what torch.load(weights_only=True) refuses.
+    """
+    if not isinstance(model, Mapping):
+        raise ConfigError(
+            f"model is a {type(model).__name__}; pass a mapping such as {{'model': "
+            "model.state_dict()}"
+        )
+    import torch
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(dict(model), buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception as error:
+        raise ConfigError(
+            f"model cannot be read back with torch.load(weights_only=True): {error}; give tensors, "
+            f"numbers, strings, lists and dicts only"
+        ) from error
+    return buffer.getvalue()
+
+
+def decode_model(extras: Mapping[str, bytes]) -> Any:
+    """The mapping that was given to checkpoint(model=), or None; tensors on the CPU."""
+    if MODEL not in extras:
+        return None
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(extras[MODEL]), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CorruptionError(f"the checkpoint's {MODEL} cannot be read: {error}") from error
+
+
+def encode_json(value: object, what: str) -> bytes:
+    """JSON bytes.
+
+    Raises:
+        ConfigError: `value` has parts that JSON cannot carry, or is nested too deeply.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{what} cannot be written as JSON: {error}; use numbers, strings, lists and dicts"
+        ) from error
+    check_depth(text, what)  # what is written can be read
+    return text.encode()
+
+
+def decode_json(extras: Mapping[str, bytes], name: str) -> Any:
+    """What encode_json wrote under `name`, or None."""
+    if name not in extras:
+        return None
+    return parse_json(extras[name], f"the checkpoint's {name}")
+
+
+def encode_tables(
+    tables: Mapping[str, TableConfig], rates: Mapping[str, float], others: "OtherTables"
+) -> dict[str, bytes]:
+    """The blobs of a checkpoint that describe its tables; tables_from_store reads them.
+
+    Args:
+        tables: of the config.
+        rates: learning rate of each of them.
+        others: stored tables that the config does not name, described as before.
+    """
+    described = [table_to_json(table) for table in tables.values()] + others.described
+    return {
+        TABLES: encode_json(described, "tables"),
+        RATES: encode_json({**others.rates, **rates}, "learning_rates"),
+    }
+
+
+def encode_dense(
+    model: Mapping[str, Any] | None, reader: Mapping[str, Any] | None
+) -> dict[str, bytes]:
+    """The blobs of a checkpoint that hold what its caller gave; decode_dense reads them.
+
+    Args:
+        model, reader: as given to ParameterServer.checkpoint.
+
+    Raises:
+        ConfigError: a model or reader that could not be read back.
+    """
+    extras = {}
+    if model is not None:
+        extras[MODEL] = encode_model(model)
+    if reader is not None:
+        if not isinstance(reader, Mapping):
+            raise ConfigError(
+                f"reader is a {type(reader).__name__}; pass a mapping such as state_dict() of a "
+                "reader returns"
+            )
+        extras[READER] = encode_json(dict(reader), "reader")
+    return extras
+
+
+def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
+    """(model or None, reader or None) of a checkpoint.
+
+    Raises:
+        CorruptionError: a blob cannot be read.
+    """
+    return decode_model(extras), decode_json(extras, READER)
+
+
+def id_of(checkpoints: Sequence[Mapping[str, Any]], tag: str | int | None) -> int | None:
+    """The id of a checkpoint among those listed; of None None.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = None if tag is None else find_listed("the store", checkpoints, tag)
+    return None if found is None else int(found["id"])
+
+
+@dataclass(frozen=True)
+class OtherTables:
+    """What a checkpoint says of stored tables that a config does not name.
+
+    A session that leaves a table alone hands these on, or its hyperparameters would be lost.
+    """
+
+    described: list[dict[str, Any]]
+    rates: dict[str, float]
+
+    @classmethod
+    def of(cls, extras: Mapping[str, bytes], known: Collection[str]) -> "OtherTables":
+        """Those in a checkpoint's extras whose names are not `known`.
+
+        Raises:
+            CorruptionError: a blob cannot be read.
+        """
+        described = decode_json(extras, TABLES) or []
+        rates = decode_json(extras, RATES) or {}
+        return cls(
+            [value for value in described if value["name"] not in known],
+            {name: rate for name, rate in rates.items() if name not in known},
+        )
+
+    def with_more(self, others: "OtherTables") -> "OtherTables":
+        """These, and those of `others` that are not among them."""
+        here = {value["name"] for value in self.described}
+        more = [value for value in others.described if value["name"] not in here]
+        return OtherTables([*self.described, *more], {**others.rates, **self.rates})
+
+
+def table_to_json(table: TableConfig) -> dict[str, Any]:
+    """A TableConfig as plain values; table_from_json makes it again."""
+    return {
+        "name": table.name,
+        "dim": table.dim,
+        "optimizer": _numbers_of(table.optimizer),
+        "initializer": _numbers_of(table.initializer),
+        "features": None if table.features is None else list(table.features),
+        "shared_vocabulary": table.shared_vocabulary,
+        "share": table.share,
+    }
+
+
+def _numbers_of(owner: Optimizer | Initializer) -> dict[str, Any]:
+    numbers = {field.name: getattr(owner, field.name) for field in fields(owner)}
+    return {"kind": owner.kind, **numbers}
+
+
+def table_from_json(value: Mapping[str, Any]) -> TableConfig:
+    """The TableConfig that table_to_json wrote.
+
+    Raises:
+        ConfigError: a field is missing or unknown.
+    """
+    try:
+        optimizer, initializer = dict(value["optimizer"]), dict(value["initializer"])
+        return TableConfig(
+            **{
+                **value,
+                "optimizer": OPTIMIZERS[optimizer.pop("kind")](**optimizer),
+                "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
+            }
+        )
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{repr(value)[:200]} does not describe a table: {error!r}") from error
+
+
+def described_tables(extras: Mapping[str, bytes]) -> list[TableConfig]:
+    """The tables as a checkpoint describes them; none if there is no checkpoint.
+
+    Raises:
+        CorruptionError: they cannot be read.
+    """
+    return [table_from_json(value) for value in decode_json(extras, TABLES) or ()]
+
+
+def tables_from_store(
+    schemas: Sequence[TableSchema],
+    extras: Mapping[str, bytes],
+    others: Sequence[TableConfig] = (),
+) -> list[TableConfig]:
+    """Every stored table: as `others` or else its checkpoint describes it, or its schema with
+    default numbers."""
+    described = {table.name: table for table in [*described_tables(extras), *others]}
+    tables = []
+    for schema in schemas:
+        if schema.name in described:
+            tables.append(described[schema.name])
+            continue
+        initializer = INITIALIZERS[schema.initializer]
+        numbers = schema.numbers[: len(fields(initializer))]
+        tables.append(
+            TableConfig(
+                name=schema.name,
+                dim=schema.dim,
+                optimizer=OPTIMIZERS[schema.optimizer](),
+                initializer=initializer(*numbers),
+                features=[] if len(schemas) > 1 else None,
+            )
+        )
+    return tables

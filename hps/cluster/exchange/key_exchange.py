@@ -1,0 +1,233 @@
+"""KeyExchange: rounds in which every rank divides its batch's keys by owner and tells each owner
+which of its keys the batch uses.
+
+Above it: cluster/exchanges.py, rounds.py; the pipeline's network stage, which asks for a round a
+batch. Below it: the world's keys channel; common/sharding.py (the rule: which key is whose), which
+`hps._C.ShardPlan` applies. docs/cluster_protocol.md says what a round carries and how all ranks
+leave a pipeline after the same batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from hps import _C
+from hps.cluster.exchange.device_rows import places_of
+from hps.cluster.world.world import Channel
+from hps.common.plan_pool import PlanPool
+from hps.common.row_layout import Keys
+from hps.errors import ClusterError, ConfigError
+
+# What a rank says in its head of a round: a batch follows; no other does; its loop is over.
+_READS, _ENDS, _LEAVES = 0, 1, 2
+_ABSENT = -1  # keys of a table that the batch does not have
+MAX_IDLE_PLANS = 16  # that are kept for later
+
+
+class OwnKeys:
+    """The keys of one table of this rank's batch, deduplicated and divided over their owners.
+
+    Args:
+        keys: uint64 [L].
+        plans: where the plan comes from, and goes with this object.
+    """
+
+    _plan: _C.ShardPlan | None = None  # where an interrupt ended the making
+
+    def __init__(self, keys: Keys, plans: PlanPool) -> None:
+        self._plans = plans
+        self._places: torch.Tensor | None = None
+        self._plan = plans.take(keys)
+
+    @property
+    def plan(self) -> _C.ShardPlan:
+        """The distinct keys, owner after owner."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def counts(self) -> list[int]:
+        """Distinct keys of each owner."""
+        starts = self.plan.starts
+        return [end - start for start, end in pairwise(starts)]
+
+    def of_rank(self, rank: int) -> Keys:
+        """A view of the distinct keys of one owner."""
+        starts = self.plan.starts
+        return self.plan.unique_keys[starts[rank] : starts[rank + 1]]
+
+    def places(self, device: str) -> torch.Tensor:
+        """int64 [L] on a device: of each occurrence the place of its key; made once."""
+        if self._places is None:
+            self._places = places_of(self.plan, device)
+        return self._places
+
+    def __del__(self) -> None:
+        if self._plan is not None:
+            self._plans.give(self._plan)
+
+
+@dataclass(eq=False, slots=True)
+class ExchangedKeys:
+    """What one round says of one table.
+
+    Args:
+        number: of the round, from 1, the same on every rank; 0 outside the rounds of a pipeline.
+        own: this rank's keys.
+        received: uint64 [n], those that the ranks sent here because this one owns them: rank after
+            rank, of each without repetitions.
+        counts: received keys of each rank.
+    """
+
+    number: int
+    own: OwnKeys
+    received: Keys
+    counts: list[int]
+
+
+class KeyExchange:
+    """The rounds of one rank. Used by one thread at a time.
+
+    Args:
+        channel: for keys, on the host.
+        tables: of the server, in an order that all ranks share.
+        plans: of keys.
+    """
+
+    def __init__(self, channel: Channel, tables: list[str], plans: PlanPool) -> None:
+        self._channel = channel
+        self._tables = tables
+        self._plans = plans
+        self.num_rounds = 0
+        self.is_closed = True  # until a pipeline opens
+
+    def open(self) -> None:
+        """A pipeline begins: its rounds follow, up to the closing one."""
+        self.is_closed = False
+
+    def divide(self, keys: Mapping[str, Keys]) -> dict[str, OwnKeys]:
+        """Deduplicates the keys of each table, and finds their owners; waits for nobody."""
+        return {table: OwnKeys(keys[table], self._plans) for table in self._tables if table in keys}
+
+    def exchange(self, own: Mapping[str, OwnKeys] | None) -> dict[str, ExchangedKeys] | None:
+        """One round; every rank takes part.
+
+        Args:
+            own: the keys of the rank's next batch, as `divide` gives them; None to end the exchange
+                for all ranks.
+
+        Returns:
+            What each table's owner got, or None if a rank has ended it: no rank uses the batch.
+
+        Raises:
+            ClusterError: another rank is gone or does not answer.
+            ConfigError: the ranks' batches are of different tables; on every rank.
+        """
+        if self.is_closed:
+            return None
+        self.num_rounds += 1
+        heads = self._exchange_heads(_ENDS if own is None else _READS, own)
+        self._refuse_apart(heads, [rank for rank, head in enumerate(heads) if head[0] == _LEAVES])
+        if heads[:, 0].any():
+            self.is_closed = True
+            return None
+        assert own is not None
+        is_absent = heads[:, 1:] == _ABSENT
+        self._require_same_tables(is_absent)
+        counts = heads[:, 1:][:, ~is_absent[0]]
+        if not own:
+            return {}
+        return swap_keys(self._channel, own, counts, self.num_rounds)
+
+    def close(self) -> None:
+        """The closing round, unless a rank has ended the exchange; no rank has another after it."""
+        self.exchange(None)
+
+    def meet(self) -> None:
+        """Where all ranks have left a pipeline, or the training: returns when all have come.
+
+        Raises:
+            ClusterError: a rank has another batch to exchange, or is gone.
+        """
+        heads = self._exchange_heads(_LEAVES, None)
+        self._refuse_apart(heads, [rank for rank, head in enumerate(heads) if head[0] != _LEAVES])
+
+    def _refuse_apart(self, heads: Any, others: list[int]) -> None:
+        if others:
+            self.is_closed = True
+            does = "has left its loop" if heads[others[0], 0] == _LEAVES else "reads on"
+            here = "reads on" if heads[self._channel.rank, 0] != _LEAVES else "has left its loop"
+            raise ClusterError(
+                f"rank {self._channel.rank}: rank {others[0]} {does} while this rank {here}; end "
+                "the loops of all ranks after the same batch"
+            )
+
+    def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Any:
+        """Of every rank: what it says, and how many keys of each table come here."""
+        size = self._channel.size
+        heads = np.full((size, 1 + len(self._tables)), _ABSENT, np.int64)
+        heads[:, 0] = says
+        for column, table in enumerate(self._tables, 1):
+            if own is not None and table in own:
+                heads[:, column] = own[table].counts
+        single = [1] * size
+        return self._channel.exchange(torch.from_numpy(heads), single, single).numpy()
+
+    def _require_same_tables(self, is_absent: Any) -> None:
+        differs = (is_absent != is_absent[0]).any(axis=0)
+        if not differs.any():
+            return
+        column = int(np.flatnonzero(differs)[0])
+        without = np.flatnonzero(is_absent[:, column]).tolist()
+        self.is_closed = True
+        refusal = ConfigError(
+            f"the batches of ranks {without} have no table "
+            f"{self._tables[column]!r} and those of the others have; give every rank's batches the "
+            "same tables, with no keys where there are none"
+        )
+        refusal.is_shared = True
+        raise refusal
+
+
+def swap_keys(
+    channel: Channel, own: Mapping[str, OwnKeys], counts: Any, number: int = 0
+) -> dict[str, ExchangedKeys]:
+    """Sends each owner its keys of every table, in one message a rank.
+
+    Args:
+        channel: on the host.
+        own: of the same tables on every rank, in the same order; at least one.
+        counts: int64 [ranks, tables], keys that come from each rank.
+        number: of the round.
+    """
+    size = channel.size
+    outgoing = np.concatenate([keys.of_rank(rank) for rank in range(size) for keys in own.values()])
+    sizes = np.array([keys.counts for keys in own.values()]).sum(axis=0).tolist()
+    incoming = counts.sum(axis=1).tolist()
+    tensor = channel.exchange(torch.from_numpy(outgoing.view(np.int64)), sizes, incoming)
+    by_table = regrouped(tensor.numpy().view(np.uint64), counts)
+    return {
+        table: ExchangedKeys(number, keys, by_table[column], counts[:, column].tolist())
+        for column, (table, keys) in enumerate(own.items())
+    }
+
+
+def regrouped(values: Keys, counts: Any) -> list[Keys]:
+    """What came rank after rank, of each table after table, as one array a table.
+
+    Args:
+        values: [sum of counts].
+        counts: int64 [ranks, tables].
+
+    >>> regrouped(np.array([1, 20, 21, 2, 22]), np.array([[1, 2], [1, 1]]))
+    [array([1, 2]), array([20, 21, 22])]
+    """
+    num_tables = counts.shape[1]
+    if num_tables == 1:
+        return [values]
+    pieces = np.split(values, counts.reshape(-1).cumsum()[:-1])
+    return [np.concatenate(pieces[column::num_tables]) for column in range(num_tables)]

@@ -1,0 +1,159 @@
+"""What a cluster's folder holds, told before it is opened: opening it may move all of its rows.
+
+Above it: `hps.train`, which refuses what cannot go on. Below it: ssd_store/cluster/catalog.py, the
+stores of the first parts.
+"""
+
+from collections.abc import Collection
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hps.checkpoint.blobs import MODEL, READER
+from hps.checkpoint.names import text_of
+from hps.errors import ConfigError
+from hps.ssd_store import engine_of, open_store
+from hps.ssd_store.cluster.catalog import Catalog, Cut, part_folder
+from hps.ssd_store.cluster.part_name import parts_of
+
+
+class FirstParts:
+    """The cuts of a cluster's folder, of all generations, by the first part of each.
+
+    A host may see some of them only; the dense side of a cut lies in its first part.
+
+    Args:
+        path: the folder.
+        catalog: of it, with a current cut.
+    """
+
+    def __init__(self, path: Path, catalog: Catalog) -> None:
+        self._path = path
+        self._catalog = catalog
+        self._stores: dict[str, Any] = {}  # by generation; None where it is not seen
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Those in a folder; None if there is no cluster, or it has no cut.
+
+        Raises:
+            CorruptionError: the file CLUSTER is damaged.
+        """
+        catalog = Catalog.load(path)
+        return None if catalog is None or catalog.current is None else cls(path, catalog)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """As ParameterServer.checkpoints() lists them."""
+        return self._catalog.described()
+
+    def sees(self, name: str | int | None) -> bool:
+        """True if this host sees the first part of a cut, by its tag or id; None is the current.
+
+        Raises:
+            ConfigError: there is no such cut.
+        """
+        return self.store_of(self._find(name)) is not None
+
+    def extras(self, name: str | int | None, names: Collection[str]) -> dict[str, bytes]:
+        """The blobs of these names in a cut; none where its first part is not seen.
+
+        Raises:
+            ConfigError: there is no such cut. CorruptionError: its first part is another one.
+        """
+        cut = self._find(name)
+        store = self.store_of(cut)
+        if store is None:
+            return {}
+        parts_of(self._path, self._catalog, cut)[0].check(store)
+        blobs: dict[str, bytes] = store.extras(cut.part_tag, names)
+        return blobs
+
+    def store_of(self, cut: Cut) -> Any:
+        """The store in which the first part of a cut lies, open to read; None if not seen."""
+        if cut.generation not in self._stores:
+            folder = part_folder(self._path, cut.generation, 0)
+            is_here = engine_of(folder) is not None
+            self._stores[cut.generation] = (
+                open_store(folder, [], read_only=True, rows=False) if is_here else None
+            )
+        return self._stores[cut.generation]
+
+    def close(self) -> None:
+        """Closes the stores."""
+        for store in self._stores.values():
+            if store is not None:
+                store.close()
+
+    def _find(self, name: str | int | None) -> Cut:
+        return self._catalog.find(self._path, name)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Of the first part of the current cut's ranks.
+
+    Args:
+        dims: of its tables by name.
+        ranks: how many there are.
+        rows: of the cut, on all ranks.
+        model: tag, or id where there is none, of the first cut that holds a model and a reader's
+            position, of the current one and then from the newest on; None if there is none.
+    """
+
+    dims: dict[str, int]
+    ranks: int
+    rows: int
+    model: str | int | None
+
+
+def glance(path: Path) -> Glance | None:
+    """Of the cluster in a folder; None if there is none, it has no cut, or this host does not see
+    the first part of the current one.
+
+    Raises:
+        CorruptionError: the file CLUSTER, or the part, is damaged.
+    """
+    catalog = Catalog.load(path)
+    if catalog is None or catalog.current is None:
+        return None
+    current = catalog.current
+    with closing(FirstParts(path, catalog)) as parts:
+        store = parts.store_of(current)
+        if store is None:
+            return None
+        parts_of(path, catalog, current)[0].check(store)
+        dims = {name: schema.dim for name, schema in store.schemas.items()}
+        return Glance(dims, catalog.ranks, current.rows, _first_with_model(parts, catalog))
+
+
+def _first_with_model(parts: FirstParts, catalog: Catalog) -> str | int | None:
+    cuts = sorted(catalog.cuts, key=lambda cut: (cut.id == catalog.current_id, cut.id))
+    for cut in reversed(cuts):
+        store = parts.store_of(cut)
+        if store is not None and {MODEL, READER} <= set(store.extra_bytes(cut.part_tag)):
+            return cut.id if cut.tag is None else cut.tag
+    return None
+
+
+def check_stays(path: Path, name: str | int, ranks: int) -> None:
+    """Refuses a number of ranks whose opening would let go of the cut that they are to go back to.
+
+    Args:
+        path: of the cluster's folder; one that is not there has nothing to lose.
+        name: the cut's tag or id.
+        ranks: that would open the folder.
+
+    Raises:
+        ConfigError: there is no such cut, or it would not be there any more.
+    """
+    catalog = Catalog.load(path)
+    if catalog is None or catalog.ranks == ranks:
+        return
+    cut = catalog.find(path, name)
+    if cut.tag is None and cut.id != catalog.current_id:
+        raise ConfigError(
+            f"checkpoint {text_of(cut.id)} of {path} has no tag, and is of {catalog.ranks} "
+            f"rank(s): {ranks} rank(s) would move the current checkpoint to new stores and delete "
+            f"this one; start {catalog.ranks} rank(s) to go back to it"
+        )

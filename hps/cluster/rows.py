@@ -1,0 +1,168 @@
+"""Rows: rows that the ranks pull, push, pin and step together, each owned by one of them.
+
+Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it:
+exchanges.py (what travels), cluster/world/together.py (what all ranks do as one), the rank's own
+server.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hps.cluster.exchange.cluster_rows import ClusterRows
+from hps.cluster.exchange.gradient_exchange import OwnedUpdate
+from hps.cluster.exchange.key_exchange import ExchangedKeys
+from hps.cluster.exchanges import Exchanges
+from hps.cluster.world.together import Together
+from hps.common.arrays import as_keys, as_output, is_tensor, on_host
+from hps.contracts.training import RowUpdate
+from hps.errors import ConfigError
+from hps.parameter_server.server import ParameterServer
+from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    from hps.contracts.training import Pins
+
+
+class Rows:
+    """Pull, push, pin, apply.
+
+    Args:
+        local: the server of this rank, which holds the rows that it owns.
+        together: all ranks.
+        exchanges: of keys, rows and gradients between them.
+    """
+
+    def __init__(self, local: ParameterServer, together: Together, exchanges: Exchanges) -> None:
+        self._local = local
+        self._together = together
+        self._exchanges = exchanges
+        self.num_steps = 0  # that were applied
+
+    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+        """As `ClusterParameterServer.pull`."""
+        if self._together.is_alone:
+            return self._local.pull(table, keys, out, create)
+        array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
+        rows = self._exchanges.fetcher.new_rows(len(array), dim) if out is None else out
+        as_output(rows, len(array), dim, self._local.device)
+        exchanged = self._exchanges.swap_keys(table, on_host(array))
+        if create:
+            self._exchanges.rows_change()
+        found = self._together.agreed(
+            f"pull of table {table!r}",
+            lambda: self._local.pull(table, exchanged.received, create=create),
+        )
+        with self._together.block("pull"):
+            self._exchanges.fetcher.fetch(exchanged, found, rows)
+        return rows if out is not None or is_tensor(keys) else rows.cpu().numpy()
+
+    def push(self, table: str, keys: Any, grads: Any) -> None:
+        """As `ClusterParameterServer.push`."""
+        if self._together.is_alone:
+            return self._local.push(table, keys, grads)
+        self._exchanges.table(table)
+        owned = self._begin([RowUpdate(table, keys, grads)])
+        self._exchanges.rows_change()
+        with self._together.block("push"):
+            sums = self._exchanges.gradients.send(owned)
+        if owned:
+            (update,), (grads_of,) = owned, sums
+            what = f"push to table {table!r}"
+            if self._exchanges.gradients.may_overflow:
+                held: list[PinnedRows] = []
+                try:
+                    rows = self._local_rows(update, held)
+                    whole = [RowUpdate(table, update.keys, grads_of, rows)]
+                    with self._together.block(what):
+                        self._local.apply(whole, checked=self._check_together)
+                finally:
+                    for rows in held:
+                        rows.release()
+                return
+            self._together.agreed(what, lambda: self._local.push(table, update.keys, grads_of))
+
+    def pin(self, table: str, keys: Any) -> PinnedRows:
+        """As `ClusterParameterServer.pin`."""
+        if self._together.is_alone:
+            return self._local.pin(table, keys)
+        exchanged = keys
+        if not isinstance(keys, ExchangedKeys):
+            exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
+        local = self._local.pin(table, exchanged.received)
+        hot = None if self._exchanges.hot is None else self._exchanges.hot.tables[table]
+        dim = self._exchanges.table(table).dim
+        return ClusterRows(table, exchanged, local, self._exchanges.fetcher, dim, hot)
+
+    def warm(self, table: str, keys: Any) -> "Pins":
+        """As `ClusterParameterServer.warm`."""
+        return self._local.warm(table, _received(keys))
+
+    def want(self, table: str, keys: Any) -> None:
+        """As `ClusterParameterServer.want`."""
+        self._local.want(table, _received(keys))
+
+    def holds(self, rows: PinnedRows) -> bool:
+        """As `ClusterParameterServer.holds`."""
+        if isinstance(rows, ClusterRows):
+            return rows.fetcher is self._exchanges.fetcher
+        return self._together.is_alone and self._local.holds(rows)
+
+    def apply(
+        self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
+    ) -> None:
+        """As `ClusterParameterServer.apply`."""
+        if self._together.is_alone:
+            return self._local.apply(updates, applied)
+        for update in updates:
+            if update.rows is not None and not self.holds(update.rows):
+                raise ConfigError(
+                    f"apply: the rows given for table {update.table!r} are those of another "
+                    "server; pass rows=None to have them looked up"
+                )
+        owned = self._begin(updates)
+        held: list[PinnedRows] = []
+        try:
+            local = [self._local_rows(update, held) for update in owned]
+            with self._together.block("apply"):
+                sums = self._exchanges.gradients.send(owned)
+                self._local.apply(
+                    [
+                        RowUpdate(of.share.table, of.keys, grads, rows)
+                        for of, grads, rows in zip(owned, sums, local, strict=True)
+                    ],
+                    applied,
+                    self._check_together if self._exchanges.gradients.may_overflow else None,
+                )
+                if self._exchanges.hot is not None:
+                    self._exchanges.hot.step_done({of.share.table: of.keys for of in owned})
+            self.num_steps += 1
+        finally:
+            for rows in held:
+                rows.release()
+
+    def _begin(self, updates: Sequence[RowUpdate]) -> list[OwnedUpdate]:
+        shares = self._exchanges.gradients.shares(updates, self._exchanges.plans)
+        for share in shares:
+            share.may_overflow |= self._local.parts.batches.tries_updates(share.table)
+        with self._together.block("apply"):
+            return self._exchanges.gradients.agree(shares)
+
+    def _check_together(self, check: Callable[[], None]) -> None:
+        """Of a step that may overflow a row: no rank changes one before all have looked."""
+        self._together.agreed("apply", check)
+
+    def _local_rows(self, update: OwnedUpdate, held: list[PinnedRows]) -> PinnedRows:
+        """The pinned rows of an update's keys; pins them where they are not, on every rank."""
+        if update.rows is not None:
+            return update.rows.local
+        table = update.share.table
+
+        def pin() -> None:
+            held.append(self._local.parts.batches.pin_now(table, update.keys))
+
+        self._together.agreed(f"pin of table {table!r}", pin)
+        return held[-1]
+
+
+def _received(keys: Any) -> Any:
+    return keys.received if isinstance(keys, ExchangedKeys) else keys

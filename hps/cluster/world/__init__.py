@@ -1,0 +1,1 @@
+"""What the ranks of a training do together: channels, agreement, leaving, blobs."""

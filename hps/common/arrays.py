@@ -1,0 +1,233 @@
+"""Arrays at the door: checks of keys, gradients and outputs, and the pool of output buffers.
+
+Above it: parameter_server/rows.py. Below it: numpy, and torch if the caller's arrays are tensors.
+Nothing is copied where dtype and layout fit. With a gpu_cache on a device, tensors of that device
+pass as they are; everything else is an array of the host, which the cache copies.
+"""
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.common.row_layout import Floats, Keys
+from hps.errors import ConfigError
+
+_UINT64 = np.dtype(np.uint64)
+_INT64 = np.dtype(np.int64)
+_FLOAT32 = np.dtype(np.float32)
+HOST = "cpu"
+_MAX_KEYS = 2**31 - 1  # the native core numbers occurrences with 32 bits
+_MAX_BUFFERS = 4
+_MAX_BUFFER_FLOATS = 2**24  # 64 MiB
+
+
+def is_tensor(value: object) -> bool:
+    """True for a torch tensor; torch need not be installed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_on(value: object, device: str) -> bool:
+    """True for a tensor on `device`, which is not the host."""
+    return device != HOST and is_tensor(value) and str(getattr(value, "device", None)) == device
+
+
+def as_numpy(value: Any, what: str) -> NDArray[Any]:
+    """The numpy view of an array or a CPU tensor.
+
+    Raises:
+        ConfigError: neither, or a tensor on another device.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if is_tensor(value):
+        if value.device.type != "cpu":
+            raise ConfigError(f"{what} is a tensor on {value.device}; pass {what}.cpu()")
+        if value.layout != sys.modules["torch"].strided:
+            raise ConfigError(f"{what} is a {value.layout} tensor; pass a dense one")
+        view: NDArray[Any] = value.detach().numpy() if value.requires_grad else value.numpy()
+        return view
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    raise ConfigError(f"{what} is a {type(value).__name__}; pass a numpy array or a torch tensor")
+
+
+def as_keys(keys: Any, device: str = HOST) -> Any:
+    """uint64 [L] of int64 or uint64 keys; a view unless they are not contiguous.
+
+    Returns:
+        An array, or an int64 tensor if they are on `device`.
+
+    Raises:
+        ConfigError: another dtype or shape, or 2^31 keys or more.
+    """
+    what = "keys"
+    array: Any = keys if is_on(keys, device) else as_numpy(keys, what)
+    if array.ndim != 1:
+        raise ConfigError(f"{what} has shape {list(array.shape)}; flatten it to [L]")
+    if len(array) > _MAX_KEYS:
+        raise ConfigError(f"{what} has length {len(array)}; give at most {_MAX_KEYS} keys a call")
+    if array is keys and is_tensor(keys):
+        torch = sys.modules["torch"]
+        if keys.dtype not in (torch.int64, torch.uint64):
+            raise ConfigError(f"{what} has dtype {keys.dtype}; keys are 64 bits: .to(torch.int64)")
+        return keys.contiguous().view(torch.int64)
+    if array.dtype == _INT64:
+        array = array.view(_UINT64)
+    elif array.dtype != _UINT64:
+        raise ConfigError(
+            f"{what} has dtype {array.dtype}; keys are 64 bits: convert with "
+            f"astype(np.uint64) or .to(torch.int64)"
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def on_host(keys: Any) -> Keys:
+    """Checked keys (see as_keys) as an array; copies those of a device and waits for them."""
+    array: Keys = keys.cpu().numpy().view(np.uint64) if is_tensor(keys) else keys
+    return array
+
+
+def as_floats(values: Any, num_rows: int, width: int, what: str, device: str = HOST) -> Any:
+    """float32 [num_rows, width]; a view unless it is not contiguous; a tensor if on `device`.
+
+    Raises:
+        ConfigError: another dtype or shape.
+    """
+    array: Any = values if is_on(values, device) else as_numpy(values, what)
+    if array.dtype not in _float32_of(array):
+        raise ConfigError(f"{what} has dtype {array.dtype}; convert it to float32")
+    if tuple(array.shape) != (num_rows, width):
+        raise ConfigError(
+            f"{what} has shape {list(array.shape)}; one row a key is needed: [{num_rows}, {width}]"
+        )
+    if is_tensor(array):
+        return array.detach().contiguous()
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def as_output(out: Any, num_rows: int, width: int, device: str = HOST) -> Any:
+    """The numpy view of the caller's output, which must be usable as it is; itself on `device`.
+
+    Raises:
+        ConfigError: not float32 [num_rows, width], contiguous and writable.
+    """
+    array: Any = out if is_on(out, device) else as_numpy(out, "out")
+    if array.dtype not in _float32_of(array) or tuple(array.shape) != (num_rows, width):
+        raise ConfigError(
+            f"out is {array.dtype} {list(array.shape)}; it must be float32 [{num_rows}, {width}]"
+        )
+    if is_tensor(array):
+        is_usable = array.is_contiguous()
+    else:
+        is_usable = array.flags.c_contiguous and array.flags.writeable
+    if not is_usable:
+        raise ConfigError("out must be contiguous and writable; pass torch.empty or np.empty")
+    return array
+
+
+def _float32_of(array: Any) -> tuple[Any, ...]:
+    """What float32 is called where the array comes from."""
+    return (sys.modules["torch"].float32,) if is_tensor(array) else (_FLOAT32,)
+
+
+def joined(arrays: list[Any]) -> Any:
+    """One array of all; itself if it is the only one."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if any(is_tensor(array) for array in arrays):
+        torch = sys.modules["torch"]
+        device = next(array.device for array in arrays if is_tensor(array))
+        parts = [
+            array if is_tensor(array) else torch.from_numpy(_signed(array)).to(device)
+            for array in arrays
+        ]
+        return torch.cat(parts)
+    return np.concatenate(arrays)
+
+
+def _signed(array: NDArray[Any]) -> NDArray[Any]:
+    """Keys with the dtype that tensors of keys have."""
+    return array.view(_INT64) if array.dtype == _UINT64 else array
+
+
+def new_output(keys: Any, num_rows: int, width: int, device: str) -> Any:
+    """A tensor float32 [num_rows, width] beside keys that are on `device`, else None."""
+    if not is_on(keys, device):
+        return None
+    return sys.modules["torch"].empty(num_rows, width, device=device)
+
+
+def like(array: Any, model: object) -> Any:
+    """`array` as a tensor if `model` is one; shares memory."""
+    if is_tensor(model) and not is_tensor(array):
+        return sys.modules["torch"].from_numpy(array)
+    return array
+
+
+def put_rows(rows: Floats, places: NDArray[np.intp], out: Any) -> None:
+    """rows[places] into out [L, D], an array or a tensor on a device."""
+    if is_tensor(out):
+        out.copy_(sys.modules["torch"].from_numpy(rows[places]))
+    else:
+        np.take(rows, places, axis=0, out=out, mode="clip")
+
+
+_ALIGNMENT_FLOATS = 16  # rows from a 64-byte boundary on can be streamed past the caches
+
+
+def _aligned(owner: Floats, num_rows: int, width: int) -> Floats:
+    """[num_rows, width] of `owner` from its first 64-byte boundary on; keeps `owner` alive."""
+    first = (-owner.ctypes.data % (4 * _ALIGNMENT_FLOATS)) // 4
+    return owner[first : first + num_rows * width].reshape(num_rows, width)
+
+
+class OutputPool:
+    """Reused output buffers: a fresh 27 MB a call costs as much in page faults as the whole step.
+
+    A buffer is free when nobody but the pool refers to it; every view of it (a numpy view, a tensor
+    over it, a slice of that) holds a reference to its owner, so the count of references says so.
+    At most four buffers of 64 MiB are kept. Thread-safe.
+
+    >>> pool = OutputPool()
+    >>> rows = pool.take(2, 8)
+    >>> rows.shape, pool.take(2, 8) is rows
+    ((2, 8), False)
+    """
+
+    def __init__(self) -> None:
+        # Between a look at a buffer's references and its next view no other thread may look.
+        self._lock = threading.Lock()
+        self._buffers: list[Floats] = [np.empty(0, np.float32)]
+        self._idle_references = self._references(0)
+
+    def _references(self, idx: int) -> int:
+        return sys.getrefcount(self._buffers[idx])
+
+    def take(self, num_rows: int, width: int) -> Floats:
+        """float32 [num_rows, width], contents undefined; the caller's until it drops it."""
+        with self._lock:
+            return self._take(num_rows, width)
+
+    def _take(self, num_rows: int, width: int) -> Floats:
+        size = num_rows * width + _ALIGNMENT_FLOATS
+        replaced = -1
+        for idx in range(len(self._buffers)):
+            if self._references(idx) != self._idle_references:
+                continue
+            # A small result must not hold a large buffer.
+            if size <= self._buffers[idx].size <= 4 * size:
+                return _aligned(self._buffers[idx], num_rows, width)
+            replaced = idx
+        if size > _MAX_BUFFER_FLOATS:
+            return _aligned(np.empty(size, np.float32), num_rows, width)
+        # An eighth more, so that the next batches with a few more keys fit, too.
+        buffer: Floats = np.empty(size + size // 8, np.float32)
+        if replaced >= 0 and len(self._buffers) == _MAX_BUFFERS:
+            self._buffers[replaced] = buffer
+        elif len(self._buffers) < _MAX_BUFFERS:
+            self._buffers.append(buffer)
+        return _aligned(buffer, num_rows, width)

@@ -1,0 +1,260 @@
+"""What a cache of rows offers to the server: the verbs of every cache, as types and contracts.
+
+Above it: tiers/cached_tier.py, tiers/top_tier.py and dram_cache/tier.py, which alone call these
+verbs. Below it: csrc/dram_cache, csrc/gpu_cache (and, in tests, the twin in tests/twins). Verbs are
+issued one at a time; a cache's own threads work inside a verb. On a device, keys, outputs and
+gradients may be tensors of that device; images of rows are arrays of the host everywhere.
+
+A plan is one batch of keys: deduplicated, in an order of the cache's own, with the slots found for
+them. A window is the range of a plan's unique keys that the last find named; reserve, fill, gather,
+apply, assign, create, release and cancel work on it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.common.row_layout import Floats, Images, Keys
+
+# What contains() answers.
+ABSENT = 0
+STORED = 1
+FRESH = 2  # initialised here, stored by nobody
+DIRTY = 3  # stored, and newer than the tier below
+PENDING = 4  # a batch has taken a slot for it and its row has not arrived: ask below
+
+
+class BatchPlan(Protocol):
+    """One batch of keys. Views stay valid until the plan is made again."""
+
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys of the batch with their repetitions."""
+
+    @property
+    def num_unique(self) -> int:
+        """N, distinct keys of the batch; 0 after a pull that did not deduplicate."""
+
+    @property
+    def num_missing(self) -> int:
+        """Keys of the window that the last find did not find; waits for a device."""
+
+    @property
+    def num_looked_up(self) -> int:
+        """Keys that the last pull looked up: N, or L if it did not deduplicate."""
+
+    @property
+    def unique_keys(self) -> Keys:
+        """uint64 [N], in the plan's order, by which windows and culprits are numbered."""
+
+    def matches(self, keys: Keys) -> bool:
+        """True if `keys` equal the plan's keys byte for byte."""
+
+
+Plan = TypeVar("Plan", bound=BatchPlan)
+
+
+class RowCache(Protocol[Plan]):
+    """A fixed budget of memory that holds rows of one table; generic in its plans.
+
+    A cache takes no plans but its own. The tiers hand each back to the cache that made it, and see
+    every cache as a RowCache[BatchPlan].
+    """
+
+    @property
+    def has_pool(self) -> bool:
+        """True if the cache is a PoolingCache."""
+
+    @property
+    def failed_key(self) -> Callable[[bool], int | None] | None:
+        """Of a cache on a device, which cannot return a culprit at once: tells, once find_overflow
+        was called and then once, the key whose sum, or whose row after its step, was not finite, or
+        None; True waits for all sums so far. Until it has told, apply changes nothing. None of
+        other caches."""
+
+    @property
+    def capacity_rows(self) -> int:
+        """Slots of the whole budget."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes in use, everything counted; never above the budget. A dram_cache grows as its rows
+        need it."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever a slot may have moved or been freed."""
+
+    @property
+    def num_growths(self) -> int:
+        """How often the cache has grown: cursors of `scan` are good until it grows again. It does
+        so in a `reserve` that misses keys, and never if it is not a dram_cache."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows here that are not fresh."""
+
+    @property
+    def num_fresh(self) -> int:
+        """Rows here that nobody stored yet."""
+
+    @property
+    def num_created(self) -> int:
+        """Fresh rows that have become stored ones since the cache was made; never falls."""
+
+    @property
+    def num_dirty(self) -> int:
+        """Rows here that are newer than the tier below."""
+
+    @property
+    def pins(self) -> int:
+        """Pins of all slots, summed."""
+
+    def make_plan(self, keys: Keys, plan: Plan | None) -> Plan:
+        """Copies and deduplicates `keys`; into `plan` if one is given."""
+
+    def pull(self, plan: Plan, keys: Keys, out: Floats) -> int:
+        """make_plan, find all, and gather if nothing is missing; returns the number missing.
+
+        Where keys hardly repeat, and nothing is missing, each occurrence may be looked up by
+        itself; the plan is empty then.
+        """
+
+    def push(self, plan: Plan, grads: Floats, lr: float) -> int:
+        """sum_gradients, find_overflow and, if all is finite, apply, on a plan found whole; -1 or
+        the culprit."""
+
+    def is_current(self, plan: Plan) -> bool:
+        """True if the plan was found whole and no slot has moved since."""
+
+    def find(self, plan: Plan, first: int, count: int) -> None:
+        """Makes [first, first + count) the window and looks it up; -1 is all from `first` on.
+
+        A key whose row is on its way (see PENDING) counts as found. `plan.num_missing` tells the
+        others.
+        """
+
+    def want(self, plan: Plan) -> None:
+        """Marks those of the plan's keys that are here as wanted, whatever the window: they are
+        victims only where no other can be, until their next use."""
+
+    def reserve(self, plan: Plan) -> bool:
+        """Pins the window and takes slots for what is missing; False: refused, nothing taken."""
+
+    def victims(self, plan: Plan) -> Images:
+        """View of the dirty rows that reserve put out; write them below before anything else."""
+
+    def missing_keys(self, plan: Plan) -> Keys:
+        """View of the window's missing keys, in the plan's order."""
+
+    def fill(
+        self, plan: Plan, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
+    ) -> None:
+        """Publishes the missing rows, even if there are none: copies those found, initialises the
+        others as fresh. After it the window is pinned and whole."""
+
+    def cancel(self, plan: Plan) -> None:
+        """Undoes a reserve that was not filled: victims return, still dirty; pins are dropped."""
+
+    def abandon(self, plan: Plan) -> None:
+        """Takes back what the plan holds, however far it came: cancel, release or nothing."""
+
+    def create(self, plan: Plan, lr: float) -> int:
+        """Stores the window's fresh rows as they are; returns how many."""
+
+    def gather(self, plan: Plan, out: Floats) -> None:
+        """Copies the window's embeddings to all their positions in out [L, D]."""
+
+    def release(self, plan: Plan) -> None:
+        """Drops the window's pins."""
+
+    def sum_gradients(self, plan: Plan, grads: Floats) -> int:
+        """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
+
+        A cache on a device returns -1 always: `failed_key` tells.
+        """
+
+    def sum_here(self, plan: Plan, keys: Keys, grads: Floats, lr: float) -> tuple[int, int]:
+        """make_plan, find all, and, if nothing is missing, sum_gradients and find_overflow; the
+        number missing, and what they returned. One call, where a thread would wait its turn between
+        four."""
+
+    def may_overflow(self, plan: Plan, lr: float) -> bool:
+        """True if find_overflow may find a key; a device, which cannot tell, says True."""
+
+    def find_overflow(self, plan: Plan, lr: float) -> int:
+        """The first unique key of the window, whose rows are here, that a step of the plan's sums
+        would not leave finite; -1 if there is none. Changes no row. Goes before `apply`.
+
+        Nearly free where no gradient is large: see csrc/optimizer/safe_gradient.h. On a device -1
+        always: `failed_key` tells, also of what sum_gradients found.
+        """
+
+    @property
+    def is_watched(self) -> bool:
+        """True once watch() was called, or a step may have left a row that is not tame."""
+
+    def watch(self) -> None:
+        """From now on every update is tried first: a row came that is not tame."""
+
+    def apply(self, plan: Plan, lr: float) -> None:
+        """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
+        state starts here, with this lr, so that it does not depend on when the row came up."""
+
+    def assign(self, plan: Plan, rows: Floats, state: Floats | None, lr: float) -> None:
+        """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
+
+    def read_rows(self, plan: Plan, images: Images) -> None:
+        """Copies the window's row images, in the plan's unique order, to [window, row_bytes]."""
+
+    def write_rows(self, plan: Plan, images: Images) -> None:
+        """Sets the window's rows from images in the plan's unique order; stored and dirty then."""
+
+    def contains(self, keys: Keys) -> NDArray[np.uint8]:
+        """uint8 [L]: ABSENT, STORED, FRESH, DIRTY or PENDING; odd where the row here is stored."""
+
+    def erase(self, keys: Keys) -> NDArray[np.uint8]:
+        """Drops keys; uint8 [L] as contains() was before it. ConfigError, and nothing dropped, if a
+        key is pinned, as one that is on its way is."""
+
+    def scan(self, cursor: int, what: str, rows: Images) -> tuple[int, int]:
+        """Copies "stored" or "dirty" rows from `cursor` on; (count, next cursor or -1)."""
+
+    def mark_clean(self, first_cursor: int, end_cursor: int) -> None:
+        """The dirty rows of a scanned range are safely below; -1 is the end."""
+
+    def initial_weights(self, keys: Keys, out: Floats) -> None:
+        """What absent keys [n] read as, into out [n, D]; touches no slot."""
+
+    def clear(self) -> None:
+        """Drops every row."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start; at least evictions and write_backs."""
+
+
+# What the tiers hold: a cache that gets back only the plans that it made.
+AnyRowCache = RowCache[BatchPlan]
+Plan_contra = TypeVar("Plan_contra", bound=BatchPlan, contravariant=True)
+
+
+@runtime_checkable
+class PoolingCache(Protocol[Plan_contra]):
+    """A cache that pools where its rows lie."""
+
+    def pool(self, plan: Plan_contra, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums (or means) of bags straight from the slots of a whole batch.
+
+        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];
+        in the order of hps/nn/pooling.py, bit for bit.
+        """
+
+
+@runtime_checkable
+class PinCountingCache(Protocol[Plan_contra]):
+    """A cache that counts pins by row: a dram_cache, where batches are warmed."""
+
+    def num_pinned(self, plan: Plan_contra) -> int:
+        """Rows of the window that are pinned."""

@@ -1,0 +1,176 @@
+"""RowServer: what a model's training asks of the server that holds its rows; Ranks: what it asks of
+the other ranks, if there are any; RowUpdate: one table's part of a step.
+
+Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the three that keep it,
+`hps.ParameterServer` (rows in this process), `hps.RemoteParameterServer` (rows on servers) and
+`hps.ClusterParameterServer` (rows on all ranks of a training).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    from hps.config import TableConfig
+
+
+class Pins(Protocol):
+    """What holds rows of one table in their slots."""
+
+    @property
+    def is_released(self) -> bool:
+        """True when nothing is held any more."""
+
+    def release(self) -> None:
+        """Drops them; nothing to do the second time."""
+
+
+@dataclass(slots=True)
+class RowUpdate:
+    """What one table's optimizer step starts from.
+
+    Args:
+        table: its name.
+        keys: int64 or uint64 [L], in order of occurrence.
+        grads: float32 [L, D], one row an occurrence.
+        rows: the pinned rows of exactly these keys, or None to pin them for the step.
+    """
+
+    table: str
+    keys: Any
+    grads: Any
+    rows: PinnedRows | None = None
+
+
+def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
+    """The updates of each table, in their order.
+
+    >>> list(by_table([RowUpdate("ads", 1, 1), RowUpdate("users", 2, 2), RowUpdate("ads", 3, 3)]))
+    ['ads', 'users']
+    """
+    groups: dict[str, list[RowUpdate]] = {}
+    for update in updates:
+        groups.setdefault(update.table, []).append(update)
+    return groups
+
+
+class Ranks(Protocol):
+    """The ranks of a training that has several, as its server knows them.
+
+    A pipeline has `divide` and `exchange` called for every batch, and every step calls `apply`,
+    also one that has nothing to apply.
+    """
+
+    def agree(self, flag: bool) -> bool:
+        """True if it is on any rank; every rank calls it."""
+
+    def divide(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
+
+    def exchange(self, own: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other
+        ranks. None, given or returned: no rank has another batch."""
+
+    def pipeline_opened(self, pipeline: object) -> None:
+        """A pipeline's `with` block is entered."""
+
+    def pipeline_closing(self, pipeline: object, error: BaseException | None) -> None:
+        """It has been left, by an error or not; stages may still be at work."""
+
+    def pipeline_closed(self, pipeline: object) -> None:
+        """Its stages have ended, and no error has."""
+
+
+class BlobReads(Protocol):
+    """Reads what a checkpoint holds beside rows, as bytes by name."""
+
+    def __call__(
+        self, tag: str | int | None = None, names: Collection[str] | None = None
+    ) -> dict[str, bytes]:
+        """All blobs of a checkpoint, or those of `names` alone."""
+
+
+class KeptCheckpoints(Protocol):
+    """Checkpoints, and what they hold beside rows."""
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Those that are kept, oldest first."""
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a checkpoint, without going back to it."""
+
+
+class RowServer(KeptCheckpoints, Protocol):
+    """Tables of rows that a model reads and steps."""
+
+    pending_gradients: Any
+
+    @property
+    def tables(self) -> "dict[str, TableConfig]":
+        """Their configs by name."""
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """By table; to be changed in place."""
+
+    @property
+    def device(self) -> str:
+        """Where the rows lie, as torch names it."""
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Those that train together; None where there is one."""
+
+    @property
+    def has_gpu_cache(self) -> bool:
+        """True if batches pass through a gpu_cache: then `warm` goes before `pin`."""
+
+    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+        """Embeddings of keys, float32 [L, dim]."""
+
+    def pin(self, table: str, keys: Any) -> PinnedRows:
+        """Makes the rows of a batch ready, in any thread."""
+
+    def warm(self, table: str, keys: Any) -> "Pins":
+        """Brings rows nearer, ahead of `pin`."""
+
+    def want(self, table: str, keys: Any) -> None:
+        """Says that a batch to come uses these keys."""
+
+    def holds(self, rows: PinnedRows) -> bool:
+        """True if this server made these rows ready."""
+
+    def apply(
+        self, updates: "Sequence[RowUpdate]", applied: Callable[[], object] | None = None
+    ) -> None:
+        """One optimizer step of several tables: all of them or none."""
+
+    @property
+    def checkpoint_blobs(self) -> BlobReads | None:
+        """Reads single blobs of a checkpoint; None where model and reader come together alone."""
+
+
+class CutServer(RowServer, Protocol):
+    """A RowServer whose rows can go back to checkpoints, and be counted."""
+
+    def num_rows(self, table: str) -> int:
+        """Stored rows of a table."""
+
+    def digest(self, table: str) -> str:
+        """Order-independent hash of every stored row."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of each tier, then of each table."""
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Makes everything durable in one checkpoint."""
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """Goes back to a checkpoint; returns its model and reader."""

@@ -1,0 +1,1 @@
+"""The torch seam: look-ups and pooling as modules, row gradients, the row optimizer."""

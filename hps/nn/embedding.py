@@ -1,0 +1,372 @@
+"""SparseEmbedding: looks up and pools a table's embeddings, and collects their gradient.
+
+Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (rows), `hps.nn.pooling`
+(the arithmetic), `hps.nn.gradients` (where backward leaves its result for `hps.RowOptimizer`).
+"""
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from hps.common.arrays import HOST
+from hps.common.bags import Bags, make_bags
+from hps.errors import ConfigError
+from hps.nn.gradients import ForwardGradient, pending_of
+from hps.nn.pooling import spread_bags, sum_bags
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
+    from hps.types import PinnedRows
+
+Pooling = Literal["sum", "mean"]
+_MOST_SCRATCH = 4  # buffers that a module keeps for later
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """One call, its arguments checked: keys int64 [L], and how they form F features of B bags."""
+
+    keys: torch.Tensor
+    bags: Bags | None
+    weights: torch.Tensor | None
+    num_features: int
+    num_examples: int
+    rows: "PinnedRows | None" = None
+
+
+class _ScratchPool:
+    """Rows of a call between gather and pooling: a call takes a buffer and gives it back.
+
+    Fresh memory for each would cost as much in page faults as the whole step. Thread-safe: a deque
+    gives an item to one thread, and drops the oldest beyond its bound.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+        self._idle: deque[torch.Tensor] = deque(maxlen=_MOST_SCRATCH)
+
+    def take(self, num_rows: int) -> torch.Tensor:
+        """float32 [num_rows or more, dim], contents undefined; nobody else has it."""
+        try:
+            buffer = self._idle.pop()
+        except IndexError:
+            buffer = None
+        if buffer is None or len(buffer) < num_rows:
+            # A call outside of torch.inference_mode could not write into a tensor made within.
+            with torch.inference_mode(False):
+                buffer = torch.empty(num_rows, self._dim)
+        return buffer
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """Nothing refers to it any more."""
+        self._idle.append(buffer)
+
+
+class SparseEmbedding(nn.Module):
+    """Embeddings of one table, of any number of features, in one call.
+
+    Owns no nn.Parameter: rows live in the server, so optimizers and DistributedDataParallel leave
+    it alone. Rows have no gradient until `hps.RowOptimizer.step()`; backward only collects.
+
+    Any number of threads may call one module, in eval and in training mode: a call keeps its state
+    to itself. A step applies each backward that had ended when it began, and none by half. (On a
+    `hps.ClusterParameterServer` calls belong to the thread of the training loop.)
+
+    Args:
+        server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
+            training, `hps.ClusterParameterServer`.
+        table: name of one of its tables.
+        pooling: "sum" or "mean" over the keys of a bag, or None for one embedding a key. An empty
+            bag is zeros; mean divides by the number of keys.
+        include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`.
+            False takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
+
+    With a gpu_cache the output lies on its device (`server.device`), whatever holds keys and
+    offsets; those of a batch that a Pipeline yields are there already.
+
+    Raises:
+        ConfigError: unknown table or pooling.
+
+    Cost: one read of the distinct rows, one copy of [L, D]; two where bags hold several.
+
+    >>> import hps, tempfile, torch
+    >>> tables = [hps.TableConfig(name="ads", dim=4)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         embedding = hps.SparseEmbedding(server, "ads", pooling="sum")
+    ...         embedding(torch.tensor([7, 8, 7]), offsets=torch.tensor([0, 2, 3])).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        server: "RowServer",
+        table: str,
+        pooling: Pooling | None = "sum",
+        *,
+        include_last_offset: bool = True,
+    ) -> None:
+        super().__init__()
+        if table not in server.tables:
+            raise ConfigError(
+                f"SparseEmbedding: no table {table!r}; the server has {sorted(server.tables)}"
+            )
+        if pooling not in ("sum", "mean", None):
+            raise ConfigError(f"SparseEmbedding: pooling={pooling!r}; use 'sum', 'mean' or None")
+        self.table = table
+        self.pooling = pooling
+        self.dim = server.tables[table].dim
+        self.include_last_offset = include_last_offset
+        self._server = server
+        # Something that requires a gradient, so that autograd calls backward; none reaches it.
+        self._anchor = torch.empty(0, requires_grad=True)
+        self._scratch = _ScratchPool(self.dim)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
+        """Another module over the same rows: a server is shared, never copied."""
+        copy = type(self).__new__(type(self))
+        memo[id(self)] = copy
+        shared = {"_server": self._server, "_scratch": _ScratchPool(self.dim)}
+        for name, value in self.__dict__.items():
+            copy.__dict__[name] = shared[name] if name in shared else deepcopy(value, memo)
+        return copy
+
+    def __copy__(self) -> "SparseEmbedding":
+        return deepcopy(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"SparseEmbedding({self.table!r}) cannot be pickled: its rows lie in a server that is "
+            "open in this process alone. Save model.state_dict(), open the server where you load "
+            "it, and build the module there"
+        )
+
+    @property
+    def device(self) -> str:
+        """Where the output lies, as torch names it."""
+        return self._server.device
+
+    def extra_repr(self) -> str:
+        return f"table={self.table!r}, dim={self.dim}, pooling={self.pooling!r}"
+
+    def forward(
+        self,
+        ids: Any,
+        offsets: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        *,
+        num_features: int = 1,
+    ) -> torch.Tensor:
+        """Reads the embeddings; in training mode with gradients on, backward will collect theirs.
+
+        Args:
+            ids: an `hps.Batch`, a torchrec KeyedJaggedTensor, or keys: int64 or uint64 [L],
+                feature-major with offsets, or [B, n] for B bags of n keys.
+            offsets: int64 [F*B + 1], for bare keys only.
+            weights: float32 [L], for bare keys only; multiplies each occurrence's embedding in
+                pooling. No gradient flows into it.
+            num_features: F of bare keys.
+
+        Returns:
+            float32 [B, F*dim], or [L, dim] unpooled; new memory.
+
+        Raises:
+            ConfigError: wrong dtype, shape or offsets; weights that require a gradient.
+        """
+        lookup = self._parse(ids, offsets, weights, num_features)
+        if self.training and torch.is_grad_enabled():
+            output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
+                self._anchor, lookup.keys, self, lookup
+            )
+            return output
+        with torch.no_grad():
+            return self._read(lookup)
+
+    def _parse(
+        self,
+        ids: Any,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        num_features: int,
+    ) -> _Lookup:
+        where = f"SparseEmbedding({self.table!r})"
+        is_bare = isinstance(ids, torch.Tensor | np.ndarray)
+        if not is_bare and (offsets is not None or weights is not None):
+            raise ConfigError(f"{where}: offsets and weights go with bare keys only")
+        if isinstance(ids, Batch):
+            if self.table not in ids.features:
+                raise ConfigError(f"{where}: the batch holds only {sorted(ids.features)}")
+            found = ids.features[self.table]
+            bags = found.bags if self.pooling is not None else None
+            rows = (ids.rows or {}).get(self.table)
+            if rows is not None and not self._server.holds(rows):
+                rows = None  # pinned by the pipeline of another server: these are looked up here
+            shape = (len(ids), self._declared_features())
+            divided = found.offsets if bags is None else bags
+            return self._lookup(found.keys_L, divided, found.weights_L, shape, rows)
+        if is_bare:
+            keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
+            if keys.dim() == 2 and offsets is None:
+                offsets = torch.arange(keys.shape[0] + 1) * keys.shape[1]
+                keys = keys.reshape(-1)
+                weights = weights if weights is None else weights.reshape(-1)
+            elif offsets is not None and not self.include_last_offset:
+                offsets = torch.cat([offsets, offsets.new_tensor([len(keys)])])
+            num_bags = len(keys) if offsets is None else len(offsets) - 1
+            if num_features < 1 or num_bags % num_features:
+                raise ConfigError(
+                    f"{where}: {num_bags} bags cannot be those of num_features={num_features}"
+                )
+            shape = (num_bags // num_features, num_features)
+            return self._lookup(keys, offsets, weights, shape, None)
+        if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
+            shape = (int(ids.stride()), len(ids.keys()))
+            return self._lookup(ids.values(), ids.offsets(), ids.weights_or_none(), shape, None)
+        raise ConfigError(
+            f"{where}: got {type(ids).__name__}; pass an hps.Batch, a KeyedJaggedTensor or keys"
+        )
+
+    def _lookup(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor | Bags | None,
+        weights: torch.Tensor | None,
+        shape: tuple[int, int],
+        rows: "PinnedRows | None",
+    ) -> _Lookup:
+        """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets.
+
+        Offsets and weights go to the server's device; keys only need to be there for a pull.
+        """
+        num_examples, num_features = shape
+        where = f"SparseEmbedding({self.table!r})"
+        if keys.dtype not in (torch.int64, torch.uint64) or keys.dim() != 1:
+            raise ConfigError(
+                f"{where}: keys are {keys.dtype} of shape {tuple(keys.shape)}; int64 or uint64 [L] "
+                "is needed"
+            )
+        keys = keys.contiguous().view(torch.int64)
+        device = self._server.device
+        if weights is not None:
+            self._check_weights(weights, len(keys))
+            weights = weights.to(device, non_blocking=True).contiguous()
+        if self.pooling is None:
+            return _Lookup(keys, None, None, 1, len(keys), rows)
+        if offsets is None:
+            raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
+        if not isinstance(offsets, Bags):
+            offsets = make_bags(offsets, len(keys), where)
+        bags = offsets.to(device)
+        num_bags = len(bags.lengths)
+        if num_bags and (num_examples == 0 or num_bags % num_examples):
+            raise ConfigError(
+                f"{where}: {num_bags} bags are no multiple of the batch's {num_examples} examples"
+            )
+        if num_examples:
+            num_features = num_bags // num_examples
+        return _Lookup(keys, bags, weights, num_features, num_examples, rows)
+
+    def _declared_features(self) -> int:
+        """F of a batch without examples, whose offsets cannot tell."""
+        features = self._server.tables[self.table].features
+        return 1 if features is None else len(features)
+
+    def _check_weights(self, weights: torch.Tensor, num_occurrences: int) -> None:
+        where = f"SparseEmbedding({self.table!r})"
+        if self.pooling is None:
+            raise ConfigError(f"{where}: weights act in pooling; without it multiply the output")
+        if weights.dtype != torch.float32 or tuple(weights.shape) != (num_occurrences,):
+            raise ConfigError(
+                f"{where}: weights are {weights.dtype} of shape {tuple(weights.shape)}; float32 "
+                f"[{num_occurrences}] is needed"
+            )
+        if weights.requires_grad:
+            raise ConfigError(
+                f"{where}: weights require a gradient, which is not computed; pass weights.detach()"
+            )
+
+    def _gather(self, lookup: _Lookup, out: torch.Tensor) -> torch.Tensor:
+        if lookup.rows is not None:
+            lookup.rows.gather(out)
+        else:
+            self._server.pull(self.table, lookup.keys, out=out)
+        return out
+
+    def _read(self, lookup: _Lookup) -> torch.Tensor:
+        num_occurrences, bags = len(lookup.keys), lookup.bags
+        num_features, num_examples = lookup.num_features, lookup.num_examples
+        device = self._server.device
+        if bags is None:
+            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
+        if lookup.rows is not None and lookup.rows.has_pool:
+            output = torch.empty(num_examples, num_features * self.dim, device=device)
+            is_mean = self.pooling == "mean"
+            lookup.rows.pool(bags.offsets, lookup.weights, is_mean, output)
+            return output
+        if bags.are_single and lookup.weights is None and num_features == 1:
+            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
+        if device != HOST:  # torch keeps memory of a device for the next call
+            return self._pooled(lookup, bags, torch.empty(num_occurrences, self.dim, device=device))
+        scratch = self._scratch.take(num_occurrences)
+        output = self._pooled(lookup, bags, scratch[:num_occurrences])
+        self._scratch.give(scratch)  # not of a call that failed: somebody may still write into it
+        return output
+
+    def _pooled(self, lookup: _Lookup, bags: Bags, scratch: torch.Tensor) -> torch.Tensor:
+        """The output [B, F*dim] of a look-up whose rows [L, dim] go into `scratch` first."""
+        num_features, num_examples = lookup.num_features, lookup.num_examples
+        rows = self._gather(lookup, scratch)
+        if lookup.weights is not None:
+            rows.mul_(lookup.weights.unsqueeze(1))
+        pooled = rows if bags.are_single else sum_bags(rows, bags)
+        if self.pooling == "mean" and not bags.are_single:
+            pooled.div_(bags.lengths.clamp(min=1).unsqueeze(1))
+        output = torch.empty(num_examples, num_features, self.dim, device=scratch.device)
+        output.copy_(pooled.view(num_features, num_examples, self.dim).transpose(0, 1))
+        return output.view(num_examples, num_features * self.dim)
+
+    def _collect(self, order: int, keys: torch.Tensor, lookup: _Lookup, grad: torch.Tensor) -> None:
+        pending = pending_of(self._server)
+        grads = pending.new_grads(self.table, len(keys), self.dim, self._server.device)
+        bags, num_examples, num_features = lookup.bags, lookup.num_examples, lookup.num_features
+        if bags is None:
+            grads.copy_(grad)
+        elif bags.are_single:
+            by_bag = grads.view(num_features, num_examples, self.dim)
+            by_bag.copy_(grad.view(num_examples, num_features, self.dim).transpose(0, 1))
+            if lookup.weights is not None:
+                grads.mul_(lookup.weights.unsqueeze(1))
+        else:
+            by_bag = grad.view(num_examples, num_features, self.dim).transpose(0, 1)
+            is_mean = self.pooling == "mean"
+            spread_bags(by_bag.reshape(-1, self.dim), bags, lookup.weights, mean=is_mean, out=grads)
+        # Through a graph that was kept, backward may come after the step has released the rows.
+        rows = None if lookup.rows is None or lookup.rows.is_released else lookup.rows
+        pending.add(self.table, order, ForwardGradient(keys, grads, rows))
+
+
+class _ReadAndCollect(torch.autograd.Function):
+    """Forward reads and pools; backward leaves each occurrence's gradient with the server."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: torch.Tensor, keys: torch.Tensor, module: SparseEmbedding, lookup: _Lookup
+    ) -> torch.Tensor:
+        ctx.save_for_backward(keys)  # torch then notices keys that were overwritten in between
+        ctx.module, ctx.lookup = module, lookup
+        ctx.order = pending_of(module._server).next_order()
+        return module._read(lookup)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
+        (keys,) = ctx.saved_tensors
+        ctx.module._collect(ctx.order, keys, ctx.lookup, grad.contiguous())
+        return None, None, None, None

@@ -1,0 +1,199 @@
+"""Row gradients that backward has collected and that step has not applied yet, one set a server.
+
+Above it: `hps.SparseEmbedding` adds to it, `hps.RowOptimizer` applies or drops it, `hps.Pipeline`
+asks whether anything is pending. Below it: `RowServer.apply`, which sums the gradients of
+each key.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from hps.contracts.training import RowUpdate
+from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
+    from hps.types import PinnedRows
+
+
+class StepListener(Protocol):
+    """Who holds rows for this step and those after it: an open `hps.Pipeline`."""
+
+    def step_finished(self) -> None:
+        """Called once the pending gradients are applied, or dropped in a skipped step."""
+
+    def give_back_ahead(self) -> bool:
+        """Called where the training loop's own look-up is refused: lets go of rows that only later
+        batches use. True if there were any, so that trying again may help."""
+
+
+@dataclass(slots=True)
+class ForwardGradient:
+    """What backward collected for one forward of one table.
+
+    Args:
+        keys: int64 [L], in order of occurrence.
+        grads: float32 [L, D], owned: a scaler may write into it.
+        rows: the pinned rows that the forward read, or None.
+    """
+
+    keys: torch.Tensor
+    grads: torch.Tensor
+    rows: "PinnedRows | None"
+
+
+class PendingGradients:
+    """The collected gradients of every table, by the order of the forwards they belong to.
+
+    Forward and backward may run in several threads (autograd runs the backward of CPU tensors on
+    the thread that asked for it). Who steps holds `lock` for as long: a backward that ends
+    meanwhile waits, and counts for the next step.
+    """
+
+    def __init__(self) -> None:
+        # Asked for before any lock of the server. forget_rows, which comes from under those, does
+        # without it.
+        self.lock = threading.RLock()
+        self.listeners: list[StepListener] = []
+        self.num_collected = 0  # grows with every collection, never reset: tells "since when"
+        self._orders = itertools.count(1)
+        self._forwards: dict[str, dict[int, ForwardGradient]] = {}
+        self._joined: dict[str, torch.Tensor] = {}
+        self._spare: dict[str, torch.Tensor] = {}
+        # Forgets all gradients once they are applied; a builtin, so that no interrupt comes between
+        # the rows' change and it, after which a step would apply them twice.
+        self.forget_applied: Callable[[], None] = self._forwards.clear
+
+    def next_order(self) -> int:
+        """The place of a forward that starts now among all forwards of the server."""
+        return next(self._orders)  # one bytecode: no two threads get the same
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._forwards
+
+    def new_grads(self, table: str, num_occurrences: int, dim: int, device: str) -> torch.Tensor:
+        """An uninitialised float32 [L, D]; the last step's memory where it is large enough."""
+        spare = self._spare.pop(table, None)
+        if spare is None or spare.numel() < num_occurrences * dim:
+            return torch.empty(num_occurrences, dim, device=device)
+        return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
+
+    def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
+        """Adds one backward's gradient; a second through the same forward sums into the first."""
+        with self.lock:
+            forwards = self._forwards.setdefault(table, {})
+            self._joined.pop(table, None)
+            self.num_collected += 1
+            if order in forwards:
+                forwards[order].grads.add_(gradient.grads)
+            else:
+                forwards[order] = gradient
+
+    def grads(self, table: str) -> torch.Tensor | None:
+        """All gradients of a table, float32 [L, D] in forward order; writing into it is allowed."""
+        with self.lock:
+            forwards = self._forwards.get(table)
+            if forwards is None:
+                return None
+            if table not in self._joined:
+                in_order = [forwards[order] for order in sorted(forwards)]
+                self._joined[table] = _join(in_order)
+            return self._joined[table]
+
+    def set_grads(self, table: str, grads: torch.Tensor) -> None:
+        """Replaces the gradients of a table, occurrence by occurrence.
+
+        Raises:
+            ConfigError: nothing is pending, or the shape differs.
+        """
+        current = self.grads(table)
+        if current is None or current.shape != grads.shape:
+            expected = None if current is None else tuple(current.shape)
+            raise ConfigError(
+                f"table {table!r}: a gradient of shape {tuple(grads.shape)} cannot replace the "
+                f"pending one of shape {expected}; keep a row an occurrence"
+            )
+        if grads is not current:
+            current.copy_(grads)
+
+    def updates(self) -> list[RowUpdate]:
+        """One update a table, its occurrences in forward order. Within `lock`."""
+        updates = []
+        for table, forwards in self._forwards.items():
+            grads = self.grads(table)
+            assert grads is not None
+            in_order = [forwards[order] for order in sorted(forwards)]
+            if len(in_order) == 1:
+                keys, rows = in_order[0].keys, in_order[0].rows
+            else:
+                keys, rows = torch.cat([forward.keys for forward in in_order]), None
+            updates.append(RowUpdate(table, keys, grads, rows))
+        return updates
+
+    def drop(self, table: str) -> None:
+        """Forgets what is pending for a table."""
+        with self.lock:
+            self._joined.pop(table, None)
+            for forward in self._forwards.pop(table, {}).values():
+                self._keep_memory(table, forward.grads)
+
+    def drop_all(self) -> None:
+        """Forgets everything pending."""
+        for table in list(self._forwards):
+            self.drop(table)
+
+    def forget_rows(self, rows: "PinnedRows") -> None:
+        """Pins of these rows are about to go; what is pending for them finds its rows by key."""
+        for forwards in list(self._forwards.values()):
+            for forward in list(forwards.values()):
+                if forward.rows is rows:
+                    forward.rows = None
+
+    def finish_step(self, applied: Sequence[RowUpdate] = ()) -> None:
+        """Drops everything and lets the open pipelines release the rows of the step. Within `lock`.
+
+        Args:
+            applied: the updates of the step, already forgotten; their memory is used again.
+        """
+        self.drop_all()
+        self._joined.clear()
+        for update in applied:
+            self._keep_memory(update.table, update.grads)
+        for listener in list(self.listeners):
+            listener.step_finished()
+
+    def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
+        self._spare[table] = grads if grads._base is None else grads._base
+
+
+_FIRST_USE = threading.Lock()
+
+
+def pending_of(server: "RowServer") -> PendingGradients:
+    """The server's pending gradients, made at first use."""
+    if server.pending_gradients is None:
+        with _FIRST_USE:  # two threads must not make two
+            if server.pending_gradients is None:
+                server.pending_gradients = PendingGradients()
+    pending = server.pending_gradients
+    assert isinstance(pending, PendingGradients)
+    return pending
+
+
+def _join(forwards: list[ForwardGradient]) -> torch.Tensor:
+    """One tensor of all gradients; the parts become views of it, so both stay the same numbers."""
+    if len(forwards) == 1:
+        return forwards[0].grads
+    joined = torch.cat([forward.grads for forward in forwards])
+    first = 0
+    for forward in forwards:
+        count = forward.grads.shape[0]
+        forward.grads = joined[first : first + count]
+        first += count
+    return joined

@@ -1,0 +1,190 @@
+"""RowOptimizer: applies the row gradients that backward collected, as a torch.optim.Optimizer.
+
+Above it: the user's training loop, learning rate schedulers, torch.amp.GradScaler. Below it:
+`hps.nn.gradients` (what is pending) and `RowServer.apply` (all tables or none).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast, overload
+
+import torch
+
+from hps.common.field_checks import require_number
+from hps.errors import ConfigError, NonFiniteError
+from hps.nn.grad_scaler import on_any_rank
+from hps.nn.gradients import PendingGradients, pending_of
+
+if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
+
+
+_LEAST_DIVISOR = 2.0**-126  # smallest normal float32
+
+
+class _TableGradient(torch.nn.Parameter):
+    """Stands for a table in `param_groups`: an empty tensor whose `.grad` is what is pending.
+
+    So everything that goes through `group["params"]` - unscaling, the check for infinities,
+    clipping - sees the row gradients, one row an occurrence, before the occurrences of a key are
+    summed.
+    """
+
+    _pending: PendingGradients
+    _table: str
+
+    @staticmethod
+    def make(pending: PendingGradients, table: str) -> "_TableGradient":
+        parameter = _TableGradient(torch.empty(0))
+        parameter._pending = pending
+        parameter._table = table
+        return parameter
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        return self._pending.grads(self._table)
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        if value is None:
+            self._pending.drop(self._table)
+        else:
+            self._pending.set_grads(self._table, value)
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Steps the rows of every table of a server.
+
+    `param_groups` holds a group a table, with its name under "table" and its learning rate under
+    "lr", which schedulers may change and `state_dict()` carries. The row optimizer's other numbers
+    and its state belong to the table (see `hps.TableConfig`) and to its rows.
+
+    With `torch.amp.GradScaler` call `scaler.step(row_optimizer)` beside
+    `scaler.step(dense_optimizer)`. As with torch's own optimizers each is skipped when its own
+    gradients hold an infinity; a skipped step drops what is pending.
+
+    Args:
+        server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
+            training, `hps.ClusterParameterServer`.
+
+    >>> import hps, tempfile
+    >>> tables = [hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=0.5))]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with hps.ParameterServer(hps.Config(path=folder, tables=tables)) as server:
+    ...         hps.RowOptimizer(server).param_groups[0]["lr"]
+    0.5
+    """
+
+    # The scaler then calls step() in any case and leaves unscaling and skipping to it, so that a
+    # bad step can drop what is pending.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, server: "RowServer") -> None:
+        self._server = server
+        self._pending = pending_of(server)
+        groups = [
+            {
+                "params": [_TableGradient.make(self._pending, table)],
+                "table": table,
+                "lr": server.learning_rates[table],
+            }
+            for table in server.tables
+        ]
+        super().__init__(groups, defaults={})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Applies what is pending: once a key, all tables or none; then nothing is pending.
+
+        Also if an interrupt ends it: then all is applied and nothing pending, or the contrary.
+
+        Args:
+            closure: evaluated first, with gradients on; its value is returned.
+
+        Raises:
+            NonFiniteError: a gradient is NaN or infinite, or the step would make a row so. No row
+                of any table has changed, and what is pending stays so until `zero_grad()` drops it.
+            ConfigError: a learning rate is not finite or below 0, or is 0 for FTRL, which divides
+                by it; nothing has changed.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with self._pending.lock:  # what another thread's backward adds now counts for the next step
+            self._step()
+        return loss
+
+    def _step(self) -> None:
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and on_any_rank(self._server, bool(found_inf)):
+            self._pending.finish_step()
+            return
+        self._set_learning_rates()
+        self._unscale()
+        updates = self._pending.updates()
+        try:
+            if updates or self._server.ranks is not None:
+                self._server.apply(updates, self._pending.forget_applied)
+        except NonFiniteError:
+            self._forget_scaler()
+            raise
+        self._pending.finish_step(updates)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what is pending, whatever `set_to_none` says."""
+        self._pending.drop_all()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over learning rates and what schedulers keep beside them.
+
+        Raises:
+            ConfigError: the state is that of other tables.
+        """
+        stored = [group.get("table") for group in state_dict["param_groups"]]
+        own = [group["table"] for group in self.param_groups]
+        if stored != own:
+            raise ConfigError(
+                f"RowOptimizer: the state is of tables {stored}, the server has {own}"
+            )
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuses anything but tables: rows are all that this optimizer steps."""
+        if "table" not in param_group:
+            raise ConfigError(
+                "RowOptimizer steps tables only; give dense parameters to a torch optimizer"
+            )
+        super().add_param_group(param_group)
+
+    def _set_learning_rates(self) -> None:
+        rates = {group["table"]: float(group["lr"]) for group in self.param_groups}
+        for table, rate in rates.items():
+            divides = self._server.tables[table].optimizer.divides_by_lr
+            # The native core takes the rate as float32, where a tiny one is 0.
+            where = f"RowOptimizer: table {table!r}: lr"
+            require_number(where, rate, above=_LEAST_DIVISOR if divides else None)
+        self._server.learning_rates.update(rates)
+
+    def _unscale(self) -> None:
+        """Divides by the scaler's scale, if it has left that to us (no `unscale_` before)."""
+        scale = cast("torch.Tensor | None", getattr(self, "grad_scale", None))
+        if scale is None:
+            return
+        inverse = scale.double().reciprocal().float()
+        for group in self.param_groups:
+            grads = self._pending.grads(group["table"])
+            if grads is not None:
+                grads.mul_(inverse)
+        # A step that is refused after this keeps its gradients, and they are unscaled now.
+        self.grad_scale = None
+
+    def _forget_scaler(self) -> None:
+        """The scaler takes its marks off only after a step that returns."""
+        for mark in ("grad_scale", "found_inf"):
+            if hasattr(self, mark):
+                delattr(self, mark)

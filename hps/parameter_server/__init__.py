@@ -1,0 +1,5 @@
+"""One object over the tiers: tables of embedding rows with pull, push and checkpoints."""
+
+from hps.parameter_server.server import ParameterServer, open
+
+__all__ = ["ParameterServer", "open"]

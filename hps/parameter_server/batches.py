@@ -1,0 +1,162 @@
+"""Batches: the verbs of a ParameterServer for batches in flight: pinned ahead, updated together.
+
+Above it: ParameterServer, and through it SparseEmbedding, RowOptimizer and Pipeline; a rank of a
+cluster; logged.py. Below it: tables.py, tiers/batch_rows.py, tiers/top_tier.py,
+dram_cache/tier.py.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hps import _C
+from hps.common.arrays import OutputPool, as_floats, as_keys, joined, on_host
+from hps.common.locks import assert_held
+from hps.contracts.row_cache import ABSENT
+from hps.contracts.training import RowUpdate, by_table
+from hps.dram_cache.tier import WarmRows
+from hps.errors import CapacityError, ConfigError
+from hps.parameter_server.tables import Tables
+from hps.tiers.batch_rows import BatchRows
+from hps.types import PinnedRows
+
+
+class Batches:
+    """Pin, warm, want, apply.
+
+    Args:
+        tables: of the server; their top tiers ask here for room.
+        pool: of buffers for what is gathered.
+    """
+
+    def __init__(self, tables: Tables, pool: OutputPool) -> None:
+        self._tables = tables
+        self._pool = pool
+        self._device = tables.device
+        # Of the training loop: kept here, read and written by hps.nn.gradients.
+        self.pending_gradients: Any = None
+        for stack in tables.stacks.values():
+            stack.make_room = self._make_room
+
+    @property
+    def num_open_pipelines(self) -> int:
+        """Pipelines whose `with` block is entered."""
+        return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
+
+    def pin(self, table: str, keys: Any) -> BatchRows:
+        """As ParameterServer.pin."""
+        stack = self._tables.stack(table)
+        stack.raise_failed(wait=False)
+        array = as_keys(keys, self._device)
+        return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
+
+    def warm(self, table: str, keys: Any) -> WarmRows:
+        """As ParameterServer.warm."""
+        self._tables.stack(table)
+        dram = self._tables.tiers[table].dram
+        array = on_host(as_keys(keys, self._device))
+        if dram is None or not len(array):
+            return WarmRows(None)
+        unique = np.unique(array)
+        with self._tables.lock:
+            unique = unique[self._tables.stacks[table].cache.contains(unique) == ABSENT]
+        return dram.warm(unique)
+
+    def want(self, table: str, keys: Any) -> None:
+        """As ParameterServer.want."""
+        array = on_host(as_keys(keys, self._device))
+        with self._tables.lock:
+            self._tables.stack(table)
+            for tier in self._tables.tiers[table].caches.values():
+                tier.want(array)
+
+    def holds(self, rows: PinnedRows) -> bool:
+        """As ParameterServer.holds."""
+        return isinstance(rows, BatchRows) and rows.belongs_to(self._tables.stacks)
+
+    def apply(
+        self,
+        updates: Sequence[RowUpdate],
+        applied: Callable[[], object] | None = None,
+        checked: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """As ParameterServer.apply."""
+        tables = self._tables
+        with tables.updates:
+            tables.begin_change("apply")
+            held: list[BatchRows] = []
+            try:
+                work = [
+                    (tables.stack(table), *self._one_update(group, held))
+                    for table, group in by_table(updates).items()
+                ]
+                work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
+                for stack in tables.stacks.values():
+                    stack.raise_failed(wait=False)
+                with tables.lock:  # one moment for those who read meanwhile
+
+                    def check() -> None:
+                        for stack, rows, grads in work:
+                            stack.sum_gradients(rows.held_plan(), grads)
+                        for stack, _, _ in work if checked else ():
+                            stack.raise_failed(wait=True)
+
+                    (checked or _check)(check)
+                    calls = [stack.applying(rows.held_plan()) for stack, rows, _ in work]
+                    seconds = _C.call_all([*calls, *([applied] if applied else [])])
+                    for (stack, _, _), spent in zip(work, seconds, strict=False):
+                        stack.counters.seconds += spent
+            finally:
+                for rows in held:
+                    rows.release()
+
+    def _one_update(self, group: list[RowUpdate], held: list[BatchRows]) -> tuple[BatchRows, Any]:
+        """The pinned rows and gradients of one table's updates; adds what it pins to `held`.
+        Within the updates."""
+        assert_held(self._tables.updates)
+        table = group[0].table
+        dim = self._tables.stack(table).layout.dim
+        keys = [as_keys(update.keys, self._device) for update in group]
+        grads = [
+            as_floats(update.grads, len(part), dim, "grads", self._device)
+            for update, part in zip(group, keys, strict=True)
+        ]
+        rows = group[0].rows
+        if len(group) == 1 and rows is not None:
+            is_own = self.holds(rows) and not rows.is_released and rows.table == table
+            if isinstance(rows, BatchRows) and is_own and rows.are_of(keys[0]):
+                return rows, grads[0]
+            raise ConfigError(
+                f"apply: the rows given for table {table!r} were released, or are those of "
+                f"other keys or of another server; pass rows=None to have them looked up"
+            )
+        held.append(self.pin_now(table, joined(keys)))
+        return held[-1], joined(grads)
+
+    def pin_now(self, table: str, keys: Any) -> BatchRows:
+        """pin() for the training loop, which batches that wait ahead of it make room for."""
+        while True:
+            try:
+                return self.pin(table, keys)
+            except CapacityError:
+                if not self._make_room():
+                    raise
+
+    def tries_updates(self, table: str) -> bool:
+        """True if each step of the table is tried before it is applied, whatever its gradients."""
+        with self._tables.lock:
+            return self._tables.stack(table).tries_updates()
+
+    def _make_room(self) -> bool:
+        """Has open pipelines release batches that are not handed out yet; True if one did.
+
+        Not under the lock or with a turn: a pipeline's thread may want them before it gives way.
+        """
+        pending = self.pending_gradients
+        listeners = [] if pending is None else list(pending.listeners)
+        return any([listener.give_back_ahead() for listener in listeners])
+
+
+def _check(check: Callable[[], None]) -> None:
+    check()

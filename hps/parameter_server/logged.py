@@ -1,0 +1,135 @@
+"""LoggedMutations: mutations that come with a record in the update log of a service.
+
+Above it: hps/service/shard and update_log/replay.py, which hand mutations in. Below it: tables.py,
+batches.py, tiers/top_tier.py.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hps.common.locks import assert_held
+from hps.config import TableConfig
+from hps.errors import MismatchError
+from hps.parameter_server.batches import Batches
+from hps.parameter_server.tables import Tables
+from hps.ssd_store import TableSchema
+from hps.tiers.top_tier import TableStack
+from hps.update_log import Kind, Mutation
+
+
+def _log_nothing() -> None:
+    """Where the log has the mutation already."""
+
+
+class LoggedMutations:
+    """Applies mutations, each at its own learning rate.
+
+    Args:
+        tables: of the server.
+        batches: of the server, which pins what is changed in several steps.
+    """
+
+    def __init__(self, tables: Tables, batches: Batches) -> None:
+        self._tables = tables
+        self._batches = batches
+
+    @property
+    def tables(self) -> Mapping[str, TableConfig]:
+        """Those that the server names."""
+        return self._tables.configs
+
+    def change(self, mutation: Mutation, log: Callable[[], None] = _log_nothing) -> Any:
+        """Applies one mutation whole, at its own learning rate.
+
+        Args:
+            mutation: its arrays are checked for shape and dtype, the table for being there.
+            log: called once nothing can refuse the mutation any more, and before a row changes. Its
+                rows are held in their slots all at once then. Without it they are worked off in
+                pieces, with the same result.
+
+        Returns:
+            Of a CREATE float32 [L, dim], of an ERASE bool [L], else None.
+
+        Raises:
+            CapacityError, NonFiniteError: nothing was logged and no row has changed.
+            StoreError: as those; but an ERASE may have been logged.
+        """
+        tables = self._tables
+        with tables.updates:
+            stack = tables.stack(mutation.table)
+            tables.begin_change(mutation.kind.name.lower())
+            with self._rate(mutation.table, mutation.lr):
+                if log is _log_nothing or not len(mutation.keys):
+                    log()
+                    return self._change_in_pieces(stack, mutation)
+                if mutation.kind == Kind.ERASE:
+                    log()
+                    return stack.erase(mutation.keys)
+                if mutation.kind == Kind.PUSH:
+                    stack.push_logged(mutation.keys, mutation.floats, log)
+                    return None
+                with self._batches.pin(mutation.table, mutation.keys):
+                    log()  # all that follows finds its rows in their slots
+                    return self._change_in_pieces(stack, mutation)
+
+    def _change_in_pieces(self, stack: TableStack, mutation: Mutation) -> Any:
+        """Within the updates."""
+        assert_held(self._tables.updates)
+        keys = mutation.keys
+        if mutation.kind == Kind.ERASE:
+            return stack.erase(keys)
+        if mutation.kind == Kind.CREATE:
+            rows = np.empty((len(keys), stack.layout.dim), np.float32)
+            if len(keys):
+                stack.create(keys, rows)
+            return rows
+        if len(keys) and mutation.kind == Kind.PUSH:
+            stack.push(keys, mutation.floats)
+            stack.raise_failed(wait=True)
+        elif len(keys):
+            stack.assign(keys, mutation.floats, mutation.state)
+        return None
+
+    @contextmanager
+    def _rate(self, table: str, lr: float) -> Iterator[None]:
+        """The table's learning rate for one mutation; within the updates."""
+        assert_held(self._tables.updates)
+        rates = self._tables.learning_rates
+        before = rates[table]
+        rates[table] = lr
+        try:
+            yield
+        finally:
+            rates[table] = before
+
+    def check_rate(self, table: str, lr: float | None) -> float:
+        """The learning rate to apply: the table's if none is given.
+
+        Raises:
+            ConfigError: no such table; a rate with which its optimizer cannot work.
+        """
+        self._tables.stack(table)
+        if lr is None:
+            return self._tables.learning_rates[table]
+        optimizer = self._tables.configs[table].optimizer
+        numbers = {**vars(optimizer), "lr": lr}
+        return type(optimizer)(**numbers).lr
+
+    def check_new_table(self, table: TableConfig) -> None:
+        """Makes sure that the store can take a table that it does not serve yet.
+
+        Raises:
+            MismatchError: it holds one of that name with other numbers, which a crash left half
+                made.
+        """
+        stored, asked = self._tables.store.schemas.get(table.name), TableSchema.of(table)
+        for part in ("dim", "optimizer", "initializer", "numbers"):
+            old, new = getattr(stored or asked, part), getattr(asked, part)
+            if old != new:
+                raise MismatchError(
+                    f"create_table({table.name!r}): the store has begun a table of that name, and "
+                    f"its {part} is {old!r}, asked is {new!r}; use another name, or ask for that"
+                )

@@ -1,0 +1,137 @@
+"""Rows: the verbs of a ParameterServer for rows by key, and for all rows of a table.
+
+Above it: ParameterServer, whose docstrings say what each verb promises. Below it: tables.py,
+tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hps.common.arrays import (
+    OutputPool,
+    as_floats,
+    as_keys,
+    as_output,
+    like,
+    new_output,
+    on_host,
+)
+from hps.errors import ConfigError
+from hps.parameter_server.stats import server_stats
+from hps.parameter_server.tables import Tables
+from hps.table.row_checks import refuse_impossible_rows
+from hps.tiers.scan import digest, digest_parts, items
+
+
+class Rows:
+    """Pull, push and the other verbs by key.
+
+    Args:
+        tables: of the server.
+        pool: of buffers for what is pulled.
+    """
+
+    def __init__(self, tables: Tables, pool: OutputPool) -> None:
+        self._tables = tables
+        self._pool = pool
+        self._device = tables.device
+
+    def pull(self, table: str, keys: Any, out: Any, create: bool) -> Any:
+        """As ParameterServer.pull."""
+        tables = self._tables
+        with tables.lock:
+            stack = tables.stack(table)
+            array = as_keys(keys, self._device)
+            num_keys, dim = len(array), stack.layout.dim
+            if out is not None:
+                rows = as_output(out, num_keys, dim, self._device)
+            else:
+                rows = new_output(keys, num_keys, dim, self._device)
+                rows = self._pool.take(num_keys, dim) if rows is None else rows
+        stack.raise_failed(wait=True)
+        if num_keys and create:
+            with tables.updates:
+                tables.begin_change("pull(create=True)")
+                stack.create(array, rows)
+        elif num_keys:
+            stack.pull(array, rows)
+        return like(rows, keys) if out is None else out
+
+    def push(self, table: str, keys: Any, grads: Any) -> None:
+        """As ParameterServer.push."""
+        tables = self._tables
+        with tables.updates:
+            stack = tables.stack(table)
+            array = as_keys(keys, self._device)
+            floats = as_floats(grads, len(array), stack.layout.dim, "grads", self._device)
+            tables.begin_change("push")
+            if len(array):
+                stack.push(array, floats)
+                stack.raise_failed(wait=True)
+
+    def assign(self, table: str, keys: Any, rows: Any, state: Any) -> None:
+        """As ParameterServer.assign."""
+        tables = self._tables
+        with tables.updates:
+            stack = tables.stack(table)
+            array = on_host(as_keys(keys, self._device))
+            weights = as_floats(rows, len(array), stack.layout.dim, "rows")
+            floats = (
+                None
+                if state is None
+                else as_floats(state, len(array), stack.layout.state_floats, "state")
+            )
+            rate = tables.learning_rates[table]
+            refuse_impossible_rows(tables.configs[table], array, weights, floats, rate)
+            tables.begin_change("assign")
+            if len(array):
+                stack.assign(array, weights, floats)
+
+    def contains(self, table: str, keys: Any) -> Any:
+        """As ParameterServer.contains."""
+        with self._tables.lock:
+            array = on_host(as_keys(keys, self._device))
+            return like(self._tables.stack(table).contains(array) != 0, keys)
+
+    def erase(self, table: str, keys: Any) -> Any:
+        """As ParameterServer.erase."""
+        tables = self._tables
+        with tables.updates:
+            stack = tables.stack(table)
+            array = on_host(as_keys(keys, self._device))
+            tables.begin_change("erase")
+            return like(stack.erase(array), keys)
+
+    def num_rows(self, table: str) -> int:
+        """As ParameterServer.num_rows."""
+        with self._tables.lock:
+            return self._tables.stack(table).num_rows
+
+    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[Any, ...]]:
+        """As ParameterServer.items."""
+        with self._tables.lock:
+            stack = self._tables.stack(table)
+            if batch < 1:
+                raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
+            return items(stack, batch, state)
+
+    def digest(self, table: str) -> str:
+        """As ParameterServer.digest."""
+        with self._tables.updates:
+            return digest(self._tables.stack(table))
+
+    def digest_parts(self, table: str) -> Iterator[tuple[int, int]]:
+        """As ParameterServer.digest_parts."""
+        with self._tables.lock:
+            return digest_parts(self._tables.stack(table))
+
+    def stats(self) -> dict[str, Any]:
+        """As ParameterServer.stats."""
+        tables = self._tables
+        tables.check_open()
+        store = tables.store.stats()  # may wait for who writes there; not with the lock
+        with tables.lock:
+            gpu = tables.config.gpu
+            budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
+            budgets["dram_cache"] = int(tables.config.dram.bytes)
+            return server_stats(tables.tiers.values(), store, budgets)

@@ -1,0 +1,108 @@
+"""Counters of what a table asked of each tier, and the nested dict that server.stats() returns.
+
+Above it: server.py. Below it: tiers/cached_tier.py and ssd_store/table_view.py, which count. A hit
+is a distinct key of a batch that the tier had (or, of a pull whose keys hardly repeat, an
+occurrence), a miss a distinct key that it had not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hps.dram_cache.tier import DramTier
+    from hps.ssd_store.table_view import StoreTable
+    from hps.tiers.cached_tier import CachedTier
+    from hps.tiers.top_tier import TableStack
+
+
+_NATIVE_COUNTERS = ("evictions", "write_backs", "refusals", "second_bucket", "spared")
+
+
+def cache_stats(tier: "CachedTier") -> dict[str, Any]:
+    """One table's part of a cache."""
+    cache, counters = tier.cache, tier.counters
+    native = cache.stats()
+    return {
+        **{name: native[name] for name in _NATIVE_COUNTERS if name in native},
+        "hits": counters.hits,
+        "misses": counters.misses,
+        "rows": cache.num_rows,
+        "fresh_rows": cache.num_fresh,
+        "dirty_rows": cache.num_dirty,
+        "capacity_rows": cache.capacity_rows,
+        "pins": cache.pins,
+        "bytes": cache.memory_bytes,
+        "seconds": counters.seconds,
+    }
+
+
+def ssd_stats(stack: "TableStack", table: "StoreTable", native: dict[str, Any]) -> dict[str, Any]:
+    """One table's part of the ssd_store; `native` is what the store itself counts of it."""
+    counters = table.counters
+    return {
+        **native,
+        "hits": counters.hits,
+        "misses": counters.misses,
+        "rows": table.num_rows(),
+        "rows_appended": counters.append_rows,
+        "rows_read_through": stack.rows_read_through,
+        "fetch_seconds": counters.fetch_seconds,
+        "append_seconds": counters.append_seconds,
+        "seconds": counters.fetch_seconds + counters.append_seconds,
+    }
+
+
+def _add_up(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                total[name] = total.get(name, 0) + value
+    return total
+
+
+@dataclass(frozen=True)
+class TableTiers:
+    """One table's tiers: its stack, its caches by the names of their tiers, its store."""
+
+    stack: "TableStack"
+    caches: "dict[str, CachedTier]"
+    store: "StoreTable"
+    dram: "DramTier | None" = None  # where there is a gpu_cache over it
+
+
+def server_stats(
+    tables: Iterable[TableTiers], store: dict[str, Any], budgets: dict[str, int]
+) -> dict[str, Any]:
+    """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
+
+    With a gpu_cache it comes first, under its name.
+
+    Args:
+        store: what the store says of itself.
+        budgets: bytes of each cache tier, by its name.
+    """
+    parts: dict[str, Any] = {}
+    of_table = store.get("tables", {})
+    for tiers in tables:
+        stack = tiers.stack
+        parts[stack.name] = {
+            "rows": stack.num_rows,
+            "dim": stack.layout.dim,
+            "row_bytes": stack.layout.row_bytes,
+            "optimizer": stack.layout.optimizer_kind,
+            **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
+            "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),
+        }
+    caches = {
+        name: {**_add_up(part[name] for part in parts.values()), "budget_bytes": budget}
+        for name, budget in budgets.items()
+    }
+    ssd = _add_up(part["ssd_store"] for part in parts.values())
+    whole = {name: value for name, value in store.items() if name != "tables"}
+    return {
+        **caches,
+        "ssd_store": {**whole, **ssd, "bytes": store.get("files_bytes", 0)},
+        "tables": parts,
+    }

@@ -1,0 +1,142 @@
+"""Tables: the stacks of an open store by table, the locks that guard them, and what has changed.
+
+Above it: rows.py, checkpoints.py, batches.py, logged.py, which are built on it. Below it: a
+TableStack for each table, and the store. This is the only file that stacks tiers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hps import _C
+from hps.checkpoint.dense_mark import TRAINING, DenseMark
+from hps.common.locks import assert_held, new_lock
+from hps.config import Config, TableConfig
+from hps.contracts.row_cache import AnyRowCache
+from hps.contracts.tiers import RowTier
+from hps.dram_cache.tier import DramTier
+from hps.errors import ConfigError, StoreError, no_such_table
+from hps.parameter_server.stats import TableTiers
+from hps.ssd_store.table_view import StoreTable
+from hps.tiers.top_tier import TableStack
+
+
+class Tables:
+    """The tables of one open store.
+
+    Args:
+        config: the store; its path is absolute.
+        store: open.
+        dram_caches: by table.
+        gpu_caches: by table; empty without a gpu_cache.
+        device: where the top tier's rows lie, as torch names it.
+        is_read_only: the store takes no change.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: RowTier,
+        dram_caches: Mapping[str, AnyRowCache],
+        gpu_caches: Mapping[str, AnyRowCache],
+        device: str,
+        is_read_only: bool,
+    ) -> None:
+        self.config = config
+        self.configs: dict[str, TableConfig] = {table.name: table for table in config.tables}
+        # Changed by users at any time, and within the updates.
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.configs.items()}
+        self.store = store
+        self.device = device
+        self.is_read_only = is_read_only
+        # Held while memory moves, by every thread; hps/tiers/cached_tier.py has the order of locks.
+        # It guards the stacks.
+        self.lock = new_lock()
+        # Held by a thread that changes rows or takes a checkpoint, for as long as that takes. Asked
+        # for before the lock. It guards the fields below it, and what Checkpoints has.
+        self.updates = new_lock()
+        self.is_changed = False  # since the newest checkpoint
+        self.dense_mark = DenseMark()  # which dense part fits the rows as they are now
+        self.is_open = False  # set with both locks
+        self.tiers = {
+            name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
+            for name, table in self.configs.items()
+        }
+        self.stacks = {name: tiers.stack for name, tiers in self.tiers.items()}
+
+    def _stack_up(
+        self,
+        table: TableConfig,
+        dram_cache: AnyRowCache,
+        gpu_cache: AnyRowCache | None,
+    ) -> TableTiers:
+        store = StoreTable(table.name, self.store)
+        lock, rates = self.lock, self.learning_rates
+        if gpu_cache is None:
+            stack = TableStack(table, dram_cache, store, lock, rates)
+            return TableTiers(stack, {"dram_cache": stack}, store)
+        dram = DramTier(table, dram_cache, store, lock, rates)
+        stack = TableStack(table, gpu_cache, dram, lock, rates, "gpu_cache")
+        return TableTiers(stack, {"gpu_cache": stack, "dram_cache": dram}, store, dram)
+
+    @property
+    def pins(self) -> int:
+        """Pins on all slots of all tables; 0 when no batch is in flight."""
+        with self.lock:
+            return sum(stack.num_pins for stack in self.stacks.values())
+
+    def stack(self, table: str) -> TableStack:
+        """The top tier of a table.
+
+        Raises:
+            ConfigError: there is no such table. StoreError: the server is closed.
+        """
+        stack = self.stacks.get(table)
+        if stack is None or not self.is_open:
+            self.check_open()
+            raise no_such_table(table, "the store has", self.stacks)
+        return stack
+
+    def still(self) -> _C.Turns:
+        """For a `with` block in which no row of any table moves between the tiers."""
+        return _C.Turns([turn for stack in self.stacks.values() for turn in stack.turns()])
+
+    def check_open(self) -> None:
+        """StoreError if the server is closed."""
+        if not self.is_open:
+            raise StoreError(f"the server over {self.config.path} is closed; open it again")
+
+    def check_writable(self, verb: str) -> None:
+        """ConfigError for a verb that changes something, if the server is read-only."""
+        self.check_open()
+        if self.is_read_only:
+            raise ConfigError(
+                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
+                "it"
+            )
+
+    def begin_change(self, verb: str) -> None:
+        """From now on rows may differ from the newest checkpoint. Within the updates."""
+        assert_held(self.updates)
+        self.check_writable(verb)
+        self.is_changed = True
+        if verb in TRAINING and not self.dense_mark.is_trained:
+            self.dense_mark = replace(self.dense_mark, is_trained=True)
+
+    def close(self) -> None:
+        """Closes the store without saving; nothing to do the second time.
+
+        Raises:
+            NonFiniteError: on a GPU, of the last step. The store is closed by then.
+        """
+        was_open = self.is_open
+        self.shut()
+        for stack in self.stacks.values() if was_open else ():
+            stack.raise_failed(wait=True)
+
+    def shut(self) -> None:
+        """As close, where no step is asked whether it failed."""
+        with self.updates, self.still(), self.lock:
+            self.is_open = False
+            for stack in self.stacks.values():
+                stack.version += 1  # ends iterations
+            self.store.close()  # nothing to do the second time

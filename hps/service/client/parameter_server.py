@@ -1,0 +1,465 @@
+"""RemoteParameterServer: the verbs of ParameterServer over gRPC, on one shard or several.
+
+Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it, a part for
+each kind of verb: pulls.py and pushes.py (rows), tables.py (whole tables), checkpoints.py; and what
+the parts share: connections.py (a session at each shard), shards.py (what they say of themselves),
+division.py and plans.py (which key goes where). Keys are deduplicated and a key's gradients summed
+here, by the core's own loops, before they travel, or by the shard where they travel as they are: so
+training against servers has the bits of training in one process.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Unpack
+
+from hps.checkpoint.over_parts import CheckpointsOverParts
+from hps.common.arrays import HOST
+from hps.common.plan_pool import PlanPool
+from hps.common.sharding import ShardMap
+from hps.config import TableConfig
+from hps.contracts.training import RowUpdate
+from hps.errors import RemoteError
+from hps.service.client.checkpoints import ShardParts
+from hps.service.client.connections import Connections
+from hps.service.client.division import KeyDivision
+from hps.service.client.options import ClientConfig, ClientFields
+from hps.service.client.plans import MAX_IDLE_PLANS, RemoteRows
+from hps.service.client.pulls import Pulls
+from hps.service.client.pushes import Pushes
+from hps.service.client.shards import Shards
+from hps.service.client.tables import TableVerbs
+from hps.service.client.training import TrainingLoop
+from hps.service.client.transport import GrpcTransport
+from hps.service.client.waiters import Waiters
+from hps.service.messages.memory import expect_messages
+from hps.types import PinnedRows
+
+
+class NothingWarmed:
+    """What `warm` gives where no tier of this process could be warmed."""
+
+    is_released = True
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class RemoteParameterServer:
+    """Embedding rows that lie on servers (`hps serve`): pulled, pushed and checkpointed from here.
+
+    Any number of threads may read, and get what each would get alone (docs/reliability.md: which
+    verbs may run beside which). A change is applied exactly once, whatever is lost on the
+    way: it is numbered, kept until the shard has it safe, and sent again until it is answered. One
+    that is still open at the deadline raises RemoteError, stays, and goes first with the next call:
+    it must not be given again. Changes of one thread are applied in its order.
+
+    A change of keys on several shards is committed to all of them at once. If one shard refuses
+    its part (CapacityError, a full disk, a step that overflows a row) the others have theirs; the
+    error's note names them.
+
+    Args:
+        addresses: "host:port" of each shard, in the order of their indices.
+        client_id: names this client; see `hps.service.client.options.ClientConfig` for it and for
+            token, tls, deadline, wire, push_wire and window.
+
+    Raises:
+        ConfigError: the addresses are not the shards of one service, in order.
+        RemoteError: a shard does not answer within the deadline.
+
+    Source: architecture.md, section on the network; docs/clients.md.
+
+    >>> RemoteParameterServer(["localhost"])
+    Traceback (most recent call last):
+    hps.errors.ConfigError: address 'localhost' must be 'host:port'
+    """
+
+    has_gpu_cache = False
+    device = HOST
+    ranks = None  # a client has no other ranks
+    checkpoint_blobs = None  # a shard sends model and reader together
+    _connect = GrpcTransport  # tests put a transport with faults here
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        client_id: str | None = None,
+        **options: Unpack[ClientFields],
+    ) -> None:
+        expect_messages()
+        self.config = config = ClientConfig(addresses=addresses, client_id=client_id, **options)
+        self._loop = TrainingLoop()
+        self._connections = Connections(config, self._connect)
+        try:
+            self._shards = Shards(self._connections)
+        except BaseException:
+            self._connections.drop()
+            raise
+        plans = PlanPool(self.shard_map.owners().tolist(), MAX_IDLE_PLANS)
+        division = KeyDivision(self._connections, self._shards, plans)
+        self._pulls = Pulls(self._connections, self._shards, division, plans)
+        self._pushes = Pushes(self._connections, self._shards, division, plans, self._pulls)
+        self._table_verbs = TableVerbs(self._connections, self._shards, division)
+        self._checkpoints = CheckpointsOverParts(
+            ShardParts(self._connections, self._shards, self._loop)
+        )
+        self._waiters = Waiters(self._connections.where)
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> "RemoteParameterServer":
+        """The client that a configuration describes."""
+        return cls(**{field.name: getattr(config, field.name) for field in fields(config)})
+
+    def __repr__(self) -> str:
+        state = "" if self._connections.is_open else ", closed"
+        return (
+            f"{type(self).__name__}({self._connections.where}; client {self.config.client_id}, "
+            f"tables {sorted(self.tables)}{state})"
+        )
+
+    # What the shards say of themselves.
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """Which shard owns which keys."""
+        return self._shards.shard_map
+
+    @property
+    def tables(self) -> dict[str, TableConfig]:
+        """The configs, by name, of the tables that all shards have."""
+        return self._shards.tables
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """By table; to be changed in place."""
+        return self._shards.learning_rates
+
+    @learning_rates.setter
+    def learning_rates(self, rates: dict[str, float]) -> None:
+        self._shards.learning_rates = rates
+
+    @property
+    def seed(self) -> int | None:
+        """Of new rows' weights; None where the shards differ."""
+        return self._shards.seed
+
+    @property
+    def lineage(self) -> str:
+        """Names the history that the rows belong to; changes with each restore."""
+        return self._shards.lineage
+
+    @property
+    def num_open_pipelines(self) -> int:
+        """Pipelines whose `with` block is entered."""
+        return self._loop.num_open_pipelines
+
+    @property
+    def pending_gradients(self) -> Any:
+        """Of the training loop: see hps.nn.gradients."""
+        return self._loop.pending_gradients
+
+    @pending_gradients.setter
+    def pending_gradients(self, pending: Any) -> None:
+        self._loop.pending_gradients = pending
+
+    # Rows.
+
+    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+        """Embeddings of keys; an absent key reads as its initial value.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L], numpy array or CPU tensor, duplicates allowed.
+            out: float32 [L, dim], contiguous, to write into; None takes a buffer.
+            create: absent keys are stored as they read: a change, as push.
+
+        Returns:
+            float32 [L, dim], `out` itself if given, else a tensor if the keys were one.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape.
+            RemoteError: a shard did not answer within the deadline.
+
+        Cost: the distinct keys travel, and their rows as `wire` says; one copy of [L, dim]. Keys
+        that seem distinct travel as they are, to one shard, and float32 rows are then those of the
+        reply, without a copy.
+        """
+        return self._pulls.pull(table, keys, out, create)
+
+    def push(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> None:
+        """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L], duplicates allowed.
+            grads: float32 [L, dim], one row an occurrence.
+            ack: what the shards have done when it returns: "memory" applied it, "logged" it
+                survives a killed server, "durable" a loss of power.
+
+        Raises:
+            NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
+            ConfigError: unknown table, wrong dtype or shape.
+            CapacityError, StoreError: of a shard, which has not applied its part.
+            RemoteError: a shard did not answer within the deadline; what is open is kept. Or a
+                restart has lost changes that were acknowledged in memory.
+        """
+        self._pushes.push(table, keys, grads, ack)
+
+    def push_async(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> "Future[None]":
+        """A push that is on its way when this returns; the future says what became of it.
+
+        Pushes are applied in the order of these calls. Raises at once what is wrong with the
+        arguments; of gradients that are finite and overflow as a sum, the future may tell.
+        """
+        sent = self._pushes.begin(table, keys, grads, ack)
+        return self._waiters.wait(lambda: self._pushes.finish(sent))
+
+    def pull_async(self, table: str, keys: Any, out: Any = None) -> "Future[Any]":
+        """A pull in another thread. Pushes that are still on their way may be seen or not."""
+        return self._waiters.wait(lambda: self.pull(table, keys, out))
+
+    # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
+
+    def agree(self, flag: bool) -> bool:
+        """The flag; over several ranks it would be True if it is on any of them."""
+        return flag
+
+    def pin(self, table: str, keys: Any) -> RemoteRows:
+        """Divides the keys of a batch over the shards; the rows are pulled when they are asked
+        for, so that they are those after every step before. May be called from any thread."""
+        return self._pulls.pin(table, keys)
+
+    def warm(self, table: str, keys: Any) -> NothingWarmed:
+        """Nothing to do: the tiers are on the servers."""
+        return NothingWarmed()
+
+    def want(self, table: str, keys: Any) -> None:
+        """Nothing to do: the tiers are on the servers."""
+
+    def holds(self, rows: PinnedRows) -> bool:
+        """True if this client made these rows ready."""
+        return self._pulls.holds(rows)
+
+    def apply(
+        self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
+    ) -> None:
+        """One optimizer step of several tables: all of them or, if a gradient is bad, none.
+
+        Args:
+            updates: of each table; several of one table are summed as one, in their order.
+            applied: called once the step will be applied for certain, if need be later; no
+                interrupt in between if it is a builtin.
+
+        Raises:
+            NonFiniteError: a sum is NaN or infinite; no row of any table has changed.
+            Others: as push.
+        """
+        self._pushes.apply(updates, applied)
+
+    # Whole tables.
+
+    def assign(
+        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
+    ) -> None:
+        """Sets rows outright; of a key that occurs twice the last row counts.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L].
+            rows: float32 [L, dim].
+            state: float32 [L, state floats of a row], as items(state=True) gives it; None starts
+                the optimizer's state anew.
+            ack: as push.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape; a state that the optimizer cannot have
+                made. NonFiniteError: NaN or infinity. No shard has changed a row.
+            Others: as push.
+        """
+        self._table_verbs.assign(table, keys, rows, state, ack)
+
+    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
+        """Drops keys.
+
+        Returns:
+            bool [L]: where a stored row was; a tensor if the keys were one.
+
+        Raises:
+            RemoteError: also where the keys are erased, but the answer that tells which were
+                stored was lost.
+        """
+        return self._table_verbs.erase(table, keys, ack)
+
+    def contains(self, table: str, keys: Any) -> Any:
+        """Which keys are stored: bool [L], a tensor if the keys were one."""
+        return self._table_verbs.contains(table, keys)
+
+    def num_rows(self, table: str) -> int:
+        """Stored rows of a table over all shards."""
+        return self._table_verbs.num_rows(table)
+
+    def items(
+        self, table: str, batch: int = 65536, state: bool = False
+    ) -> Iterator[tuple[Any, ...]]:
+        """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
+
+        Pieces are copies of up to `batch` rows. A change of the table makes the next piece raise.
+
+        Raises:
+            ConfigError: unknown table; batch < 1. RemoteError: a shard has gone, or the table was
+            changed.
+        """
+        return self._table_verbs.items(table, batch, state)
+
+    def digest(self, table: str) -> str:
+        """Order-independent hash of every stored row: the one that a single store would have."""
+        return self._table_verbs.digest(table)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of each tier, then of each table, added up over the shards; under "shards"
+        those of each; under "client" the seconds for which pulls and steps waited for them."""
+        return self._table_verbs.stats()
+
+    def create_table(self, table: TableConfig) -> bool:
+        """Makes a table on all shards, durably; nothing to do where it is there just so.
+
+        Shard 0 comes first, and the others get what it has then: so they agree, whatever others
+        ask for at the same time. No restore takes the table away; see `restore`.
+
+        Returns:
+            True if it was new on any shard.
+
+        Raises:
+            RemoteError: a table of that name is there and differs; or a shard did not answer, and
+                the same call again makes the table where it is missing.
+        """
+        return self._table_verbs.create_table(table)
+
+    # Checkpoints.
+
+    def checkpoint(
+        self,
+        tag: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Makes everything durable in one cut over all shards: rows, model, reader position.
+
+        Changes of this client that come before are in it, those after are not; other clients must
+        hold still meanwhile, or each shard has its own idea of theirs. Without model and reader it
+        takes over those of the cut that the rows descend from, if no client has pushed since.
+
+        Args:
+            tag: its name; it replaces an older one of that name. None: the newest two are kept.
+            model: what torch.load(weights_only=True) reads: state dicts, tensors, numbers.
+            reader: the position of a reader, as its state_dict() gives it; JSON.
+
+        Returns:
+            {"tag", "rows_written", "bytes", "seconds", "marks"}: of each shard this client's
+            incarnation and the last change that the cut holds; None on a shard it never changed.
+            "model_from" as hps.ParameterServer.checkpoint says.
+
+        Raises:
+            ConfigError: a bad tag, or a model or reader that could not be read back.
+            RemoteError: a shard did not answer; the cut before it stays the newest.
+        """
+        return self._checkpoints.checkpoint(tag, model, reader)
+
+    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """Goes back to a cut, on all shards or none.
+
+        All clients' sessions end: those of others are refused from then on, this one goes on. A
+        table that is younger than the cut stays, and is empty.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the current one, or the
+                newest where none is.
+
+        Returns:
+            (model, reader) as they were given to checkpoint(), each None if it was not.
+
+        Raises:
+            ConfigError: no such cut, or a shard lacks its part (no shard went back); a pipeline is
+                open.
+            CorruptionError: the checkpoint is damaged; no shard went back.
+            RemoteError: a shard did not answer. If others went back already, no client can use the
+                shards until restore() has been called again.
+        """
+        return self._checkpoints.restore(tag)
+
+    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+        """(model, reader) of a cut, without going back to it.
+
+        Args:
+            tag: its tag, or its id as checkpoints() lists it; None is the current one.
+
+        Raises:
+            ConfigError: no such cut, or None and no cut that is kept is current.
+            CorruptionError: the checkpoint is damaged.
+        """
+        return self._checkpoints.checkpoint_state(tag)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
+
+        Checkpoints that the shards take by themselves are no cuts; of a single shard the one that
+        it takes at its end is listed, as `automatic`. The cut that the rows descend from is
+        `current`; none is if that one is not kept any more, or the servers cannot tell.
+        """
+        return self._checkpoints.checkpoints()
+
+    def delete_checkpoint(self, tag: str | int) -> list[str]:
+        """Deletes a cut, named by its tag or its id.
+
+        Returns:
+            The living readers of it, in words; its files stay until they close.
+
+        Raises:
+            ConfigError: no such cut, or None.
+        """
+        return self._checkpoints.delete_checkpoint(tag)
+
+    # Lifetime.
+
+    def flush(self, durable: bool = False) -> None:
+        """Waits until this client's changes are in the shards' logs, or on their disks.
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline, or a restart has lost changes.
+        """
+        self._shards.flush(durable)
+
+    def flush_all(self, durable: bool = False) -> None:
+        """Waits until all changes, whoever made them, are in the shards' logs, or on their disks.
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline.
+        """
+        self._shards.flush_all(durable)
+
+    def close(self) -> None:
+        """Waits for what is on its way, then lets go; nothing to do the second time.
+
+        Raises:
+            RemoteError: changes are still open after the deadline; they are lost with this client.
+        """
+        self._waiters.close()
+        self._connections.close()
+
+    def __enter__(self) -> "RemoteParameterServer":
+        if not self._connections.is_open:
+            raise RemoteError("this client is closed; make a new RemoteParameterServer")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._connections.are_inherited:  # of a forked child: they are its parent's
+            self._waiters.drop()
+            self._connections.drop()

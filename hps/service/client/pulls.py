@@ -1,0 +1,167 @@
+"""Pulls: rows that are read from the shards, outright and for batches in flight.
+
+Above it: parameter_server.py, whose docstrings say what each verb takes and raises; RemoteRows,
+which are pinned here. Below it: division.py, plans.py (which key goes where), connections.py. Keys
+are deduplicated here before they travel, or by the shard where they travel as they are.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hps import _C
+from hps.common.arrays import OutputPool, as_keys, as_output, like
+from hps.common.forked import refuse_in_children
+from hps.common.plan_pool import PlanPool
+from hps.common.row_layout import Floats, Keys
+from hps.common.wire import Wire, decode
+from hps.errors import HpsError, RemoteError
+from hps.service.client.connections import Connections
+from hps.service.client.division import KeyDivision, Piece
+from hps.service.client.options import number_of
+from hps.service.client.plans import RemoteRows
+from hps.service.client.rounds import Request, ask
+from hps.service.client.session import Session
+from hps.service.client.shards import Shards
+from hps.service.client.window import LOGGED, METHODS, Draft
+from hps.service.messages.framing import Incoming
+from hps.service.messages.in_place import writable
+from hps.types import PinnedRows
+from hps.v1 import parameter_server_pb2 as pb
+
+
+class Pulls:
+    """Pull, pin, and the rows of what was pinned.
+
+    Args:
+        connections: to the shards.
+        shards: what they say of themselves.
+        division: of keys into messages.
+        plans: of keys by shard.
+    """
+
+    def __init__(
+        self, connections: Connections, shards: Shards, division: KeyDivision, plans: PlanPool
+    ) -> None:
+        self._connections = connections
+        self._config = connections.config
+        self._shards = shards
+        self._division = division
+        self._plans = plans
+        self._buffers = OutputPool()
+        refuse_in_children(self, connections.where, ("_plans", "_buffers"), RemoteError)
+
+    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+        """As `RemoteParameterServer.pull`."""
+        dim = self._shards.table(table, "pull").dim
+        array = as_keys(keys)
+        target = None if out is None else as_output(out, len(array), dim)
+        if not create and self._division.go_whole(array, self._pull_bytes(dim)):
+            found = self._pull_whole(table, array)
+            if target is None:
+                return like(found, keys)
+            target[:] = found
+            return out
+        rows = self._buffers.take(len(array), dim) if out is None else out
+        target = as_output(rows, len(array), dim)
+        if len(array):
+            plan = self._plans.take(array)
+            try:
+                if create:
+                    self._create(table, plan, target)
+                else:
+                    self.read_planned(table, plan, target)
+            finally:
+                self._plans.give(plan)
+        return like(rows, keys) if out is None else out
+
+    def pin(self, table: str, keys: Any) -> RemoteRows:
+        """As `RemoteParameterServer.pin`."""
+        self._shards.table(table, "pin")
+        return RemoteRows(self, self._plans, table, keys)
+
+    def holds(self, rows: PinnedRows) -> bool:
+        """True if these rows were pinned here."""
+        return isinstance(rows, RemoteRows) and rows.reader is self
+
+    def read_planned(self, table: str, plan: _C.ShardPlan, out: Floats) -> None:
+        """Rows of a plan's occurrences as they are now, into out float32 [L, dim].
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline.
+        """
+        dim = self._shards.tables[table].dim
+        pieces = self._division.pieces(plan, self._pull_bytes(dim))
+        replies = self._ask_rows(table, [(session, keys) for session, keys, _ in pieces])
+        self._scatter(plan, pieces, replies, out)
+
+    def new_rows(self, table: str, num_rows: int) -> Floats:
+        """A buffer float32 [num_rows, dim] of the pool."""
+        return self._buffers.take(num_rows, self._shards.tables[table].dim)
+
+    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[Incoming[Any]]:
+        """The replies to a pull of so many keys of each shard."""
+        wire, requests = self._config.pull_format, []
+        for session, keys in shares:
+            head = pb.PullRequest(
+                table=table,
+                wire=number_of(wire),
+                dim=self._shards.tables[table].dim,
+                lineage=session.lineage,
+            )
+            message = METHODS["Pull"].request.join(head, [keys])
+            requests.append(Request(session, "Pull", message))
+        with self._connections.waiting():
+            replies = ask(requests, self._connections.until(), f"pull of table {table!r}")
+        return [METHODS["Pull"].reply.split(data) for data in replies]
+
+    def _pull_whole(self, table: str, keys: Keys) -> Floats:
+        """Rows of keys that go whole: the reply's own memory, where they are float32."""
+        (reply,) = self._ask_rows(table, [(self._connections.sessions[0], keys)])
+        raw = writable(reply.data)[reply.place(15)]
+        return decode(raw, len(keys), self._shards.tables[table].dim, Wire(reply.head.wire))
+
+    def _pull_bytes(self, dim: int) -> int:
+        """Of a key in the request and in the reply of a pull."""
+        return 8 + self._config.pull_format.num_bytes(1, dim)
+
+    def _create(self, table: str, plan: _C.ShardPlan, out: Floats) -> None:
+        wire, dim = self._config.pull_format, self._shards.tables[table].dim
+        pieces = self._division.pieces(plan, 8 + wire.num_bytes(1, dim))
+        drafts = []
+        for session, keys, _ in pieces:
+            head = pb.CreateRequest(
+                table=table,
+                ack=number_of(LOGGED),
+                wire=number_of(wire),
+                dim=dim,
+                lineage=session.lineage,
+            )
+            what = f"creating pull of {len(keys)} keys of table {table!r}"
+            drafts.append((session, Draft("Create", head, [keys], LOGGED, what)))
+        changes = self._connections.change(drafts, f"creating pull of table {table!r}")
+        replies = [change.reply for change in changes if change.reply is not None]
+        if len(replies) == len(changes) and all(reply.num_bytes(15) for reply in replies):
+            self._scatter(plan, pieces, replies, out)
+            return
+        try:  # a shard could not send them: a pull has them, or says why not
+            self.read_planned(table, plan, out)
+        except HpsError as error:
+            error.add_note(f"creating pull of table {table!r}: the keys are stored")
+            raise
+
+    def _scatter(
+        self, plan: _C.ShardPlan, pieces: list[Piece], incoming: list[Incoming[Any]], out: Floats
+    ) -> None:
+        """Rows of the pieces' replies, to every occurrence."""
+        dim = out.shape[1]
+        parts: list[list[Floats]] = [[] for _ in self._connections.sessions]
+        for (session, keys, _), reply in zip(pieces, incoming, strict=True):
+            raw = reply.array(15, np.uint8, "rows")
+            parts[session.index].append(decode(raw, len(keys), dim, Wire(reply.head.wire)))
+        nothing = np.empty((0, dim), np.float32)
+        plan.scatter([_whole(part) if part else nothing for part in parts], out)
+
+
+def _whole(parts: list[Floats]) -> Floats:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,185 @@
+"""Shards: what the shards of a service say of themselves, and whether they are one service.
+
+Above it: the parts of parameter_server.py. Below it: connections.py.
+"""
+
+from collections.abc import Sequence
+
+from hps.config import TableConfig, differences
+from hps.errors import ConfigError, RemoteError, no_such_table
+from hps.service.client.connections import Connections
+from hps.service.messages.table_messages import from_message
+from hps.v1 import parameter_server_pb2 as pb
+
+_LOOKS = 3  # at shards that seem to be of different services, while checkpoints are taken
+
+
+class Shards:
+    """The tables, history and limits of a service, as all of its shards have them.
+
+    Args:
+        connections: to the shards, which are asked at once.
+
+    Raises:
+        ConfigError: the shards are not those of one service in the order of their indices.
+        RemoteError: one does not answer within the deadline.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.shard_map = connections.shard_map
+        self.tables: dict[str, TableConfig] = {}
+        self._lacking: dict[str, str] = {}  # tables of some shards alone: which ones lack it
+        self.learning_rates: dict[str, float] = {}
+        self.seed: int | None = None  # of new rows' weights; None where the shards differ
+        self._mixed_histories = ""  # why the shards cannot be used until they are restored
+        self.refresh()
+
+    @property
+    def lineage(self) -> str:
+        """Names the history that the rows belong to; changes with each restore."""
+        return self._connections.sessions[0].lineage
+
+    def check_usable(self, verb: str) -> None:
+        """Refuses a verb of a client that is closed, or of shards that are no one service.
+
+        Raises:
+            RemoteError: says what to do.
+        """
+        if not self._connections.is_open:
+            raise RemoteError(f"{verb}: this client is closed; make a new RemoteParameterServer")
+        if self._mixed_histories:
+            raise RemoteError(f"{verb}: {self._mixed_histories}")
+
+    def table(self, table: str, verb: str) -> TableConfig:
+        """The table of a name, for a verb.
+
+        Raises:
+            ConfigError: there is none, on all shards. RemoteError: as `check_usable`.
+        """
+        self.check_usable(verb)
+        if table not in self.tables:
+            if table in self._lacking:
+                raise ConfigError(
+                    f"table {table!r} is not on all shards: {self._lacking[table]} lack it, as "
+                    f"create_table was cut short; call create_table again"
+                )
+            raise no_such_table(table, "the shards have", self.tables)
+        return self.tables[table]
+
+    def flush(self, durable: bool = False) -> None:
+        """As `RemoteParameterServer.flush`."""
+        self.check_usable("flush")
+        self._connections.flush(durable, "what is open is kept and goes first with the next call")
+
+    def flush_all(self, durable: bool = False) -> None:
+        """As `RemoteParameterServer.flush_all`."""
+        self.flush(durable)
+        level = pb.DURABLE if durable else pb.LOGGED
+        self._connections.ask_all("Flush", pb.FlushRequest(ack=level), pb.FlushReply)
+
+    def refresh(self) -> None:
+        """Takes in what the shards are, and checks that they are one service.
+
+        Raises:
+            ConfigError, RemoteError: as the class.
+        """
+        sessions = self._connections.sessions
+        replies = self._connections.ask_all(
+            "Describe", pb.DescribeRequest(), pb.DescribeReply, seen=self._check_map
+        )
+        for session, reply in zip(sessions, replies, strict=True):
+            session.lineage = reply.lineage
+        seeds = {reply.seed for reply in replies}
+        self.seed = seeds.pop() if len(seeds) == 1 else None
+        lineages = {str(session): session.lineage for session in sessions}
+        self._mixed_histories = ""
+        if len(set(lineages.values())) > 1:
+            self._mixed_histories = (
+                f"the shards are at different cuts, with histories {lineages}: a restore has not "
+                "reached all of them, or they are not of one service; restore() a checkpoint again"
+            )
+        else:
+            self._mixed_histories = self._lacking_part(replies)
+        tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
+        self.tables = {
+            name: table
+            for name, table in tables[0].items()
+            if all(name in of_shard for of_shard in tables)
+        }
+        self._lacking = {
+            name: ", ".join(
+                str(session)
+                for session, of_shard in zip(sessions, tables, strict=True)
+                if name not in of_shard
+            )
+            for name in {name for of_shard in tables for name in of_shard} - set(self.tables)
+        }
+        for session, of_shard in zip(sessions, tables, strict=True):
+            for name in self.tables:
+                differing = differences(of_shard[name], self.tables[name])
+                if differing:
+                    raise ConfigError(
+                        f"table {name!r} differs between shard {session} and shard "
+                        f"{sessions[0]}: {'; '.join(differing)}"
+                    )
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.tables.items()}
+        limits = [reply.limits for reply in replies]
+        self.max_keys = min(limit.max_keys or 2**31 for limit in limits)
+        self.max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
+
+    def _lacking_part(self, replies: Sequence[pb.DescribeReply]) -> str:
+        """Why the shards cannot be of one service, in words: one lacks its part of the newest
+        checkpoint that shard 0 holds. Its store is another service's, or an older copy. Empty if
+        all is well.
+        """
+        sessions = self._connections.sessions
+        for _ in range(_LOOKS):
+            name = next(iter(replies[0].cuts.names), "")
+            lacking = [
+                session
+                for session, reply in zip(sessions, replies, strict=True)
+                if name and reply.HasField("cuts") and name not in reply.cuts.names
+            ]
+            if not lacking:
+                return ""
+            # It may have been taken between the answers, or let go of: shard 0 is asked on both
+            # sides of the others, for it is the last to have a cut and the first to be without.
+            others = self._connections.ask_all(
+                "Describe", pb.DescribeRequest(), pb.DescribeReply, sessions[1:]
+            )
+            first = self._connections.ask_all(
+                "Describe", pb.DescribeRequest(), pb.DescribeReply, sessions[:1]
+            )
+            replies = [*first, *others]
+            still = [
+                session
+                for session, reply in zip(sessions[1:], others, strict=True)
+                if session in lacking and name not in reply.cuts.names
+            ]
+            if still and name in replies[0].cuts.names:
+                return (
+                    f"shard {still[0]} lacks its part of the newest checkpoint that shard "
+                    f"{sessions[0]} holds (cut {name}): its store is of another service, or "
+                    "an older copy; start that server over its own store, or restore() a "
+                    "checkpoint that all shards hold. If that part was deleted on purpose, delete "
+                    "the checkpoint on shard 0, too ('hps checkpoints DIR --delete')"
+                )
+        return ""
+
+    def _check_map(self, number: int, described: bytes) -> None:
+        """As soon as a shard answers, though another one may not."""
+        session, expected = self._connections.sessions[number], self.shard_map
+        told = pb.DescribeReply.FromString(described).shard_map
+        if (told.index, told.count) != (session.index, expected.count):
+            raise ConfigError(
+                f"{session.transport.address} is shard {told.index} of {told.count}, not "
+                f"{session.index} of {expected.count}; give the addresses of all shards in the "
+                "order of their indices"
+            )
+        if (told.num_virtual, told.hash) != (expected.num_virtual, expected.hash):
+            raise ConfigError(
+                f"shard {session} divides keys by {told.hash!r} over {told.num_virtual} virtual "
+                f"shards, this client by {expected.hash!r} over {expected.num_virtual}; use one "
+                "version of hps"
+            )

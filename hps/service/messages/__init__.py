@@ -1,0 +1,1 @@
+"""The bytes on the wire that client and server share: framing, tables, statuses, addresses."""

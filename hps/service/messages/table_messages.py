@@ -1,0 +1,95 @@
+"""Tables as messages: hps.TableConfig to the proto's Table and back.
+
+Above it: the server's handlers, the client. Below it: hps.config. What a message leaves out has
+hps's default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from hps.common.initializers import INITIALIZERS
+from hps.common.optimizers import OPTIMIZERS
+from hps.common.row_layout import RowLayout
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.v1.parameter_server_pb2 import FeatureList, Initializer, Optimizer, Table
+
+_BETAS = ("beta1", "beta2")  # the message's names for the two numbers of Adam's `betas`
+_MAX_FEATURES = 10_000
+
+
+def to_message(table: TableConfig) -> Table:
+    """The message of a table."""
+    numbers = _numbers_of(table.optimizer)
+    rate = numbers.pop("lr")
+    message = Table(
+        name=table.name,
+        dim=table.dim,
+        optimizer=Optimizer(kind=table.optimizer.kind, lr=rate, numbers=numbers),
+        initializer=Initializer(
+            kind=table.initializer.kind, numbers=_numbers_of(table.initializer)
+        ),
+        shared_vocabulary=table.shared_vocabulary,
+        share=table.share,
+        state_floats=RowLayout(table.optimizer.kind, table.dim).state_floats,
+    )
+    if table.features is not None:
+        message.features.CopyFrom(FeatureList(names=table.features))
+    return message
+
+
+def from_message(message: Table) -> TableConfig:
+    """The table of a message.
+
+    Raises:
+        ConfigError: a field outside its limits, or a number that its owner does not have.
+    """
+    where = f"table {message.name[:80]!r}"
+    if len(message.features.names) > _MAX_FEATURES:
+        raise ConfigError(
+            f"{where}: {len(message.features.names)} features; {_MAX_FEATURES} at most"
+        )
+    options: dict[str, Any] = {}
+    if message.HasField("optimizer"):
+        numbers: dict[str, Any] = dict(message.optimizer.numbers)
+        if message.optimizer.lr:
+            numbers["lr"] = message.optimizer.lr
+        if not numbers.keys().isdisjoint(_BETAS) and message.optimizer.kind == "adam":
+            default = OPTIMIZERS["adam"]().betas  # type: ignore[attr-defined]
+            betas = [numbers.pop(name, value) for name, value in zip(_BETAS, default, strict=True)]
+            numbers["betas"] = tuple(betas)
+        options["optimizer"] = _make(OPTIMIZERS, message.optimizer.kind, numbers, where)
+    if message.HasField("initializer"):
+        numbers = dict(message.initializer.numbers)
+        options["initializer"] = _make(INITIALIZERS, message.initializer.kind, numbers, where)
+    if message.HasField("features"):
+        options["features"] = list(message.features.names)
+    if message.share:
+        options["share"] = message.share
+    return TableConfig(
+        name=message.name,
+        dim=message.dim,
+        shared_vocabulary=message.shared_vocabulary,
+        **options,
+    )
+
+
+def _make(kinds: Mapping[str, type], kind: str, numbers: dict[str, Any], where: str) -> Any:
+    if kind not in kinds:
+        raise ConfigError(f"{where}: kind {kind[:80]!r} must be one of {sorted(kinds)}")
+    try:
+        return kinds[kind](**numbers)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {kind} has no numbers {sorted(numbers)}") from error
+
+
+def _numbers_of(owner: Any) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for field in fields(owner):
+        value = getattr(owner, field.name)
+        if isinstance(value, tuple):
+            numbers.update(zip(_BETAS, map(float, value), strict=True))
+        else:
+            numbers[field.name] = float(value)
+    return numbers

@@ -1,0 +1,263 @@
+"""Handlers of the calls that carry rows: from a message's bytes to the shard and back.
+
+Above it: server.py. Below it: `hps.service.shard.shard`, service/messages/framing.py,
+service/messages/in_place.py. Keys and gradients are views on the message; a pull is written
+straight into its reply.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+from google.protobuf.message import Message
+
+from hps.common.row_layout import Floats, Keys, RowLayout
+from hps.common.wire import Wire, decode, encode
+from hps.config import TableConfig
+from hps.errors import ConfigError, NonFiniteError, no_such_table
+from hps.service.messages.framing import Frame, Incoming, read_small
+from hps.service.messages.in_place import Outgoing
+from hps.service.messages.status import mismatch, not_found, too_large
+from hps.service.server.auth import READ, WRITE, require_client, require_right
+from hps.service.server.calls import Call
+from hps.service.server.limits import ServerLimits
+from hps.service.shard.shard import Ack, Applied, Identity, Shard, Terms
+from hps.v1 import parameter_server_pb2 as pb
+
+_PULL = Frame(pb.PullRequest, (15,))
+_CONTAINS = Frame(pb.ContainsRequest, (15,))
+_PUSH = Frame(pb.PushRequest, (14, 15))
+_ASSIGN = Frame(pb.AssignRequest, (13, 14, 15))
+_ERASE = Frame(pb.EraseRequest, (15,))
+_CREATE = Frame(pb.CreateRequest, (15,))
+_ITEMS_REPLY = Frame(pb.ItemsReply, (13, 14, 15))
+_ROWS = 15  # the field of a reply's array
+_REPLY_ROOM = 4096  # bytes of a message besides its arrays
+_MAX_PIECE_ROWS = 65536
+
+M = TypeVar("M", bound=Message)
+
+
+class RowHandlers:
+    """Handlers of one server, named as the proto's methods; thread-safe.
+
+    Each takes the call and its request's bytes and returns the reply's (`items` several). What they
+    raise becomes the call's status: see service/messages/status.py.
+
+    Args:
+        shard: what applies.
+        limits: of the server.
+    """
+
+    def __init__(self, shard: Shard, limits: ServerLimits) -> None:
+        self._shard = shard
+        self._limits = limits
+
+    # Reads.
+
+    def pull(self, call: Call, data: bytes) -> bytes:
+        incoming = _PULL.split(data)
+        head = incoming.head
+        table = self._table(call, head.table, READ, head.lineage)
+        _check_dim(table, head.dim)
+        keys = self._keys(incoming, 15)
+        wire = _wire(head.wire)
+        reply = self._reply(call, pb.PullReply(dim=table.dim, wire=head.wire), table, keys, wire)
+        seconds = call.remaining()
+        if wire is Wire.FLOAT32:
+            out = reply.rows.view(np.float32).reshape(len(keys), table.dim)
+            self._shard.pull(table.name, keys, out, seconds)
+        else:
+            encode(self._shard.pull(table.name, keys, timeout=seconds), wire, reply.rows)
+        return reply.message
+
+    def contains(self, call: Call, data: bytes) -> bytes:
+        incoming = _CONTAINS.split(data)
+        table = self._table(call, incoming.head.table, READ, incoming.head.lineage)
+        keys = self._keys(incoming, 15)
+        stored = _flags(self._shard.contains(table.name, keys, call.remaining()))
+        return pb.ContainsReply(stored=stored).SerializeToString()
+
+    def items(self, call: Call, data: bytes) -> Iterator[bytes]:
+        request = read_small(pb.ItemsRequest, data)
+        table = self._table(call, request.table, READ, "")
+        floats = table.dim + (_state_floats(table) if request.state else 0)
+        most = (int(self._limits.message_bytes) - _REPLY_ROOM) // (8 + 4 * floats)
+        batch = max(1, min(request.batch or _MAX_PIECE_ROWS, _MAX_PIECE_ROWS, most))
+        call.admission.take(batch * (8 + 4 * floats))
+        pieces = self._shard.items(table.name, batch, request.state, call.remaining())
+        for keys, rows, *state in pieces:
+            call.remaining()
+            head = pb.ItemsReply(dim=table.dim, state_floats=state[0].shape[1] if state else 0)
+            yield _ITEMS_REPLY.join(head, [keys, rows, state[0] if state else b""])
+
+    # Changes.
+
+    def push(self, call: Call, data: bytes) -> bytes:
+        incoming = _PUSH.split(data)
+        head = incoming.head
+        table, identity, keys = self._change(call, incoming, 14, head.dim)
+        grads = incoming.array(15, np.uint8, "grads")
+        applied = self._shard.push(
+            identity,
+            table.name,
+            keys,
+            decode(grads, len(keys), table.dim, _wire(head.wire)),
+            lr=head.lr if head.HasField("lr") else None,
+            terms=_terms(call, head.ack),
+        )
+        return pb.PushReply(
+            marks=_marks(applied), is_repeat=applied.is_repeat, sequence=identity.sequence
+        ).SerializeToString()
+
+    def assign(self, call: Call, data: bytes) -> bytes:
+        incoming = _ASSIGN.split(data)
+        table, identity, keys = self._change(call, incoming, 13, incoming.head.dim)
+        state = None
+        if incoming.num_bytes(15):
+            state = _floats(incoming, 15, len(keys), _state_floats(table), "state")
+        applied = self._shard.assign(
+            identity,
+            table.name,
+            keys,
+            _floats(incoming, 14, len(keys), table.dim, "rows"),
+            state,
+            _terms(call, incoming.head.ack),
+        )
+        return pb.AssignReply(
+            marks=_marks(applied), is_repeat=applied.is_repeat
+        ).SerializeToString()
+
+    def erase(self, call: Call, data: bytes) -> bytes:
+        incoming = _ERASE.split(data)
+        table, identity, keys = self._change(call, incoming, 15)
+        applied = self._shard.erase(identity, table.name, keys, _terms(call, incoming.head.ack))
+        erased = b"" if applied.answer is None else _flags(applied.answer)
+        return pb.EraseReply(
+            marks=_marks(applied), is_repeat=applied.is_repeat, erased=erased
+        ).SerializeToString()
+
+    def create(self, call: Call, data: bytes) -> bytes:
+        incoming = _CREATE.split(data)
+        head = incoming.head
+        table, identity, keys = self._change(call, incoming, 15, head.dim)
+        wire = _wire(head.wire)
+        # The room is taken before the change: what is refused must not have been applied.
+        self._take_reply(call, wire.num_bytes(len(keys), table.dim))
+        applied = self._shard.create(identity, table.name, keys, _terms(call, head.ack))
+        message = pb.CreateReply(
+            marks=_marks(applied), is_repeat=applied.is_repeat, dim=table.dim, wire=head.wire
+        )
+        try:
+            return _rows_reply(message, applied.answer, wire)
+        except (NonFiniteError, MemoryError):  # it is applied: an error would call it refused
+            return message.SerializeToString()
+
+    # Arguments.
+
+    def _change(
+        self, call: Call, incoming: Incoming[Any], keys_at: int, dim: int = 0
+    ) -> tuple[TableConfig, Identity, Keys]:
+        """What every change begins with: its table, which change it is, its keys.
+
+        Args:
+            keys_at: the number of the keys' field.
+            dim: what the client believes; 0 is not checked.
+        """
+        head = incoming.head
+        table = self._table(call, head.table, WRITE, head.lineage)
+        _check_dim(table, dim)
+        require_client(call.caller, head.id.client_id)
+        identity = Identity(head.id.client_id, head.id.incarnation, head.id.sequence)
+        return table, identity, self._keys(incoming, keys_at)
+
+    def _table(self, call: Call, name: str, right: int, lineage: str) -> TableConfig:
+        require_right(call.caller, name, right)
+        tables = {known.name: known for known in self._shard.tables}
+        if name not in tables:
+            raise not_found(
+                f"{no_such_table(name[:80])} here; the shard has "
+                f"{[known for known in tables if call.caller.right(known)]}"
+            )
+        if lineage and lineage != self._shard.lineage:
+            raise mismatch(
+                f"the shard's history is {self._shard.lineage!r}, not {lineage[:80]!r}: it was "
+                f"restored meanwhile, or belongs to another cut; restore all shards to one cut"
+            )
+        return tables[name]
+
+    def _keys(self, incoming: Incoming[Any], number: int) -> Keys:
+        keys: Keys = incoming.array(number, np.uint64, "keys")
+        if len(keys) > self._limits.keys:
+            raise too_large(
+                f"{len(keys)} keys in one request; {self._limits.keys} at most: send several"
+            )
+        return keys
+
+    def _take_reply(self, call: Call, num_bytes: int) -> None:
+        limit = int(self._limits.message_bytes) - _REPLY_ROOM
+        if num_bytes > limit:
+            raise too_large(
+                f"the reply would have {num_bytes} bytes; {limit} at most: ask for fewer keys"
+            )
+        call.admission.take(num_bytes)
+
+    def _reply(
+        self, call: Call, head: Message, table: TableConfig, keys: Keys, wire: Wire
+    ) -> Outgoing:
+        num_bytes = wire.num_bytes(len(keys), table.dim)
+        self._take_reply(call, num_bytes)
+        return Outgoing(head, _ROWS, num_bytes)
+
+
+def _check_dim(table: TableConfig, dim: int) -> None:
+    if dim and dim != table.dim:
+        raise mismatch(f"table {table.name!r} has dim {table.dim}, not {dim}; check the layout")
+
+
+def _state_floats(table: TableConfig) -> int:
+    return RowLayout(table.optimizer.kind, table.dim).state_floats
+
+
+def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, what: str) -> Floats:
+    floats: Floats = incoming.array(number, np.float32, what)
+    if len(floats) != num_rows * width:
+        raise ConfigError(
+            f"{what} has {len(floats)} floats; {num_rows} keys of {width} need {num_rows * width}"
+        )
+    return floats.reshape(num_rows, width)
+
+
+def _rows_reply(message: pb.CreateReply, rows: Floats | None, wire: Wire) -> bytes:
+    """The reply with rows [L, dim], or without any if there are none."""
+    if rows is None:
+        return message.SerializeToString()
+    reply = Outgoing(message, _ROWS, wire.num_bytes(*rows.shape))
+    encode(rows, wire, reply.rows)
+    return reply.message
+
+
+def _wire(number: int) -> Wire:
+    try:
+        return Wire(number)
+    except ValueError as error:
+        known = {wire.name: int(wire) for wire in Wire}
+        raise ConfigError(f"wire={number}: there is no such DType; known are {known}") from error
+
+
+def _marks(applied: Applied) -> pb.Marks:
+    marks = applied.marks
+    return pb.Marks(applied=marks.applied, logged=marks.logged, durable=marks.durable)
+
+
+def _terms(call: Call, ack: int) -> Terms:
+    """What the shard is to wait for: asked right before it starts, so that nothing late begins."""
+    try:
+        return Terms(Ack(ack), call.remaining())
+    except ValueError as error:
+        raise ConfigError(f"ack={ack}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
+
+
+def _flags(values: Any) -> bytes:
+    """One byte a key, 1 or 0."""
+    return np.ascontiguousarray(values, np.uint8).tobytes()

@@ -1,0 +1,1 @@
+"""One store behind the service: every mutation of every client applied exactly once."""

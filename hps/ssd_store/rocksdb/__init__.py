@@ -1,0 +1,1 @@
+"""The SSD tier in RocksDB, for stores that other tools read."""

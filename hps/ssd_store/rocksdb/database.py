@@ -1,0 +1,270 @@
+"""RocksDbDatabase: one opened RocksDB with a column family a table, and its errors as hps's own.
+
+Above it: store.py. Below it: rocksdict, RocksDB's Python binding, an optional dependency. A
+key is its eight bytes, most significant first, so that RocksDB's order is that of the numbers; a
+value is the row image. There is no write-ahead log: what counts are the checkpoints.
+"""
+
+import errno
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hps.contracts.tiers import Keys, Rows
+from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
+
+BLOCK_CACHE_BYTES = 64 * 2**20
+_LEAST_FILE_BYTES = 2**16
+_MOST_FILE_BYTES = 64 * 2**20
+_BLOOM_BITS = 10
+# Bounds on what files take besides keys and values, as measured, for `compacted_bytes`.
+_ENTRY_BYTES = 24  # of a row: its key, lengths, bits of the filter
+_INDEX_ENTRY_BYTES, _BLOCK_BYTES = 32, 4096  # of a block; a block, unless a row is larger
+_FILE_BYTES = 2048  # of a file: properties, footer
+_WRITE_ROWS = 8192  # rocksdict holds the interpreter's lock for the write of a batch
+_SYSTEM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EIO)
+
+
+def import_rocksdict() -> Any:
+    """The module rocksdict.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module("rocksdict")
+    except ImportError as error:
+        raise ConfigError(
+            "SsdStoreConfig.engine='rocksdb' needs the package rocksdict; install it with: pip "
+            "install 'hps-ctr[rocksdb]'"
+        ) from error
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Makes hps's errors of RocksDB's and the system's.
+
+    Raises:
+        CorruptionError: stored bytes are damaged. StoreError: all else that the world may do.
+    """
+    try:
+        yield
+    except HpsError:
+        raise
+    except OSError as error:
+        raise StoreError(error.errno, f"{path}: {error}") from error
+    except Exception as error:
+        # rocksdict raises the class Exception itself, and one of its own for a closed database.
+        if type(error).__module__ == "builtins" and type(error) is not Exception:
+            raise
+        text = str(error)
+        if text.startswith("Corruption"):
+            raise CorruptionError(f"{path}: {text}; restore an older checkpoint") from error
+        number = next((n for n in _SYSTEM_ERRORS if os.strerror(n) in text), errno.EIO)
+        raise StoreError(
+            number,
+            f"{path}: {text}. If the disk is full, make space and repeat the call: RocksDB takes "
+            f"some seconds to see it. Otherwise open the store again, at its newest checkpoint",
+        ) from error
+
+
+def key_bytes(keys: Keys) -> list[bytes]:
+    """Keys uint64 [n] as RocksDB has them."""
+    found: list[bytes] = keys.astype(">u8").view("V8").tolist()
+    return found
+
+
+class RocksDbDatabase:
+    """A database over a folder; each method names its table by number.
+
+    Any thread may read, one at a time may write.
+
+    Args:
+        path: the folder, made if it is not there; None is a database without rows, for a reader.
+        num_tables: column families; those that a read-only database lacks have no rows.
+        file_bytes: RocksDB gathers and writes as much at once, from 64 KiB to 64 MiB.
+        read_only: beside others.
+    """
+
+    def __init__(
+        self, path: Path | None, num_tables: int, file_bytes: int, read_only: bool
+    ) -> None:
+        self._module = import_rocksdict()
+        self._path = path or Path()
+        self._database: Any = None
+        self._tables: dict[int, Any] = {}
+        self._handles: dict[int, Any] = {}
+        if path is None:
+            return
+        names = {number: f"table-{number}" for number in range(num_tables)}
+        with translated(path):
+            options = self._options(file_bytes)
+            if read_only:
+                present = set(self._module.Rdict.list_cf(str(path), options))
+                names = {number: name for number, name in names.items() if name in present}
+                access = self._module.AccessType.read_only(False)
+            else:
+                access = self._module.AccessType.read_write()
+            families = {name: options for name in ("default", *names.values())}
+            self._database = self._module.Rdict(str(path), options, families, access)
+            for number, name in names.items():
+                self._tables[number] = self._database.get_column_family(name)
+                self._handles[number] = self._database.get_column_family_handle(name)
+
+    def _options(self, file_bytes: int) -> Any:
+        file_bytes = min(max(file_bytes, _LEAST_FILE_BYTES), _MOST_FILE_BYTES)
+        blocks = self._module.BlockBasedOptions()
+        blocks.set_block_cache(self._module.Cache(BLOCK_CACHE_BYTES))
+        blocks.set_bloom_filter(_BLOOM_BITS, False)
+        options = self._module.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_block_based_table_factory(blocks)
+        options.set_compression_type(self._module.DBCompressionType.none())  # weights are noise
+        options.set_write_buffer_size(file_bytes)
+        options.set_target_file_size_base(file_bytes)
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(1)
+        return options
+
+    def get(self, table: int, keys: Keys) -> list[bytes | None]:
+        """The row image of each key, None where none is stored."""
+        family = self._tables.get(table)
+        if family is None or not len(keys):
+            return [None] * len(keys)
+        found: list[bytes | None] = family.get(key_bytes(keys))
+        return found
+
+    def put(self, table: int, rows: Rows) -> Iterator[int]:
+        """Stores rows in pieces; after each yields how many of its keys are new."""
+        for first in range(0, len(rows), _WRITE_ROWS):
+            piece = rows[first : first + _WRITE_ROWS]
+            keys = key_bytes(piece.view(np.uint64)[:, 0])
+            old = self._tables[table].get(keys)
+            images = piece.view(f"V{piece.shape[1]}")[:, 0].tolist()
+            batch = self._new_batch(table)
+            for key, image in zip(keys, images, strict=True):
+                batch[key] = image
+            self._write(batch)
+            yield len({key for key, image in zip(keys, old, strict=True) if image is None})
+
+    def remove(self, table: int, keys: Keys) -> Iterator[int]:
+        """Removes distinct keys that are stored, in pieces; after each yields how many."""
+        for first in range(0, len(keys), _WRITE_ROWS):
+            piece = keys[first : first + _WRITE_ROWS]
+            batch = self._new_batch(table)
+            for key in key_bytes(piece):
+                del batch[key]
+            self._write(batch)
+            yield len(piece)
+
+    def _new_batch(self, table: int) -> Any:
+        batch = self._module.WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handles[table])
+        return batch
+
+    def _write(self, batch: Any) -> None:
+        options = self._module.WriteOptions()
+        options.disable_wal = True
+        self._database.write(batch, options)
+
+    def snapshot(self, table: int) -> Any:
+        """The table as it is now, for `pieces`; None if it has no rows."""
+        family = self._tables.get(table)
+        return None if family is None else family.snapshot()
+
+    def checkpoint(self, folder: Path) -> None:
+        """Flushes every table and makes a database over the same files in a new folder."""
+        self._module.Checkpoint(self._database).create_checkpoint(str(folder))
+
+    def compact(self, table: int) -> None:
+        """Merges all files of a table; nothing overwritten or erased stays in them."""
+        self._tables[table].compact_range(None, None)
+
+    def files_bytes(self, table: int) -> int:
+        """Bytes of a table's files."""
+        family = self._tables.get(table)
+        if family is None:
+            return 0
+        return int(family.property_int_value("rocksdb.live-sst-files-size") or 0)
+
+    def memory_bytes(self, table: int) -> int:
+        """Memory of a table's rows that are not in files, and of its files' indexes and filters."""
+        return sum(
+            int(self._tables[table].property_int_value(f"rocksdb.{name}") or 0)
+            for name in ("cur-size-all-mem-tables", "estimate-table-readers-mem")
+            if table in self._tables
+        )
+
+    def close(self) -> None:
+        """Lets go of the files, as soon as no snapshot uses them.
+
+        RocksDB writes out what is in memory, which nobody needs: it does not matter if it cannot,
+        or if a background task has met a damaged block.
+        """
+        databases = [*self._tables.values(), self._database]
+        for database in databases if self._database is not None else []:
+            with suppress(HpsError), translated(self._path):
+                database.close()
+
+
+def compacted_bytes(rows: int, row_bytes: int) -> int:
+    """At most so much a table's files take when nothing of them is overwritten or erased.
+
+    RocksDB's own estimate takes one of several files whose keys overlap for all of them.
+    """
+    index = min(_INDEX_ENTRY_BYTES, _INDEX_ENTRY_BYTES * row_bytes // _BLOCK_BYTES + 1)
+    return rows * (row_bytes + _ENTRY_BYTES + index) + _FILE_BYTES * (rows > 0)
+
+
+def pieces(snapshot: Any, row_bytes: int, num_rows: int, batch_rows: int) -> Iterator[Rows]:
+    """The rows of a snapshot, in the order of their keys; `num_rows` is what it must have.
+
+    RocksDB's iterators end at a damaged block as if it were the end, so the rows are counted.
+
+    Raises:
+        CorruptionError: a row of another length, or fewer rows than there should be.
+    """
+    num_seen = 0
+    last = b""
+    values = iter(()) if snapshot is None else snapshot.values()
+    while images := list(islice(values, batch_rows)):
+        rows = as_rows(images, row_bytes)
+        num_seen += len(rows)
+        last = images[-1]
+        yield rows
+    if num_seen != num_rows:
+        if snapshot is not None:
+            _raise_status(snapshot, last[:8][::-1])
+        raise CorruptionError(f"{num_seen} rows were found, {num_rows} are expected")
+
+
+def _raise_status(snapshot: Any, after: bytes) -> None:
+    """Raises what stopped an iterator behind a key."""
+    cursor = snapshot.iter()
+    if after:
+        cursor.seek(after)
+        cursor.next()
+    else:
+        cursor.seek_to_first()
+    cursor.status()
+
+
+def as_rows(images: list[bytes], row_bytes: int) -> Rows:
+    """Row images one behind the other: uint8 [n, row_bytes].
+
+    Raises:
+        CorruptionError: one has another length.
+    """
+    joined = np.frombuffer(bytearray().join(images), np.uint8)
+    if len(joined) != len(images) * row_bytes:
+        key, found = next((i[:8], len(i)) for i in images if len(i) != row_bytes)
+        number = int.from_bytes(key, "little")
+        raise CorruptionError(f"the row of key {number} has {found} bytes, {row_bytes} expected")
+    return joined.reshape(len(images), row_bytes)

@@ -1,0 +1,177 @@
+"""BatchRows: the rows of one batch, pinned in their slots until its step is done; RowUpdate: the
+step.
+
+Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from hps.common.arrays import HOST, OutputPool, as_output, is_on, like, new_output
+from hps.common.locks import OwnedLock, assert_held
+from hps.common.row_layout import Keys
+from hps.contracts.row_cache import BatchPlan
+from hps.errors import ConfigError
+from hps.tiers.top_tier import TableStack
+
+
+class BatchRows:
+    """The rows of one batch of keys of one table: fetched, in their slots, pinned.
+
+    Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
+    too, but only `release` says when.
+    """
+
+    # Guarded by the server's lock. An interrupted __init__ is dropped as well.
+    plan: BatchPlan | None = None
+
+    def __init__(
+        self,
+        stack: TableStack,
+        keys: Any,
+        model: object,
+        pool: OutputPool,
+        lock: OwnedLock,
+        device: str = HOST,
+    ) -> None:
+        self._device = device
+        self._stack = stack
+        self._model = model
+        self._pool = pool
+        self._lock = lock
+        self._num_occurrences = len(keys)
+        self._pinned_at = _state_of(keys, device)
+        # Alive, so that no others can come to lie at that address.
+        self._pinned_keys = keys if self._pinned_at is not None else None
+        try:
+            with lock:
+                # Both before it holds anything: an interrupt, or an erase, may come at any time.
+                self.plan = stack.cache.make_plan(keys, stack.take_plan())
+                stack.hold(self)
+            stack.pin(self.plan)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+        return self._stack.name
+
+    def belongs_to(self, stacks: Mapping[str, TableStack]) -> bool:
+        """True if the rows lie in one of a server's stacks (by table), not in another server's."""
+        return stacks.get(self.table) is self._stack
+
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys of the batch with their repetitions."""
+        return self._num_occurrences
+
+    @property
+    def has_pool(self) -> bool:
+        """True if `pool` works where the rows lie."""
+        return bool(self._stack.cache.has_pool)
+
+    def are_of(self, keys: Any) -> bool:
+        """True if these are the keys that were pinned, byte for byte, in their order.
+
+        On a device the very tensor that was pinned is believed, for comparing would wait for it.
+        """
+        if self._pinned_at is not None and self._pinned_at == _state_of(keys, self._device):
+            return True
+        with self._lock:
+            return bool(self.held_plan().matches(keys))
+
+    @property
+    def is_released(self) -> bool:
+        """True when the pins are gone."""
+        return self.plan is None
+
+    def unique_keys(self) -> Keys:
+        """The distinct keys that are pinned, uint64 [N]; none after the release."""
+        with self._lock:
+            if self.plan is None:
+                return np.empty(0, np.uint64)
+            keys: Keys = self.plan.unique_keys
+            return keys
+
+    def gather(self, out: Any = None) -> Any:
+        """The rows as they are now: float32 [L, D], a tensor if the keys were one.
+
+        Args:
+            out: float32 [L, D], contiguous, to write into; None takes a buffer of the pool.
+
+        Raises:
+            ConfigError: the rows were released, or `out` does not fit.
+        """
+        num_rows, dim = self._num_occurrences, self._stack.layout.dim
+        with self._lock:
+            plan = self.held_plan()
+            if out is not None:
+                self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
+                return out
+            rows = new_output(self._model, num_rows, dim, self._device)
+            rows = self._pool.take(num_rows, dim) if rows is None else rows
+            self._stack.gather(plan, rows)
+            return like(rows, self._model)
+
+    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags, straight from the slots, in the order of hps/nn/pooling.py.
+
+        Args:
+            offsets: int64 tensor [F*B + 1] that divides all occurrences, feature-major.
+            weights: float32 tensor [L], or None.
+            mean: divide by the number of keys.
+            out: float32 tensor [B, F * D], contiguous; all of them where the rows lie.
+
+        Raises:
+            ConfigError: the rows were released.
+        """
+        if self._device == HOST:
+            offsets, out = offsets.numpy(), out.numpy()
+            weights = None if weights is None else weights.numpy()
+        with self._lock:
+            self._stack.pool(self.held_plan(), offsets, weights, mean, out)
+
+    def held_plan(self) -> BatchPlan:
+        """The pinned plan; ConfigError after the release. Under the lock."""
+        assert_held(self._lock)
+        if self.plan is None:
+            raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+        return self.plan
+
+    def release(self) -> None:
+        """Drops the pins; nothing to do the second time."""
+        with self._lock:
+            if self.plan is not None:
+                self._stack.unpin(self.plan)
+                plan, self.plan = self.plan, None
+                self._stack.keep_plan(plan)
+
+    def __enter__(self) -> "BatchRows":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if self.plan is not None:
+            self.release()
+
+
+def _state_of(keys: Any, device: str) -> tuple[int, int, int] | None:
+    """What tells a tensor on `device`, as it is, from all others while it lives.
+
+    None for anything else, and for a tensor of torch.inference_mode: it does not count its changes.
+    """
+    if not is_on(keys, device) or keys.is_inference():
+        return None
+    return keys.data_ptr(), len(keys), keys._version

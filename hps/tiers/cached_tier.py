@@ -1,0 +1,327 @@
+"""CachedTier: one table's cache over the tiers below it, and how rows move between them.
+
+Above it: top_tier.py (the verbs of the server) and dram_cache/tier.py (a dram_cache below a gpu
+cache). Below it: a RowCache, and a TableTier that is the ssd_store or again a CachedTier.
+
+A batch's rows come in three phases, and only in the first and the last, where memory moves, is the
+server's lock held; the second, which reads and writes the tier below, holds the turn alone:
+
+    1. find, reserve: slots are taken and pinned, the dirty rows they held lie in the write_back
+       buffer (the plan's victims)
+    2. the write_back buffer goes down, the missing rows come up
+    3. fill: the rows are published
+
+The rules, by their names in the design:
+
+    I1. One thread reserves at a time, in order of asking: it has the tier's turn from phase 1 to
+        phase 3, and while there are pins that no batch in flight holds.
+    I2. A pinned slot is no victim; what a batch pinned is given back, whatever is raised.
+    I3. A victim has gone down before its key is fetched again: a fetch needs the turn, and the
+        thread that has it writes its victims down first. Questions that need no turn (contains)
+        look into the write_back buffer.
+    I4. A row that is on its way (PENDING) is read by nobody: who finds one waits for the turn,
+        which comes once it is published, and looks again.
+
+An interrupt (Ctrl-C) may come between any two steps in Python. So turns and locks are native
+objects in `with` statements of the functions that use them, never inside a context manager written
+in Python, which an interrupt could leave half entered or half left.
+
+Order of locks: the server's updates, turns from the top tier down, the server's lock. Who holds the
+lock asks for nothing more.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hps import _C
+from hps.common.locks import OwnedLock, assert_held, assert_turn
+from hps.common.row_layout import Images, Keys, RowLayout
+from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan
+from hps.tiers.counters import CacheCounters
+
+if TYPE_CHECKING:
+    from hps.config import TableConfig
+    from hps.contracts.tiers import Flags, TableTier
+
+MAX_SCRATCH_BYTES = 2**26
+_MAX_IDLE_PLANS = 16
+
+# From a plan's missing keys to their rows and which of them were found.
+RowSource = Callable[[Keys], tuple[Images, Images]]
+
+
+class CachedTier:
+    """One table's cache and the tier below it.
+
+    Args:
+        config: the table.
+        cache: its cache.
+        below: what it fetches from and writes back to.
+        lock: the server's, held while memory moves; re-entrant.
+        rates: learning rate of each table; shared with the server, which may change it.
+    """
+
+    def __init__(
+        self,
+        config: "TableConfig",
+        cache: AnyRowCache,
+        below: "TableTier",
+        lock: OwnedLock,
+        rates: dict[str, float],
+    ) -> None:
+        self.name = config.name
+        self.config = config
+        self.layout = RowLayout(config.optimizer.kind, config.dim)
+        self.cache = cache  # guarded by the lock
+        self.below = below
+        self.lock = lock
+        self.rates = rates
+        self.turn = _C.Turn()
+        self.counters = CacheCounters()
+        self._idle_plans: list[BatchPlan] = []  # guarded by the lock
+        # The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
+        # the rows on their way. Guarded by the lock.
+        self._moving: BatchPlan | None = None
+        # Guarded by the turn.
+        self._scratch: Images = np.empty(0, np.uint8)
+
+    # The phases.
+
+    def bring(
+        self,
+        plan: BatchPlan,
+        first: int,
+        count: int,
+        visit: Callable[[], None] | None = None,
+        source: RowSource | None = None,
+    ) -> bool:
+        """Pins unique keys [first, first + count) with their rows in place; False if refused.
+
+        Within the turn (I1), and without the lock. If anything is raised, here or in `visit`, the
+        slots are given back with the rows they held and no pin stays (I2); victims that were
+        written below by then are in both tiers.
+
+        Args:
+            visit: called under the lock once the rows are in place; then the pins are dropped.
+            source: gives the missing rows; None fetches them from below, and counts.
+        """
+        assert_turn(self.turn)
+        cache = self.cache
+        try:
+            with self.lock, self.counters:
+                cache.find(plan, first, count)
+                self._moving = plan
+                if not cache.reserve(plan):
+                    self._moving = None
+                    return False
+                num_missing = plan.num_missing
+                victims, missing = cache.victims(plan), cache.missing_keys(plan)
+            if len(victims):
+                self.below.append(victims)
+            rows, found = (source or self.fetch_below)(missing)
+            self._look_at(rows, found)
+            with self.lock, self.counters:
+                cache.fill(plan, rows, found, self.rates[self.name], False)
+                self._moving = None
+                if source is None:
+                    window = plan.num_unique - first if count < 0 else count
+                    self.counters.hits += window - num_missing
+                    self.counters.misses += num_missing
+                if visit is not None:
+                    visit()
+                    cache.release(plan)
+        except BaseException:
+            with self.lock:
+                cache.abandon(plan)
+                self._moving = None
+            raise
+        return True
+
+    def _look_at(self, rows: Images, found: Images) -> None:
+        """Sees the rows that come up. Within the turn."""
+
+    def pin_here(self, plan: BatchPlan) -> bool:
+        """Pins a plan whose rows are all here, without the turn: no slot is taken.
+
+        So a caller that misses nothing waits for no other batch's fetch. Under the lock.
+        """
+        assert_held(self.lock)
+        cache = self.cache
+        cache.find(plan, 0, -1)
+        if plan.num_missing or self.has_pending(plan) or not cache.reserve(plan):
+            return False
+        nothing: Images = np.empty((0, self.layout.row_bytes), np.uint8)
+        cache.fill(plan, nothing, nothing[:, 0], self.rates[self.name], False)
+        self.counters.hits += plan.num_unique
+        return True
+
+    def has_pending(self, plan: BatchPlan) -> bool:
+        """True if a row of the plan may be on its way (I4). Under the lock."""
+        assert_held(self.lock)
+        if self._moving is None:
+            return False
+        return bool((self.cache.contains(plan.unique_keys) == PENDING).any())
+
+    @property
+    def is_moving(self) -> bool:
+        """True while a batch's rows are on their way."""
+        return self._moving is not None
+
+    def fetch_below(self, keys: Keys) -> tuple[Images, Images]:
+        """Rows of distinct keys from below, and which were found. Within the turn."""
+        assert_turn(self.turn)
+        rows = self.scratch_rows(len(keys))
+        found: Images = np.empty(len(keys), np.uint8)
+        if len(keys):
+            self.below.fetch(keys, rows, found)
+        return rows, found
+
+    def scratch_rows(self, count: int) -> Images:
+        """uint8 [count, row_bytes]; its memory is the turn's, the next call overwrites it."""
+        assert_turn(self.turn)
+        size = count * self.layout.row_bytes
+        if size > MAX_SCRATCH_BYTES:
+            return np.empty((count, self.layout.row_bytes), np.uint8)
+        if size > len(self._scratch):
+            self._scratch = np.empty(size + size // 8, np.uint8)
+        return self._scratch[:size].reshape(count, self.layout.row_bytes)
+
+    @property
+    def num_pins(self) -> int:
+        """Pins on the slots of all caches from here on down. Under the lock."""
+        assert_held(self.lock)
+        return self.cache.pins + self.below.num_pins
+
+    def want(self, keys: Keys) -> None:
+        """Marks the rows of keys [L] that are here: a batch to come uses them. Under the lock."""
+        assert_held(self.lock)
+        plan = self.cache.make_plan(keys, self.take_plan())
+        self.cache.want(plan)
+        self.keep_plan(plan)
+
+    # Plans that are nobody's.
+
+    def take_plan(self) -> BatchPlan:
+        """A plan for one caller. Under the lock."""
+        assert_held(self.lock)
+        if self._idle_plans:
+            return self._idle_plans.pop()
+        return self.cache.make_plan(np.empty(0, np.uint64), None)
+
+    def keep_plan(self, plan: BatchPlan) -> None:
+        """Keeps a plan's memory for the next caller. Under the lock."""
+        assert_held(self.lock)
+        if len(self._idle_plans) < _MAX_IDLE_PLANS:
+            self._idle_plans.append(plan)
+
+    # What the tiers from here on down hold.
+
+    def contains(self, keys: Keys) -> "Flags":
+        """1 where a key is stored in any tier from here on, or on its way. Under the lock."""
+        assert_held(self.lock)
+        codes = self.cache.contains(keys)
+        stored: Flags = codes & np.uint8(1)
+        unknown = np.flatnonzero((codes == 0) | (codes == PENDING))
+        if len(unknown) and self._moving is not None:
+            buffered = self.layout.keys(self.cache.victims(self._moving))
+            stored[unknown] = np.isin(keys[unknown], buffered)
+            unknown = unknown[stored[unknown] == 0]
+        if len(unknown):
+            stored[unknown] = self.below.contains(keys[unknown])
+        return stored
+
+    def drop(self, keys: Keys) -> None:
+        """Drops distinct keys, none pinned, from here on down. Within `still`, under the lock.
+
+        Below first: if that refuses, the row here is still the truth. What an interrupt finds gone
+        below goes here as well: it may be clean, so that nothing would bring it back.
+        """
+        assert_held(self.lock)
+        assert_turn(self.turn)
+        below = self.below.contains(keys)
+        is_done = False
+        try:
+            self.below.erase(keys)
+            is_done = True
+        finally:
+            gone = keys if is_done else keys[(below != 0) & (self.below.contains(keys) == 0)]
+            self.cache.erase(gone)
+
+    def write_back(self) -> int:
+        """Writes every dirty row down to the store; returns how many.
+
+        A caller that calls it keeps updates away; fetches take their turns between two pieces.
+        """
+        num_rows = cursor = 0
+        growths = None
+        while cursor >= 0:
+            with self.turn:  # within which the cache does not grow
+                piece = max(1, MAX_SCRATCH_BYTES // 8 // self.layout.row_bytes)
+                rows = self.scratch_rows(piece)
+                with self.lock, self.counters:
+                    if growths != self.cache.num_growths:  # what is done is clean: from the start
+                        growths, cursor = self.cache.num_growths, 0
+                    count, end = self.cache.scan(cursor, "dirty", rows)
+                if count:
+                    self.below.append(rows[:count], takes_slots=False)
+                # Nothing else became dirty meanwhile: that takes an update, the turn, or a dirty
+                # row of the tier above, and those have all come down before.
+                with self.lock, self.counters:
+                    self.cache.mark_clean(cursor, end)
+            num_rows += count
+            cursor = end
+        return num_rows + self.below.write_back()
+
+    def scan(self, batch_rows: int) -> Iterator[Images]:
+        """Every stored row once, its newest image; within `still` while it is asked for a piece.
+
+        Between two pieces rows may move, not change: the dirty rows come first and their keys are
+        remembered (8 bytes each), so that one which goes down later is not seen again below.
+        """
+        assert_turn(self.turn)
+        seen: list[Keys] = []
+        for images in self._dirty_rows(batch_rows, seen):
+            seen.append(self.layout.keys(images))
+            yield images
+        above = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.uint64)
+        for images in self.below.scan(batch_rows):
+            if len(above):
+                keys = self.layout.keys(images)
+                idx = np.minimum(np.searchsorted(above, keys), len(above) - 1)
+                images = images[above[idx] != keys]
+            if len(images):
+                yield images
+
+    def _dirty_rows(self, piece: int, seen: list[Keys]) -> Iterator[Images]:
+        """The dirty rows here; once the cache grows, those whose keys are not among `seen`."""
+        rows: Images = np.empty((piece, self.layout.row_bytes), np.uint8)
+        known = np.empty(0, np.uint64)
+        cursor, growths = 0, self.cache.num_growths
+        while cursor >= 0:
+            with self.lock:
+                if growths != self.cache.num_growths:
+                    growths, cursor = self.cache.num_growths, 0
+                    known = np.concatenate([known[:0], *seen])
+                count, cursor = self.cache.scan(cursor, "dirty", rows)
+            images = rows[:count]
+            if len(known):
+                images = images[~np.isin(self.layout.keys(images), known)]
+            if len(images):
+                yield images
+
+    def turns(self) -> list[_C.Turn]:
+        """The turns of all tiers from here on down, in the order in which they are taken."""
+        return [self.turn, *self.below.turns()]
+
+    def still(self) -> _C.Turns:
+        """For a `with` block in which no row is on its way from here on down."""
+        return _C.Turns(self.turns())
+
+    def restart(self) -> None:
+        """Forgets every cached row: the store has gone to another checkpoint. Within `still`."""
+        assert_turn(self.turn)
+        self.below.restart()
+        with self.lock:
+            self.cache.clear()

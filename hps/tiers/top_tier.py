@@ -1,0 +1,481 @@
+"""TableStack: the verbs of one table over its tiers, whatever they are.
+
+Above it: parameter_server/rows.py and batches.py, which check arguments and keep updates apart.
+Below it: cached_tier.py, which moves the rows: a batch is looked up, what is missing gets slots,
+the rows those slots held go down, the missing ones come up. A batch that cannot be held at once is
+worked off in pieces of its unique keys.
+
+Any thread may call. The verbs that change rows (create, push, assign, erase, apply) are called
+within the server's updates; none is called under the server's lock.
+"""
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hps import _C
+from hps.common.arrays import on_host, put_rows
+from hps.common.locks import OwnedLock, assert_held
+from hps.common.row_layout import Floats, Images, Keys
+from hps.contracts.row_cache import AnyRowCache, BatchPlan, PoolingCache
+from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
+from hps.table.row_checks import assigns_tame, starts_tame
+from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
+from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    from hps.config import TableConfig
+    from hps.contracts.tiers import TableTier
+
+# A pull that is refused even for so few keys stops asking for slots and reads through.
+_READ_THROUGH_KEYS = 64
+_DONE = "were done"
+_MAX_PINS = 255  # of one slot
+_BUDGETS = {
+    "dram_cache": "DramCacheConfig.bytes (--dram)",
+    "gpu_cache": "GpuCacheConfig.bytes (--gpu)",
+}
+
+
+class TableStack(CachedTier):
+    """One table over its tiers; arguments as CachedTier, and which tier its cache is."""
+
+    def __init__(
+        self,
+        config: "TableConfig",
+        cache: AnyRowCache,
+        below: "TableTier",
+        lock: OwnedLock,
+        rates: dict[str, float],
+        tier: str = "dram_cache",
+    ) -> None:
+        super().__init__(config, cache, below, lock, rates)
+        self.tier = tier
+        # A device tells of a gradient that is not finite when asked, not at once.
+        self._failed_key = cache.failed_key
+        self._pooling: PoolingCache[BatchPlan] | None = None
+        if cache.has_pool and isinstance(cache, PoolingCache):
+            self._pooling = cache
+        # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
+        self.make_room: Callable[[], bool] = lambda: False
+        # All below are guarded by the lock.
+        self.version = 0  # grows with every mutation; an iteration notices
+        with lock:
+            self.plan = self.take_plan()  # of the last pull or push
+        self.rows_read_through = 0
+        self._stored_before = below.num_rows()  # without what the cache has created since
+        self._pinned: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
+
+    @property
+    def num_rows(self) -> int:
+        """Stored rows over all tiers. Under the lock."""
+        assert_held(self.lock)
+        return self._stored_before + self.cache.num_created
+
+    # Verbs of the server.
+
+    def pull(self, keys: Keys, out: Floats) -> None:
+        """Embeddings of keys [L] into out [L, D]; one native call when all rows are here."""
+        with self.lock, self.counters:
+            if self._pull_here(keys, out):
+                return
+            plan = self._lend_plan()
+        try:
+            gather = partial(self.cache.gather, plan, out)
+            self._in_pieces(plan, partial(self._work, plan, gather), _DONE, _READ_THROUGH_KEYS)
+        except (CapacityError, StoreError):
+            # No slot can be had: all are pinned, or the disk is full and no victim can go down.
+            self._read_through(keys, out)
+        finally:
+            self._take_back(plan)
+
+    def create(self, keys: Keys, out: Floats) -> None:
+        """As pull, and stores the keys that nobody stored."""
+        lr = self.rates[self.name]
+        if not starts_tame(self.config, lr):
+            self.cache.watch()
+
+        def visit(plan: BatchPlan) -> None:
+            self.cache.create(plan, lr)
+            self.cache.gather(plan, out)
+
+        self._update_pieces(keys, visit)
+
+    def push(self, keys: Keys, grads: Floats) -> None:
+        """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad.
+
+        Keys that the cache cannot hold at once are gone through twice where one may overflow, or
+        where rows were stored before, which nobody has looked at.
+        """
+        cache = self.cache
+        lr = self.rates[self.name]
+        with self.lock, self.counters:
+            plan = self.plan
+            self.version += 1
+            is_whole = cache.is_current(plan) and plan.matches(keys)
+            if not is_whole:
+                cache.make_plan(keys, plan)
+                cache.find(plan, 0, -1)
+                is_whole = plan.num_missing == 0 and not self.has_pending(plan)
+                self.counters.hits += plan.num_unique if is_whole else 0
+            if is_whole:
+                self._refuse_non_finite(plan, cache.push(plan, grads, lr))
+                return
+            self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
+            plan = self._lend_plan()
+        try:
+            self._update(
+                plan,
+                lambda: self._apply(plan, lr),
+                check=partial(self._refuse_overflow, plan, lr),
+                is_checked=lambda: cache.may_overflow(plan, lr) or self.below.num_rows() > 0,
+            )
+        finally:
+            self._take_back(plan)
+
+    def push_logged(self, keys: Keys, grads: Floats, log: Callable[[], None]) -> None:
+        """push() of keys that must all be held at once; `log` is called when nothing can refuse it
+        any more, and before a row changes.
+
+        Rows that are all here need no pins: nobody takes a slot while the turn is held.
+
+        Raises:
+            CapacityError: the batch cannot be held at once.
+        """
+        lr = self.rates[self.name]
+        with self.turn:
+            with self.lock:
+                plan = self._lend_plan()
+            try:
+                with self.lock, self.counters:
+                    num_missing, culprit = self.cache.sum_here(plan, keys, grads, lr)
+                    self.counters.hits += 0 if num_missing else plan.num_unique
+                if num_missing:
+                    if not self.bring(plan, 0, -1):
+                        with self.lock:
+                            raise self._capacity_error(plan.unique_keys)
+                    with self.lock, self.counters:
+                        culprit = self.cache.sum_gradients(plan, grads)
+                        if culprit < 0:
+                            culprit = self.cache.find_overflow(plan, lr)
+                self._refuse_non_finite(plan, culprit)
+                self.raise_failed(wait=True)
+                log()
+                with self.lock, self.counters:
+                    self.applying(plan)()
+            finally:
+                with self.lock:
+                    self.unpin(plan)
+                self._take_back(plan)
+
+    def assign(self, keys: Keys, rows: Floats, state: Floats | None) -> None:
+        """Sets rows [L, D] and state [L, S] outright; state None is that of a new row."""
+        lr = self.rates[self.name]
+        if not assigns_tame(self.config, rows, state, lr):
+            self.cache.watch()
+        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr))
+
+    def erase(self, keys: Keys) -> NDArray[np.bool_]:
+        """Drops keys [L] from every tier; bool [L], where a stored row was."""
+        unique, inverse = np.unique(keys, return_inverse=True)
+        with self.still(), self.lock:
+            for rows in list(self._pinned):
+                held = unique[np.isin(unique, rows.unique_keys())]
+                if len(held):
+                    raise ConfigError(
+                        f"table {self.name!r}: key {held[0]} is pinned by a batch in flight; "
+                        f"erase it when that batch is done (nothing was erased)"
+                    )
+            self.below.refuse_pinned(unique)
+            self.version += 1
+            stored = self.contains(unique) != 0
+            try:
+                self.drop(unique)
+            finally:  # whatever was raised, these are gone
+                erased: NDArray[np.bool_] = stored & (self.contains(unique) == 0)
+                self._stored_before -= int(erased.sum())
+        return erased[inverse]
+
+    # Batches in flight.
+
+    def pin(self, plan: BatchPlan) -> None:
+        """Pins every row of a plan in its slot until `unpin`; also after an interrupt.
+
+        Raises:
+            CapacityError: the batch cannot be held at once.
+        """
+        with self.lock, self.counters:
+            if self.turn.num_asking and self.pin_here(plan):
+                return
+        with self.turn:
+            is_accepted = self.bring(plan, 0, -1)
+        if not is_accepted:
+            with self.lock:
+                raise self._capacity_error(plan.unique_keys)
+
+    def hold(self, rows: PinnedRows) -> None:
+        """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
+        assert_held(self.lock)
+        self._pinned.add(rows)
+
+    def unpin(self, plan: BatchPlan) -> None:
+        """Drops the pins of a plan; may be repeated, after an interrupt. Under the lock."""
+        assert_held(self.lock)
+        self.cache.abandon(plan)
+
+    def sum_gradients(self, plan: BatchPlan, grads: Floats) -> None:
+        """Sums into the plan of pinned rows; NonFiniteError if a sum, or what a step by it would
+        make of its row, is NaN or infinite. Under the lock."""
+        assert_held(self.lock)
+        with self.counters:
+            culprit = self.cache.sum_gradients(plan, grads)
+        self._refuse_non_finite(plan, culprit)
+        self._refuse_overflow(plan, float(self.rates[self.name]))
+
+    def tries_updates(self) -> bool:
+        """True if steps are tried whatever their gradients are, for the rate's or a row's sake.
+        Under the lock."""
+        assert_held(self.lock)
+        table, lr = self.config, float(self.rates[self.name])
+        kind, numbers = table.optimizer.kind, table.optimizer.hyperparameters()
+        start = (table.initializer.kind, table.initializer.numbers())
+        is_rate_safe = _C.safe_gradient_bits(kind, numbers, *start, lr) != 0
+        return bool(self.cache.is_watched) or not is_rate_safe
+
+    def applying(self, plan: BatchPlan) -> Callable[[], None]:
+        """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
+        native cache it is one native call. Under the lock."""
+        assert_held(self.lock)
+        self.version += 1
+        return partial(self.cache.apply, plan, float(self.rates[self.name]))
+
+    def gather(self, plan: BatchPlan, out: Floats) -> None:
+        """Embeddings of a pinned plan to all their positions in out [L, D]. Under the lock."""
+        assert_held(self.lock)
+        with self.counters:
+            self.cache.gather(plan, out)
+
+    def pool(self, plan: BatchPlan, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
+        assert_held(self.lock)
+        if self._pooling is None:
+            raise AssertionError(f"the {self.tier} does not pool: has_pool is False")
+        with self.counters:
+            self._pooling.pool(plan, offsets, weights, mean, out)
+
+    def raise_failed(self, *, wait: bool) -> None:
+        """Raises what a device has not told yet: the sums of a step before were not finite.
+
+        Args:
+            wait: for the steps that are still under way.
+
+        Raises:
+            NonFiniteError: names the key; neither that step nor one after it has changed a row.
+        """
+        if self._failed_key is None:
+            return
+        with self.lock:
+            key = self._failed_key(wait)
+        if key is not None:
+            raise self._non_finite(key)
+
+    def restart(self) -> None:
+        """Forgets every cached row: the store has gone to another checkpoint. Within `still`."""
+        super().restart()
+        with self.lock:
+            self.version += 1
+            self._stored_before = self.below.num_rows() - self.cache.num_created
+
+    # How a call is worked off.
+
+    def _pull_here(self, keys: Keys, out: Floats) -> bool:
+        """True if all rows were here; else the stack's plan is that of the keys."""
+        assert_held(self.lock)
+        plan, cache = self.plan, self.cache
+        if not self.is_moving:
+            is_here = cache.pull(plan, keys, out) == 0
+            self.counters.hits += plan.num_looked_up if is_here else 0
+            return is_here
+        cache.make_plan(keys, plan)
+        cache.find(plan, 0, -1)
+        if plan.num_missing or self.has_pending(plan):
+            return False
+        cache.gather(plan, out)
+        self.counters.hits += plan.num_unique
+        return True
+
+    def _lend_plan(self) -> BatchPlan:
+        """The stack's plan becomes one caller's, who lets go of the lock. Under the lock."""
+        assert_held(self.lock)
+        plan, self.plan = self.plan, self.take_plan()
+        return plan
+
+    def _take_back(self, plan: BatchPlan) -> None:
+        """A lent plan is the stack's again, so that a push after a pull reuses its look-up."""
+        with self.lock:
+            self.keep_plan(self.plan)
+            self.plan = plan
+
+    def _update_pieces(self, keys: Keys, update: Callable[[BatchPlan], None]) -> None:
+        with self.lock, self.counters:
+            plan = self._lend_plan()
+            self.cache.make_plan(keys, plan)
+
+        def visit() -> None:
+            self.version += 1
+            update(plan)
+
+        try:
+            self._update(plan, visit)
+        finally:
+            self._take_back(plan)
+
+    def _update(
+        self,
+        plan: BatchPlan,
+        visit: Callable[[], None],
+        check: Callable[[], None] | None = None,
+        is_checked: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Pins the plan's unique keys, at once or piece by piece, and changes the rows in visit().
+
+        If pins leave no slot for a key, CapacityError comes before a row has changed: every key is
+        seen to find one first. (Pins that another thread takes after that may still stop it.)
+        Of pieces that `is_checked` says so of, `check` goes through all before visit() does; it
+        raises what refuses them.
+        """
+        with self.lock:
+            num_unique = plan.num_unique
+        if num_unique <= self._largest_piece and self._work(plan, visit, 0, num_unique):
+            return
+        self._in_pieces(plan, partial(self._has_room, plan), "could be done; no row has changed")
+        if check is not None and is_checked():
+            self._in_pieces(plan, partial(self._work, plan, check), "hold; no row has changed")
+        self._in_pieces(plan, partial(self._work, plan, visit), _DONE)
+
+    @property
+    def _largest_piece(self) -> int:
+        return min(self.cache.capacity_rows, max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes))
+
+    def _work(self, plan: BatchPlan, visit: Callable[[], None], first: int, count: int) -> bool:
+        """visit() on one window, pinned for as long; False if it was refused."""
+        with self.turn:
+            return self.bring(plan, first, count, visit)
+
+    def _has_room(self, plan: BatchPlan, first: int, count: int) -> bool:
+        """True if a window could be pinned now; no row moves."""
+        with self.turn, self.lock, self.counters:
+            try:
+                self.cache.find(plan, first, count)
+                return self.cache.reserve(plan)
+            finally:
+                self.cache.abandon(plan)
+
+    def _in_pieces(
+        self, plan: BatchPlan, do: Callable[[int, int], bool], done: str, smallest: int = 1
+    ) -> None:
+        """Calls do(first, count) on window after window of the plan, until it has done all keys.
+
+        A refused piece is halved, an accepted one lets the next be twice as long. When `smallest`
+        keys are refused it asks for room (if they are but one), then raises CapacityError.
+        A note on whatever is raised says how many keys were (or could be) `done`.
+        """
+        with self.lock:
+            num_unique = plan.num_unique
+        largest = self._largest_piece
+        first, count = 0, largest
+        try:
+            while first < num_unique:
+                count = min(count, num_unique - first)
+                if do(first, count):
+                    first += count
+                    count = min(2 * count, largest)
+                elif count > smallest:
+                    count = (count + 1) // 2
+                elif smallest > 1 or not self.make_room():
+                    with self.lock:
+                        raise self._capacity_error(plan.unique_keys[first : first + count])
+        except BaseException as error:
+            if first:
+                error.add_note(f"the first {first} of {num_unique} keys of this call {done}")
+            raise
+
+    def _look_at(self, rows: Images, found: Images) -> None:
+        """Stores of older versions may hold rows that no optimizer makes."""
+        if len(rows) and not _C.are_tame(self.layout.optimizer_kind, self.layout.dim, rows, found):
+            self.cache.watch()
+
+    def _refuse_overflow(self, plan: BatchPlan, lr: float) -> None:
+        """Of rows in place. Under the lock."""
+        assert_held(self.lock)
+        self._refuse_non_finite(plan, self.cache.find_overflow(plan, lr))
+
+    def _apply(self, plan: BatchPlan, lr: float) -> None:
+        self._refuse_overflow(plan, lr)
+        self.version += 1
+        self.cache.apply(plan, lr)
+
+    def _read_through(self, keys: Keys, out: Floats) -> None:
+        """Embeddings of keys [L] into out [L, D] without taking a slot: the disk is full, or every
+        slot is pinned."""
+        unique, inverse = np.unique(on_host(keys), return_inverse=True)
+        weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
+        with self.turn:
+            with self.lock, self.counters:
+                is_here = self.cache.contains(unique) != 0
+                here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
+                if len(here):
+                    plan = self.cache.make_plan(unique[here], None)
+                    found_here: Floats = np.empty((len(here), self.layout.dim), np.float32)
+                    self.cache.find(plan, 0, -1)
+                    self.cache.gather(plan, found_here)
+                    weights[here] = found_here
+                initial: Floats = np.empty((len(away), self.layout.dim), np.float32)
+                self.cache.initial_weights(unique[away], initial)
+                weights[away] = initial
+            piece = max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes)
+            for first in range(0, len(away), piece):
+                idx = away[first : first + piece]
+                rows, found = self.fetch_below(unique[idx])
+                stored = np.flatnonzero(found)
+                weights[idx[stored]] = self.layout.weights(rows)[stored]
+            with self.lock:
+                self.rows_read_through += len(away)
+        put_rows(weights, inverse, out)
+
+    def _refuse_non_finite(self, plan: BatchPlan, culprit: int) -> None:
+        if culprit >= 0:
+            raise self._non_finite(int(plan.unique_keys[culprit]))
+
+    def _non_finite(self, key: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite, or the step "
+            f"would make its row so; no row was changed. Look for a diverged loss or a rate too "
+            f"high, or skip the step as torch.amp.GradScaler does (hps verify finds rows that hold "
+            f"NaN already)"
+        )
+
+    def _capacity_error(self, keys: Keys) -> CapacityError:
+        """For distinct keys that were refused. Under the lock."""
+        assert_held(self.lock)
+        refused = f"table {self.name!r}: {len(keys)} distinct keys cannot be pinned at once: "
+        cache, keys = self.cache, on_host(keys)
+        plan = cache.make_plan(keys[cache.contains(keys) != 0], self.take_plan())
+        cache.find(plan, 0, -1)
+        is_room_missing = cache.reserve(plan)  # all are here, so that it takes no slot
+        cache.abandon(plan)
+        self.keep_plan(plan)
+        if not is_room_missing:
+            return CapacityError(
+                f"{refused}one of them is pinned {_MAX_PINS} times already, which is the most; "
+                f"lower accumulate or depth, so that fewer batches with it are in flight"
+            )
+        return CapacityError(
+            f"{refused}the {self.tier} has {cache.capacity_rows} slots and {cache.pins} pins on "
+            f"them; raise {_BUDGETS[self.tier]} or the table's share, make batches smaller, or "
+            f"lower the depth or accumulate of a pipeline"
+        )

@@ -1,0 +1,147 @@
+"""What a training run begins with: a model and a reader, new or as a checkpoint has them.
+
+Above it: `hps.train.run`. Below it: an open server, checks.py, checkpoints.py, `Trainer`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hps.reader.column_use import ColumnUse, format_columns
+from hps.train.base_rate import first_labels
+from hps.train.checks import (
+    check_test_log,
+    checkpoint_to_resume,
+    on_first_rank,
+    read_ahead,
+    require_examples,
+)
+from hps.train.context import RunContext
+from hps.train.dense_watch import DenseWatch
+from hps.train.recipe import recipe_of
+from hps.train.store_checks import refuse_model
+from hps.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hps.contracts.training import CutServer
+    from hps.reader.reader import Reader
+    from hps.train.checkpoints import ModelCheckpoint
+    from hps.train.options import TrainOptions
+    from hps.train.step_checkpoints import StepCheckpoints
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that is ready for its first batch.
+
+    Args:
+        trainer: of the model, new or loaded.
+        reader: where the run begins in the log.
+        columns: of the log.
+        watch: over its dense columns.
+        resumed_from: the checkpoint that the run goes on from, in words; None for a new model.
+        changes: what goes on otherwise than it was stored, a line each.
+        base_rate: the share of clicks that a new model begins at; None where it does not.
+    """
+
+    trainer: Trainer
+    reader: "Reader"
+    columns: list[ColumnUse]
+    watch: DenseWatch
+    resumed_from: str | None
+    changes: list[str]
+    base_rate: float | None
+
+
+def begin(
+    server: "CutServer",
+    options: "TrainOptions",
+    reader: "Reader",
+    context: RunContext,
+    checkpoints: "StepCheckpoints",
+) -> Begun:
+    """Makes the model of a run, or takes it up. Every rank calls it.
+
+    Args:
+        server: open.
+        options: of the run.
+        reader: at the beginning of the log.
+        context: around the run.
+        checkpoints: of the run.
+
+    Raises:
+        ConfigError: a new model on top of a stored one, nothing to go on from, or a checkpoint that
+            does not fit the flags; the server has not gone back to it.
+    """
+    stored = _stored(options, server)
+    if stored is not None and not options.new_data:
+        reader.load_state_dict(stored.reader)
+    recipe = recipe_of(options, reader)
+    trainer = Trainer(server, recipe, options, context.ranks)
+
+    def check_logs() -> None:
+        """Where it was not clear before what features the model has."""
+        if options.new_data:
+            require_examples(options, first_labels(reader, 1), "DATA")
+        check_test_log(recipe, options, reader, context.progress)
+
+    base_rate: float | None = None
+    changes: list[str] = []
+    if stored is None:
+        base_rate = _set_base_rate(trainer, options, reader, context, check_logs)
+    else:
+        trainer.check_state(stored.model)
+        on_first_rank(context.ranks, "looking at the logs", check_logs)
+        # Nothing refuses the run from here on; one that is refused has not gone back.
+        server.restore(stored.name)
+        changes = trainer.load_state(stored.model)
+        checkpoints.boundary.checkpoint_done()
+        if options.new_data:
+            # What is resumed from now on goes on here, not where the run before was.
+            checkpoints.take(None, trainer, reader.state_dict())
+        _say_resumed(stored, trainer, options, context)
+    columns = reader.columns
+    watch = DenseWatch(columns, reader.config.transform)
+    for line in format_columns(columns):
+        context.progress.say(line)
+    resumed_from = None if stored is None else str(stored)
+    return Begun(trainer, reader, columns, watch, resumed_from, changes, base_rate)
+
+
+def _stored(options: "TrainOptions", server: "CutServer") -> "ModelCheckpoint | None":
+    """What the run goes on from, where the server has not gone yet; None for a new run."""
+    if not options.resume:
+        refuse_model(options, server)
+        return None
+    return checkpoint_to_resume(options, server)
+
+
+def _set_base_rate(
+    trainer: Trainer,
+    options: "TrainOptions",
+    reader: "Reader",
+    context: RunContext,
+    check_logs: Callable[[], None],
+) -> float | None:
+    """Has a new model begin at the log's share of clicks, which it returns."""
+    if options.resume:  # only now is it clear that there is nothing to go on from
+        context.labels = read_ahead(options, context.ranks, reader)
+        on_first_rank(context.ranks, "looking at the logs", check_logs)
+    labels = context.labels
+    if options.base_rate and labels is not None and labels.examples:
+        trainer.model.set_base_rate(labels.logit)
+        return labels.rate
+    return None
+
+
+def _say_resumed(
+    stored: "ModelCheckpoint", trainer: Trainer, options: "TrainOptions", context: RunContext
+) -> None:
+    totals = trainer.totals
+    where = ", at the beginning of DATA" if options.new_data else ""
+    if options.remote is not None:
+        where += "; what clients changed on the servers after it, erased rows too, is undone"
+    context.progress.say(
+        f"goes on from checkpoint {stored}, after {totals.batches:,} batches and "
+        f"{totals.examples:,} examples{where}"
+    )

@@ -1,0 +1,51 @@
+"""How a training run ends: its last checkpoint, and what is measured after it.
+
+Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, test_figures.py.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from hps.train.report import peak_rss_bytes
+from hps.train.test_figures import measure_test
+
+if TYPE_CHECKING:
+    from hps.contracts.training import CutServer
+    from hps.train.context import RunContext
+    from hps.train.loop import LoopEnd
+    from hps.train.options import TrainOptions
+    from hps.train.step_checkpoints import StepCheckpoints
+    from hps.train.trainer import Trainer
+
+FINAL_TAG = "final"
+
+
+def save_end(
+    checkpoints: "StepCheckpoints", trainer: "Trainer", ended: "LoopEnd", num_examples: int
+) -> None:
+    """The last checkpoint: tagged "final", or without a tag where the run was stopped and has
+    trained since the one before. A run that had nothing to train on leaves none."""
+    if ended.stopped and not checkpoints.boundary.is_saved:
+        checkpoints.take(None, trainer, ended.position)
+    elif num_examples and not ended.stopped:
+        checkpoints.take(FINAL_TAG, trainer, ended.position)
+
+
+def add_end_figures(
+    figures: dict[str, Any],
+    server: "CutServer",
+    trainer: "Trainer",
+    options: "TrainOptions",
+    context: "RunContext",
+) -> None:
+    """Adds what is measured after training. In place: where measuring fails, the rest is kept.
+
+    Raises:
+        TestFailed: as `measure_test`.
+    """
+    figures["rows"] = sum(server.num_rows(name) for name in server.tables)
+    if not figures["stopped"]:
+        if options.digest:
+            figures["digests"] = {name: server.digest(name) for name in server.tables}
+        if options.test:
+            figures |= measure_test(trainer, options, context)
+    figures["peak_rss_bytes"] = sum(context.ranks.gather(peak_rss_bytes()))

@@ -1,0 +1,75 @@
+"""Opens the log of a training run, and finds all that can be wrong before its store is made.
+
+Above it: `hps.train.run`. Below it: the readers, checks.py, store_checks.py, and, of several ranks,
+start.py.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hps.reader.files import find_files
+from hps.reader.open import open_reader
+from hps.train.checks import check_test_log, checkpoint_to_resume, is_strict
+from hps.train.context import RunContext
+from hps.train.options import TrainOptions
+from hps.train.reading import StoredModel, free_fields
+from hps.train.recipe import recipe_of
+from hps.train.row_server import connect
+from hps.train.start import start_together
+from hps.train.store_checks import check_store
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+
+
+def open_log(options: TrainOptions, context: RunContext, stored: StoredModel | None) -> "Reader":
+    """The reader of DATA, at its beginning. Of several ranks all go on or none.
+
+    Args:
+        options: of the run.
+        context: around it.
+        stored: the model that the run goes on with; None for a new one.
+
+    Raises:
+        ConfigError: flags that do not fit each other, the log or what the store holds, or ranks
+            that differ.
+        HpsError: what cannot be read.
+    """
+    prepare = partial(_prepare, options, context, stored)
+    if context.ranks.world is None:
+        reader, _ = prepare()
+        return reader
+    return start_together(context.ranks.world, options, prepare)
+
+
+def _prepare(
+    options: TrainOptions, context: RunContext, stored: StoredModel | None
+) -> tuple["Reader", list[Path]]:
+    """Opens the log, and finds all that can be wrong with flags and files, before the store is
+    made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
+    ranks, progress = context.ranks, context.progress
+    config = dataclasses.replace(options.reader_config(), part=ranks.part)
+    if stored is None:
+        reader = open_reader(options.data, tables=[options.table()], config=config)
+        reader.settle()
+    else:  # the features are the model's: new data may lack some
+        fields = free_fields(config)
+        reader = stored.recipe.open_reader(options.data, [options.table()], **fields)
+    test_files = list(find_files(options.test)) if options.test else []
+    if not options.resume:
+        new = recipe_of(options, reader)  # here, as it may read the whole log
+        if ranks.rank == 0:
+            check_test_log(new, options, reader, progress)
+    elif is_strict(options) and options.remote is not None:
+        with connect(options.remote) as server:  # makes no table there
+            checkpoint_to_resume(options, server)
+    if options.remote is None and ranks.rank == 0:  # of several one tells, for all
+        seen = check_store(options, ranks, has_model=stored is not None)
+        if seen is not None and seen.ranks != ranks.size:
+            progress.say(
+                f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
+                f"{ranks.size} rank(s)"
+            )
+    return reader, test_files

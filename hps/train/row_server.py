@@ -1,0 +1,79 @@
+"""Where a training run's rows lie: a store of this process, all ranks' stores, or servers.
+
+Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`,
+`hps.ClusterParameterServer`, `hps.RemoteParameterServer`.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hps.config import TableConfig, differences
+from hps.contracts.training import CutServer
+from hps.errors import ConfigError
+from hps.parameter_server.server import ParameterServer
+from hps.service.client.options import ClientConfig
+from hps.train.options import TrainOptions
+
+if TYPE_CHECKING:
+    from hps.cluster.world.world import World
+
+
+def open_server(
+    options: TrainOptions, world: "World | None" = None
+) -> AbstractContextManager[CutServer]:
+    """The server of a run, with the run's table.
+
+    Args:
+        options: of the run.
+        world: the ranks that train together; each calls this.
+
+    Raises:
+        ConfigError: the store, or the table on the servers, does not fit the flags.
+        RemoteError: a shard does not answer.
+    """
+    if world is not None:
+        from hps.cluster.parameter_server import (
+            ClusterParameterServer,  # torch.distributed, for ranks only
+        )
+
+        return ClusterParameterServer(options.server_config(), world, options.cluster_config())
+    if options.remote is None:
+        return ParameterServer(options.server_config())
+    return connect(options.remote, options.table())
+
+
+def connect(
+    config: ClientConfig, table: TableConfig | None = None
+) -> AbstractContextManager[CutServer]:
+    """A client of the servers; makes the table if it is not there.
+
+    Raises:
+        ConfigError: the table is there and differs in more than its learning rate.
+        RemoteError: a shard does not answer.
+    """
+    from hps.service.client.parameter_server import (
+        RemoteParameterServer,  # grpc, only where there are servers
+    )
+
+    server = RemoteParameterServer.of(config)
+    if table is None:
+        return server
+    found = server.tables.get(table.name)
+    if found is None:
+        server.create_table(table)
+    elif differing := differences(_without_rate(found), _without_rate(table)):
+        server.close()
+        raise ConfigError(
+            f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: its "
+            f"{'; its '.join(differing)} as the flags ask for; give those that it was made with "
+            "(dim: of --dim, and one more in models with a first-order weight), or servers of "
+            "their own"
+        )
+    server.learning_rates[table.name] = table.optimizer.lr
+    return server
+
+
+def _without_rate(table: TableConfig) -> TableConfig:
+    optimizer = replace(table.optimizer, lr=1.0)
+    return replace(table, optimizer=optimizer, features=None, share=1.0)

@@ -1,0 +1,41 @@
+"""StepCheckpoints: the checkpoints that a training run takes between two steps.
+
+Above it: beginning.py, loop.py, closing.py. Below it: the server of the run, `Boundary`.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hps.contracts.training import CutServer
+    from hps.train.boundary import Boundary
+    from hps.train.trainer import Trainer
+
+
+class StepCheckpoints:
+    """Takes checkpoints and counts them and their time. Every rank takes the same ones.
+
+    Args:
+        server: of the rows.
+        boundary: says when one is due, and is told of each.
+    """
+
+    def __init__(self, server: "CutServer", boundary: "Boundary") -> None:
+        self._server = server
+        self.boundary = boundary
+        self.seconds = 0.0
+        self.count = 0
+
+    def take(self, tag: str | None, trainer: "Trainer", position: dict[str, Any]) -> None:
+        """All it takes to go on: the rows, the dense side, the position of the reader.
+
+        Args:
+            tag: under which it is kept; None for none.
+            trainer: of the dense side, between two steps.
+            position: after the last applied batch.
+        """
+        start = time.perf_counter()
+        self._server.checkpoint(tag=tag, model=trainer.state(), reader=position)
+        self.boundary.checkpoint_done()
+        self.count += 1
+        self.seconds += time.perf_counter() - start

@@ -1,0 +1,95 @@
+"""What is refused of a store before a training run opens it for writing.
+
+Above it: opening.py, beginning.py. Below it: a read-only `hps.open`, a cluster's folder
+(`hps.cluster.folder.glance`).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hps.cluster.folder.glance import Glance, check_stays, glance
+from hps.errors import ConfigError
+from hps.parameter_server.server import open as open_store
+from hps.ssd_store.cluster.catalog import NAME as CLUSTER
+from hps.ssd_store.engine import ROCKSDB_MANIFEST
+from hps.ssd_store.new_store import check_new_store
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.checks import checkpoint_to_resume, is_strict, nothing_to_resume
+
+if TYPE_CHECKING:
+    from hps.contracts.training import CutServer
+    from hps.train.options import TrainOptions
+    from hps.train.ranks import Ranks
+
+
+def check_store(options: "TrainOptions", ranks: "Ranks", *, has_model: bool) -> Glance | None:
+    """Refuses a store of other tables, before opening it for writing would add this run's own.
+
+    Of another dim, too: the store would speak of columns, the user knows of --dim. And of a
+    cluster a model that this run is not to go on with: opening it may move all of its rows.
+
+    Args:
+        has_model: there is one to go on with, on whatever rank's host.
+
+    Returns:
+        What a cluster's folder holds; None of others, or where it is not seen.
+    """
+    config = options.server_config()
+    path = Path(config.path)
+    seen: Glance | None = None
+    if ranks.world is not None:
+        seen = glance(path)
+        if is_strict(options) and (seen is None or not has_model):
+            raise nothing_to_resume(options, is_there=seen is not None)
+        if seen is None:
+            check_new_store(path)
+            return None
+        dims = seen.dims
+        if seen.model is not None and not options.resume:
+            raise _holds_model(options, str(ModelCheckpoint(seen.model, {}, {})))
+        if options.resume_from is not None:
+            check_stays(path, options.resume_from, ranks.size)
+    elif any((path / name).exists() for name in ("CURRENT", ROCKSDB_MANIFEST)):
+        with open_store(config.path) as stored:
+            dims = {table.name: table.dim for table in stored.tables.values()}
+            refuse_model(options, stored)
+            if is_strict(options):
+                checkpoint_to_resume(options, stored)
+    elif is_strict(options) and not (path / CLUSTER).exists():
+        raise nothing_to_resume(options, is_there=False)
+    else:
+        check_new_store(path)
+        return None
+    held = sorted(dims)
+    wanted = sorted(table.name for table in config.tables)
+    if held and not set(wanted) <= set(held):
+        raise ConfigError(
+            f"store {str(config.path)!r} holds the tables {held}, this run needs {wanted}; it "
+            "belongs to another run or to a program of its own: give another --store"
+        )
+    shape = options.shape()
+    for table in config.tables:
+        others = table.dim - shape.dim  # a first-order weight, in models that have one
+        if held and dims[table.name] != table.dim:
+            beside = f" and {others} first-order weight" if others else ""
+            raise ConfigError(
+                f"--dim {shape.dim}: the rows of store {str(config.path)!r} have "
+                f"{dims[table.name]} columns, and --model {shape.model} wants {shape.dim}"
+                f"{beside}; give --dim {dims[table.name] - others}, or another --store"
+            )
+    return seen
+
+
+def refuse_model(options: "TrainOptions", server: "CutServer") -> None:
+    """A new model may not be trained on top of one, in whatever checkpoint that is."""
+    if not options.resume:
+        found = newest_with_model(server, passes_over=True)
+        if found is not None:
+            raise _holds_model(options, str(found))
+
+
+def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
+    return ConfigError(
+        f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
+        "--resume, or give another one"
+    )

@@ -1,0 +1,79 @@
+"""A shard over the native log is killed at random, and opens at its marks each time.
+
+Above it: pytest. Below it: shard_worker.py. What was acknowledged as logged or durable is there,
+nothing is there twice, and rows and marks agree.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.service.shard.shard_worker import TALLIES, Ledger
+from tests.torture.scratch import scratch_folder
+
+_ROOT = Path(__file__).resolve().parents[3]
+_LONGEST_LIFE = 0.25  # seconds
+_LONGEST_START = 20.0
+
+
+def _kill(process: "subprocess.Popen[str]", order: dict[str, object], seconds: float) -> bool:
+    """One life; False if it ended by itself, which it does when something is wrong."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline())
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)  # not reaped before the next line, so the pid is still its own
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return os.WIFSIGNALED(int(process.stdout.readline()))
+
+
+def _run(kills: int, plant: str = "") -> tuple[bool, dict[str, int]]:
+    """Whether all was well, and what was met."""
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with scratch_folder() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.service.shard.shard_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+        order = {"folder": str(folder), "seed": seed, "plant": plant}
+        is_well = True
+        for _ in range(kills):
+            is_well = is_well and _kill(process, order, chance.random() * _LONGEST_LIFE)
+        while is_well:  # the last life shows that it opens
+            before = Ledger(folder / "ledger").tally("is_working")
+            is_well = _kill(process, order, _LONGEST_LIFE * 2)
+            if Ledger(folder / "ledger").tally("is_working") > before:
+                break
+        ledger = Ledger(folder / "ledger")
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+        return is_well, {name: ledger.tally(name) for name in TALLIES}
+
+
+def test_a_shard_that_is_killed_is_always_at_its_marks() -> None:
+    for _ in range(4):  # what a run under load may have missed, another will meet
+        is_well, met = _run(15)
+        print(met)
+        assert is_well
+        if all(met.values()):
+            break
+    assert all(met.values()), f"the run proves nothing: {met}"
+
+
+def test_a_push_that_is_not_logged_is_found_by_kills() -> None:
+    is_well, met = _run(40, "unlogged")
+    assert not is_well, met

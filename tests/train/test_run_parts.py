@@ -1,0 +1,96 @@
+"""The parts of a training run, each alone: its checkpoints between steps, and how it ends.
+
+Above it: pytest. Below it: hps.train.step_checkpoints, hps.train.closing.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hps.stops import Stops
+from hps.train.boundary import Boundary
+from hps.train.closing import FINAL_TAG, add_end_figures, save_end
+from hps.train.loop import LoopEnd
+from hps.train.ranks import Ranks
+from hps.train.step_checkpoints import StepCheckpoints
+from hps.train.test_figures import TestFailed as NotMeasured
+
+
+class Server:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str | None, Any, Any]] = []
+        self.tables = {"ads": None, "users": None}
+
+    def checkpoint(self, tag: str | None, model: Any, reader: Any) -> None:
+        self.taken.append((tag, model, reader))
+
+    def num_rows(self, table: str) -> int:
+        return len(table)
+
+    def digest(self, table: str) -> str:
+        return f"digest of {table}"
+
+
+def parts(every: int = 2) -> tuple[Any, StepCheckpoints]:
+    server: Any = Server()
+    return server, StepCheckpoints(server, Boundary(every, 0, Stops(), Ranks()))
+
+
+TRAINER: Any = SimpleNamespace(state=lambda: {"of": "the dense side"})
+
+
+def test_a_checkpoint_is_counted_and_begins_the_next_interval() -> None:
+    server, checkpoints = parts(every=2)
+    for _ in range(2):
+        checkpoints.boundary.batch_done()
+    assert checkpoints.boundary.due().is_checkpoint and not checkpoints.boundary.is_saved
+    checkpoints.take(None, TRAINER, {"file": 1})
+    assert server.taken == [(None, {"of": "the dense side"}, {"file": 1})]
+    assert checkpoints.count == 1 and checkpoints.seconds > 0
+    assert not checkpoints.boundary.due().is_checkpoint and checkpoints.boundary.is_saved
+
+
+@pytest.mark.parametrize(
+    ("stopped", "num_batches", "num_examples", "tags"),
+    [
+        (0, 1, 8, [FINAL_TAG]),
+        (0, 0, 0, []),  # nothing to train on: the checkpoint that is there stays the newest
+        (15, 1, 8, [None]),
+        (15, 0, 8, []),  # nothing since the checkpoint before
+    ],
+)
+def test_how_a_run_ends_decides_on_its_last_checkpoint(
+    stopped: int, num_batches: int, num_examples: int, tags: list[str | None]
+) -> None:
+    server, checkpoints = parts()
+    checkpoints.boundary.checkpoint_done()
+    for _ in range(num_batches):
+        checkpoints.boundary.batch_done()
+    save_end(checkpoints, TRAINER, LoopEnd({}, {"file": 2}, stopped), num_examples)
+    assert [tag for tag, _, _ in server.taken] == tags
+
+
+def test_a_stopped_run_measures_nothing_more() -> None:
+    options: Any = SimpleNamespace(digest=True, test=["log"])
+    context: Any = SimpleNamespace(ranks=Ranks())
+    figures: dict[str, Any] = {"stopped": "SIGTERM"}
+    add_end_figures(figures, parts()[0], TRAINER, options, context)
+    assert figures.pop("peak_rss_bytes") > 0
+    assert figures == {"stopped": "SIGTERM", "rows": 8}
+
+
+def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise NotMeasured("the ranks are out of step")
+
+    monkeypatch.setattr("hps.train.closing.measure_test", fail)
+    options: Any = SimpleNamespace(digest=True, test=["log"])
+    context: Any = SimpleNamespace(ranks=Ranks())
+    figures: dict[str, Any] = {"stopped": None}
+    with pytest.raises(NotMeasured):
+        add_end_figures(figures, parts()[0], TRAINER, options, context)
+    digests = {"ads": "digest of ads", "users": "digest of users"}
+    assert figures == {"stopped": None, "rows": 8, "digests": digests}
