@@ -352,9 +352,13 @@ class Verbs(ABC):
                 f"digest {found} of {table.config.name} is that of other rows, too"
             )
 
+    def count_automatic(self, stats: dict[str, Any]) -> None:
+        """Counts checkpoints that the servers took by themselves since they started."""
+        self.tallies["automatic checkpoints"] += stats["service"]["checkpoints"]
+
     def _stats(self, client: Any) -> None:
         stats = client.stats()
-        self.tallies["automatic checkpoints"] += stats["service"]["checkpoints"]
+        self.count_automatic(stats)
         self._expect(sorted(stats["tables"]), sorted(self.model.tables), "stats")
         self._expect(stats["service"]["failure"], "", "failure")
 

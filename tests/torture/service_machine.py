@@ -34,7 +34,7 @@ _PART_OF_OPENINGS = 0.3  # of kills: the shard is killed again while it starts
 _LONGEST_OPENING = 0.06
 _CLIENTS = ("first", "second")
 _LAST = 12  # calls that a violation tells of
-_SHARD_OPTIONS = ["--dram", "512KiB", "--log-bytes", "2KiB"]
+_SHARD_OPTIONS = ["--dram", "512KiB", "--log-bytes", "1KiB"]
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class Machine(Verbs):
             return
         for one in self._clients.values():  # what was acknowledged in memory goes with its client
             one.flush()
+        self.count_automatic(self.client().stats())
         self.tallies[f"killed in {verb}"] += 1
         with self._killing():
             self.call(verb)
@@ -219,7 +220,7 @@ class Machine(Verbs):
         client = self.client()
         stats = client.stats()
         self.tallies["replayed"] += stats["service"]["records_replayed"]
-        self.tallies["automatic checkpoints"] += stats["service"]["checkpoints"]
+        self.count_automatic(stats)
         for name in self.model.tables:
             self.check_table(client, name)
         self.model.check_cuts(client.checkpoints())

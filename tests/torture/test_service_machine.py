@@ -9,7 +9,7 @@ from tests.torture.service_recipes import fresh_seed
 from tests.torture.service_shards import Nursery, nursery
 
 KILLS = {"M1": 15, "R1": 15}
-_MORE = 6  # runs that may be added until all has happened that should
+_MORE = 20  # runs that may be added until all has happened that should
 
 
 @pytest.fixture(scope="module")
