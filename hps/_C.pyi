@@ -50,10 +50,25 @@ class ShardPlan:
     @property
     def unique_keys(self) -> npt.NDArray[np.uint64]: ...
     def sum_gradients(self, grads: npt.NDArray[np.float32]) -> int: ...
+    def sum_bag_gradients(
+        self,
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        mean: bool,
+        grads: npt.NDArray[np.float32],
+    ) -> int: ...
     def sums(self, dim: int) -> npt.NDArray[np.float32]: ...
     def copy_gradients(self, grads: npt.NDArray[np.float32], out: npt.NDArray[np.uint8]) -> int: ...
     def scatter(
         self, parts: list[npt.NDArray[np.float32]], out: npt.NDArray[np.float32]
+    ) -> None: ...
+    def pool(
+        self,
+        parts: list[npt.NDArray[np.float32]],
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        mean: bool,
+        out: npt.NDArray[np.float32],
     ) -> None: ...
 
 def virtual_shards(keys: npt.NDArray[np.uint64], num_virtual: int) -> npt.NDArray[np.uint32]: ...
@@ -97,8 +112,6 @@ class _RowCache(Generic[_Plan]):
     @property
     def memory_bytes(self) -> int: ...
     @property
-    def has_pool(self) -> bool: ...
-    @property
     def failed_key(self) -> None: ...
     @property
     def num_buckets(self) -> int: ...
@@ -120,6 +133,15 @@ class _RowCache(Generic[_Plan]):
     def pull(
         self, plan: _Plan, keys: npt.NDArray[np.uint64], out: npt.NDArray[np.float32]
     ) -> int: ...
+    def pull_pooled(
+        self,
+        plan: _Plan,
+        keys: npt.NDArray[np.uint64],
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        mean: bool,
+        out: npt.NDArray[np.float32],
+    ) -> int: ...
     def find(self, plan: _Plan, first: int, count: int) -> None: ...
     def want(self, plan: _Plan) -> None: ...
     def reserve(self, plan: _Plan) -> bool: ...
@@ -140,7 +162,23 @@ class _RowCache(Generic[_Plan]):
         create: bool,
     ) -> None: ...
     def gather(self, plan: _Plan, out: npt.NDArray[np.float32]) -> None: ...
+    def pool(
+        self,
+        plan: _Plan,
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        mean: bool,
+        out: npt.NDArray[np.float32],
+    ) -> None: ...
     def sum_gradients(self, plan: _Plan, grads: npt.NDArray[np.float32]) -> int: ...
+    def sum_bag_gradients(
+        self,
+        plan: _Plan,
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        mean: bool,
+        grads: npt.NDArray[np.float32],
+    ) -> int: ...
     def sum_here(
         self, plan: _Plan, keys: npt.NDArray[np.uint64], grads: npt.NDArray[np.float32], lr: float
     ) -> tuple[int, int]: ...
@@ -230,14 +268,6 @@ class GpuCache(_RowCache[GpuPlan]):
     def device(self) -> str: ...
     @property
     def num_growths(self) -> int: ...
-    def pool(
-        self,
-        plan: GpuPlan,
-        offsets: npt.NDArray[np.int64],
-        weights: npt.NDArray[np.float32] | None,
-        mean: bool,
-        out: npt.NDArray[np.float32],
-    ) -> None: ...
 
 # --- gpu_cache's kernels
 

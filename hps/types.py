@@ -15,7 +15,7 @@ from hps.common.row_layout import Keys
 if TYPE_CHECKING:
     import torch
 
-    from hps.common.bags import Bags
+    from hps.common.bags import BagPooling, Bags
 
 
 class PinnedRows(Protocol):
@@ -30,10 +30,6 @@ class PinnedRows(Protocol):
         """L, keys of the batch with their repetitions."""
 
     @property
-    def has_pool(self) -> bool:
-        """True if `pool` works where the rows lie."""
-
-    @property
     def is_released(self) -> bool:
         """True when nothing is held any more."""
 
@@ -43,7 +39,7 @@ class PinnedRows(Protocol):
     def gather(self, out: Any = None) -> Any:
         """The rows as they are now: float32 [L, D]."""
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(self, pooling: "BagPooling", out: Any) -> None:
         """Sums or means of bags, float32 [B, F * D]."""
 
     def are_of(self, keys: Any) -> bool:

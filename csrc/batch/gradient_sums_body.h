@@ -72,10 +72,10 @@ class HotKeys {
   uint32_t num_aside_ = 0;
 };
 
-// Adds every occurrence's gradient to its key's sum, from +0. Gradients are read once, so they are
-// asked for past the caches, which the sums and the rows need.
-template <int kDim>
-inline void SumRuns(int any_dim, KeyShare* share, const float* gradients) {
+// Adds every occurrence's gradient to its key's sum, from +0. Gradients of occurrences are read
+// once, so they are asked for past the caches, which the sums and the rows need.
+template <int kDim, bool kOfBags, bool kWeighted>
+inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients) {
   // Some 100 lines, as far as they pay off on Zen 5: narrow rows need more occurrences for them.
   constexpr int64_t kAhead = kDim > 0 && kDim <= 16 ? kOccurrencePadding : kOccurrencePadding / 2;
   const int64_t dim = kDim > 0 ? kDim : any_dim;
@@ -83,17 +83,23 @@ inline void SumRuns(int any_dim, KeyShare* share, const float* gradients) {
   uint32_t* counts = share->counts;
   const uint32_t* ids = share->ids;
   const uint32_t* positions = share->scan_positions;
+  const auto gradient_at = [&](uint32_t position) {
+    const int64_t row = kOfBags ? gradients.rows[position] : position;
+    return gradients.values + row * dim;
+  };
   const int64_t num_occurrences = share->num_occurrences;
   __builtin_memset(counts, 0, static_cast<uint64_t>(share->num_ids) * sizeof(uint32_t));
   HotKeys<kDim> hot_keys(share, any_dim);
   for (int64_t i = 0; i < num_occurrences; ++i) {
     // What is behind the last occurrence is 0, and harmless.
-    const float* gradient = gradients + positions[i + kAhead] * dim;
+    const float* gradient = gradient_at(positions[i + kAhead]);
     const float* sum = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
     for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(sum + d, 1);
-    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(gradient + d, 0, 0);
+    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(gradient + d, 0, kOfBags ? 3 : 0);
     const uint32_t id = ids[i] & ~kFirstOfKey;
-    AddToSum<kDim>(ids[i] != id, values + id * dim, gradients + positions[i] * dim, any_dim);
+    const float weight = kWeighted ? gradients.weights[positions[i]] : 1.0f;
+    AddToSum<kDim, kWeighted>(ids[i] != id, values + id * dim, gradient_at(positions[i]), weight,
+                              any_dim);
     const uint32_t count = ++counts[id];
     if (count % kRunLength == 0) [[unlikely]]
       hot_keys.SetAside(id, count / kRunLength);
@@ -101,8 +107,18 @@ inline void SumRuns(int any_dim, KeyShare* share, const float* gradients) {
   hot_keys.Finish();
 }
 
-inline void SumGradients(KeyShare* share, int32_t dim, const float* gradients) {
-  WithDim(dim, [&](auto lanes) { SumRuns<decltype(lanes)::kWidth>(dim, share, gradients); });
+inline void SumGradients(KeyShare* share, int32_t dim, const GradientView& gradients) {
+  WithDim(dim, [&](auto lanes) {
+    constexpr int kDim = decltype(lanes)::kWidth;
+    const bool is_weighted = gradients.weights != nullptr;
+    if (gradients.rows == nullptr) {
+      is_weighted ? SumRuns<kDim, false, true>(dim, share, gradients)
+                  : SumRuns<kDim, false, false>(dim, share, gradients);
+    } else {
+      is_weighted ? SumRuns<kDim, true, true>(dim, share, gradients)
+                  : SumRuns<kDim, true, false>(dim, share, gradients);
+    }
+  });
 }
 
 // x - x is 0, or NaN if x is not finite.

@@ -3,12 +3,14 @@
 //
 // Above it: dram_cache, the host build of gpu_cache, csrc/sharding, which call each loop once a
 // thread. Below it: the texts that key_loops_{plain,avx2,avx512}.cc compile: numbering_body.h,
-// joint_ids_body.h, gradient_sums_body.h, expand_body.h. Only plain data crosses this border, so
-// that no inline function compiled for AVX-512 can be linked into code that must run anywhere.
+// joint_ids_body.h, gradient_sums_body.h, expand_body.h, pooling_body.h. Only plain data crosses
+// this border, so that no inline function compiled for AVX-512 can be linked into code that must
+// run anywhere.
 #pragma once
 
 #include <string>
 
+#include "batch/bags.h"
 #include "batch/key_share.h"
 
 namespace hps {
@@ -24,6 +26,15 @@ struct JointIds {
   uint64_t* unique_keys;  // [distinct keys of the batch]
 };
 
+// Rows to be pooled.
+struct RowsToPool {
+  const float* const*
+      rows;  // [L] where each occurrence's value is; kOccurrencePadding more of them
+  BagsView bags;
+  int32_t dim;
+  float* out;  // [examples, features * dim]
+};
+
 struct KeyLoops {
   const char* name;
   // Deduplicates the thread's share of keys[count]; false if its id table is too small.
@@ -35,7 +46,7 @@ struct KeyLoops {
   // Gives the share's keys their ids in the whole batch: in ids, inverse and unique_keys.
   void (*join)(KeyShare* share, const JointIds& joint);
   // Sums the gradients of each key into values.
-  void (*sum_gradients)(KeyShare* share, int32_t dim, const float* gradients);
+  void (*sum_gradients)(KeyShare* share, int32_t dim, const GradientView& gradients);
   // The largest magnitude of values[count], as bits without the sign: above those of infinity if
   // one is NaN. 0 of none.
   uint32_t (*find_largest)(const float* values, int64_t count);
@@ -43,6 +54,11 @@ struct KeyLoops {
   int64_t (*find_not_finite)(const float* values, int64_t count, int32_t dim);
   // Copies every key's `dim` values to all its positions in out [count, dim].
   void (*expand)(const KeyShare& share, int32_t dim, int64_t count, float* out);
+  // Notes in rows [L] where the value of each occurrence of the share is, which is the one with
+  // that number of all that do so together.
+  void (*point)(const KeyShare& share, int32_t dim, int number, int num_shares, const float** rows);
+  // Sums or means of bags [first, end), in the order of their occurrences.
+  void (*pool)(const RowsToPool& args, int64_t first_bag, int64_t end_bag);
 };
 
 // The loops for 'plain', 'avx2' or 'avx512', or 'auto' for the best that the processor has; null if

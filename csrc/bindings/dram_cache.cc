@@ -46,6 +46,13 @@ struct DramKind {
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
   static uint64_t* MissingKeys(Plan& plan) { return plan.missing_keys.data(); }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(plan, out); }
+  static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
+    cache->Pool(plan, bags, out);
+  }
+  static int64_t PullPooled(Cache* cache, const uint64_t* keys, int64_t count, const BagsView& bags,
+                            Plan* plan, float* out) {
+    return cache->PullPooled(keys, count, bags, plan, out);
+  }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
                          float lr, Plan* plan, int64_t* worst) {
     return cache->SumHere(keys, count, gradients, lr, plan, worst);
@@ -160,7 +167,6 @@ void BindDramCache(nb::module_& module) {
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)
-      .def_prop_ro("has_pool", [](const DramCache&) { return false; })
       .def_prop_ro("instruction_set", &DramCache::instruction_set)
       .def_prop_ro("num_rows", &DramCache::num_rows)
       .def_prop_ro("num_fresh", &DramCache::num_fresh)

@@ -37,6 +37,17 @@ struct GpuKind {
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims(); }
   static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys(); }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(*plan, out); }
+  static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
+    cache->Pool(*plan, bags, out);
+  }
+  static int64_t PullPooled(Cache* cache, const uint64_t* keys, int64_t count, const BagsView& bags,
+                            Plan* plan, float* out) {
+    cache->MakePlan(keys, count, plan);
+    cache->Find(plan, 0, -1);
+    const int64_t num_missing = plan->num_missing();
+    if (num_missing == 0) cache->Pool(*plan, bags, out);
+    return num_missing;
+  }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
                          float lr, Plan* plan, int64_t* worst) {
     cache->MakePlan(keys, count, plan);
@@ -106,27 +117,6 @@ void BindPlan(nb::module_& module) {
           "keys"_a.noconvert());
 }
 
-void BindPool(nb::class_<GpuCache>* cls) {
-  cls->def(
-      "pool",
-      [](GpuCache& cache, GpuPlan& plan, Vector<const int64_t> offsets,
-         std::optional<Vector<const float>> weights, bool mean, Matrix<float> out) {
-        const auto width = static_cast<size_t>(cache.layout().dim);
-        const size_t num_features = out.shape(1) / width;
-        const auto num_occurrences = static_cast<size_t>(plan.num_occurrences());
-        CheckShape(out.shape(1) % width == 0 && offsets.size() == out.shape(0) * num_features + 1 &&
-                       (!weights || weights->size() == num_occurrences),
-                   "out [B, F * dim], offsets [F * B + 1] and weights [L] are needed");
-        const BagsView bags = {offsets.data(), weights ? weights->data() : nullptr,
-                               static_cast<int64_t>(out.shape(0)),
-                               static_cast<int64_t>(num_features), mean};
-        nb::gil_scoped_release unlocked;
-        cache.Pool(plan, bags, out.data());
-      },
-      "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
-      "out"_a.noconvert());
-}
-
 template <CacheCounter kCounter>
 int64_t CountIn(const GpuCache& cache) {
   return cache.count(kCounter);
@@ -141,10 +131,8 @@ void BindGpuCache(nb::module_& module) {
           "dim"_a, "capacity_bytes"_a, "initializer_kind"_a, "initializer_numbers"_a, "stream"_a,
           nb::keep_alive<0, 2>());
   RowCacheBinding<GpuKind>::Bind(&cls);
-  BindPool(&cls);
   cls.def("stats", &Stats)
       .def_prop_ro("device", [](const GpuCache&) { return "cpu"; })
-      .def_prop_ro("has_pool", [](const GpuCache&) { return true; })
       .def_prop_ro("num_growths", [](const GpuCache&) { return 0; })
       .def_prop_ro("num_rows", &CountIn<kCountRows>)
       .def_prop_ro("num_fresh", &CountIn<kCountFresh>)

@@ -138,8 +138,8 @@ HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(SumArgs, cache, batch, gradients, positions, sorted_ids, starts, hot_ranks, run_sums,
-             run_ids, sums, bound, most_hot_runs);
+HPS_DESCRIBE(SumArgs, cache, batch, gradients, bags, weights, positions, sorted_ids, starts,
+             hot_ranks, run_sums, run_ids, sums, bound, most_hot_runs);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
 HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr);

@@ -2,7 +2,8 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Gather, SumHere, ReadRows, WriteRows, Contains
+//     Victims, NumVictims, MissingKeys (of a plan), Gather, Pool, PullPooled, SumHere, ReadRows,
+//     WriteRows, Contains
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <optional>
 
+#include "bindings/bags.h"
 #include "bindings/cache_options.h"
 #include "bindings/translate.h"
 
@@ -28,6 +30,7 @@ class RowCacheBinding {
   static void Bind(nb::class_<Cache>* cls) {
     BindShape(cls);
     BindBatchVerbs(cls);
+    BindPooling(cls);
     BindMoves(cls);
     BindUpdates(cls);
     BindRows(cls);
@@ -96,6 +99,46 @@ class RowCacheBinding {
         .def("abandon", &Cache::Abandon, "plan"_a, Unlocked())
         .def("release", &Cache::Release, "plan"_a, Unlocked())
         .def("is_current", &Cache::IsCurrent, "plan"_a);
+  }
+
+  static void BindPooling(nb::class_<Cache>* cls) {
+    using namespace nb::literals;
+    cls->def(
+           "pull_pooled",
+           [](Cache& cache, Plan& plan, Keys keys, Offsets offsets, Weights weights, bool mean,
+              Matrix<float> out) {
+             const auto dim = static_cast<size_t>(cache.layout().dim);
+             const auto count = static_cast<int64_t>(keys.size());
+             const BagsView bags = BagsOf(offsets, weights, mean, out, dim, count);
+             nb::gil_scoped_release unlocked;
+             return Kind::PullPooled(&cache, keys.data(), count, bags, &plan, out.data());
+           },
+           "plan"_a, "keys"_a.noconvert(), "offsets"_a.noconvert(), "weights"_a.noconvert().none(),
+           "mean"_a, "out"_a.noconvert())
+        .def(
+            "pool",
+            [](Cache& cache, Plan& plan, Offsets offsets, Weights weights, bool mean,
+               Matrix<float> out) {
+              const auto dim = static_cast<size_t>(cache.layout().dim);
+              const BagsView bags =
+                  BagsOf(offsets, weights, mean, out, dim, plan.num_occurrences());
+              nb::gil_scoped_release unlocked;
+              Kind::Pool(&cache, &plan, bags, out.data());
+            },
+            "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
+            "out"_a.noconvert())
+        .def(
+            "sum_bag_gradients",
+            [](Cache& cache, Plan& plan, Offsets offsets, Weights weights, bool mean,
+               Matrix<const float> gradients) {
+              const auto dim = static_cast<size_t>(cache.layout().dim);
+              const BagsView bags =
+                  BagsOfGradients(offsets, weights, mean, gradients, dim, plan.num_occurrences());
+              nb::gil_scoped_release unlocked;
+              return cache.SumGradients(&plan, gradients.data(), &bags);
+            },
+            "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
+            "grads"_a.noconvert());
   }
 
   static void BindMoves(nb::class_<Cache>* cls) {

@@ -1,6 +1,7 @@
 // hps._C.ShardPlan: numpy arrays in, verbs of csrc/sharding out.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -9,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/bags.h"
 #include "bindings/bind.h"
-#include "bindings/cache_options.h"
 #include "bindings/translate.h"
 #include "sharding/shard_plan.h"
 
@@ -37,7 +38,17 @@ void CheckRows(const Floats& rows, int64_t count) {
 int64_t SumGradients(ShardPlan& plan, const Floats& gradients) {
   CheckRows(gradients, plan.num_occurrences());
   nb::gil_scoped_release unlocked;
-  return plan.SumGradients(gradients.data(), static_cast<int32_t>(gradients.shape(1)));
+  return plan.SumGradients(gradients.data(), nullptr, static_cast<int32_t>(gradients.shape(1)));
+}
+
+int64_t SumBagGradients(ShardPlan& plan, const Offsets& offsets, const Weights& weights, bool mean,
+                        const Floats& gradients) {
+  const size_t dim = gradients.shape(1);
+  CheckShape(dim > 0, "gradients [F * B, dim] are needed");
+  const BagsView bags =
+      BagsOfGradients(offsets, weights, mean, gradients, dim, plan.num_occurrences());
+  nb::gil_scoped_release unlocked;
+  return plan.SumGradients(gradients.data(), &bags, static_cast<int32_t>(dim));
 }
 
 int64_t CopyGradients(const ShardPlan& plan, const Floats& gradients, const Vector<uint8_t>& out) {
@@ -49,15 +60,31 @@ int64_t CopyGradients(const ShardPlan& plan, const Floats& gradients, const Vect
                             static_cast<int32_t>(gradients.shape(1)), out.data());
 }
 
-void Scatter(ShardPlan& plan, const std::vector<Floats>& parts, const Matrix<float>& out) {
+// The rows of each shard, all of one width.
+std::vector<const float*> RowsOf(const ShardPlan& plan, const std::vector<Floats>& parts) {
   CheckShape(static_cast<int>(parts.size()) == plan.num_shards(), "rows of each shard are needed");
   std::vector<const float*> rows;
   for (size_t shard = 0; shard < parts.size(); ++shard) {
     const int64_t count = plan.starts()[shard + 1] - plan.starts()[shard];
     CheckRows(parts[shard], count);
-    CheckShape(parts[shard].shape(1) == out.shape(1), "rows and out differ in dim");
+    CheckShape(parts[shard].shape(1) == parts[0].shape(1), "the shards' rows differ in dim");
     rows.push_back(parts[shard].data());
   }
+  return rows;
+}
+
+void Pool(ShardPlan& plan, const std::vector<Floats>& parts, const Offsets& offsets,
+          const Weights& weights, bool mean, const Matrix<float>& out) {
+  const std::vector<const float*> rows = RowsOf(plan, parts);
+  const size_t dim = parts[0].shape(1);
+  const BagsView bags = BagsOf(offsets, weights, mean, out, dim, plan.num_occurrences());
+  nb::gil_scoped_release unlocked;
+  plan.Pool(rows, bags, static_cast<int32_t>(dim), out.data());
+}
+
+void Scatter(ShardPlan& plan, const std::vector<Floats>& parts, const Matrix<float>& out) {
+  const std::vector<const float*> rows = RowsOf(plan, parts);
+  CheckShape(parts[0].shape(1) == out.shape(1), "rows and out differ in dim");
   CheckShape(out.shape(0) == static_cast<size_t>(plan.num_occurrences()),
              "out [occurrences of the plan, dim] is needed");
   nb::gil_scoped_release unlocked;
@@ -112,6 +139,8 @@ void BindShardPlan(nb::module_& module) {
                                  handle);
                    })
       .def("sum_gradients", &SumGradients, "grads"_a.noconvert())
+      .def("sum_bag_gradients", &SumBagGradients, "offsets"_a.noconvert(),
+           "weights"_a.noconvert().none(), "mean"_a, "grads"_a.noconvert())
       .def("copy_gradients", &CopyGradients, "grads"_a.noconvert(), "out"_a.noconvert())
       .def(
           "sums",
@@ -121,7 +150,9 @@ void BindShardPlan(nb::module_& module) {
             return View(plan.sums(), {static_cast<size_t>(plan.num_unique()), dim}, handle);
           },
           "dim"_a)
-      .def("scatter", &Scatter, "parts"_a, "out"_a.noconvert());
+      .def("scatter", &Scatter, "parts"_a, "out"_a.noconvert())
+      .def("pool", &Pool, "parts"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(),
+           "mean"_a, "out"_a.noconvert());
   module.def("virtual_shards", &VirtualShards, "keys"_a.noconvert(), "num_virtual"_a);
 }
 

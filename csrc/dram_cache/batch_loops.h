@@ -57,6 +57,10 @@ struct BatchLoops {
   // most_unique values.
   bool (*pull)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                float* out);
+  // Deduplicates and looks up the whole batch, and copies its embeddings to values; false if the id
+  // table is too small. Needs room for most_unique values.
+  bool (*pull_values)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                      int64_t count);
   // Copies the embedding of every occurrence that is the worker's in keys[window_begin, window_end)
   // to its position in out, key by key without deduplicating; stops once something is missing.
   // Leaves no plan.

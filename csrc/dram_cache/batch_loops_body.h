@@ -58,6 +58,19 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
   });
 }
 
+// As Pull, of values that are pooled afterwards, when all workers have theirs.
+inline bool PullValues(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                       int64_t count) {
+  worker->window_begin = 0;
+  return WithDim(cache.dim, [&](auto lanes) {
+    Lookup<decltype(lanes)::kWidth, false, Taking::kValue> lookup(cache, worker, nullptr);
+    const bool fits =
+        DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
+    if (fits) lookup.Finish(worker->num_unique);
+    return fits;
+  });
+}
+
 // Looks up every occurrence by itself. The window is the part of the batch to go through.
 inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                      int64_t count, float* out) {

@@ -190,6 +190,17 @@ void BatchPlan::PrepareSums(int32_t dim) {
   for (int i = 0; i < num_workers_; ++i) shares_.PrepareSums(i, dim, &workers_[i].batch);
 }
 
+void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim,
+                           ThreadPool* pool, float* out) {
+  const float** rows = pooling_.PrepareRows(num_occurrences());
+  int number = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) { worker->result = number++; });
+  ForWorkers(pool, [&](WorkerBatch* worker) {
+    loops.point(*worker, dim, static_cast<int>(worker->result), num_workers_, rows);
+  });
+  pooling_.Pool(loops, bags, dim, pool, out);
+}
+
 int64_t BatchPlan::num_missing() const {
   int64_t count = 0;
   for (int i = 0; i < num_workers_; ++i) count += workers_[i].batch.num_missing;

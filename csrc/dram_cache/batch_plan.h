@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "batch/key_shares.h"
+#include "batch/pooling.h"
 #include "common/array.h"
 #include "common/float_mode.h"
 #include "common/thread_pool.h"
@@ -143,6 +144,13 @@ class BatchPlan {
   void PrepareValues(int32_t dim);
   // Makes room for a sum a key, and for what summing needs besides.
   void PrepareSums(int32_t dim);
+  // Pools the values of all keys of the batch into out [examples, features * dim].
+  void PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                  float* out);
+  // Gradients of bags as those of the occurrences; good until the next such call.
+  GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool) {
+    return pooling_.Spread(bags, gradients, dim, pool);
+  }
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
@@ -185,6 +193,7 @@ class BatchPlan {
   void CountUnique();
 
   KeyShares shares_;
+  Pooling pooling_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
   int64_t num_unique_ = 0;

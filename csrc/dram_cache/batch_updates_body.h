@@ -19,7 +19,7 @@ inline const float* SumOf(Lanes lanes, const WorkerBatch& worker, int64_t id) {
   const int64_t dim = lanes.size();
   if (worker.gradients == nullptr) return worker.values + id * dim;
   const float* gradient = worker.gradients + int64_t{worker.scan_positions[id]} * dim;
-  AddToSum<Lanes::kWidth>(true, worker.values, gradient, lanes.size());
+  AddToSum<Lanes::kWidth>(true, worker.values, gradient, 1.0f, lanes.size());
   return worker.values;
 }
 
@@ -106,8 +106,8 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                            \
-  namespace hps {                                                                          \
-  const BatchLoops variable = {label,   SortPositions, Pull, PullEach,     Find, FindEach, \
-                               Collect, Reserve,       Fill, FindOverflow, Apply};         \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                                    \
+  namespace hps {                                                                                  \
+  const BatchLoops variable = {label,    SortPositions, Pull,    PullValues, PullEach,     Find,   \
+                               FindEach, Collect,       Reserve, Fill,       FindOverflow, Apply}; \
   }

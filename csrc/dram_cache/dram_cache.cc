@@ -113,6 +113,16 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
   return CountFound(plan);
 }
 
+int64_t DramCache::PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags,
+                              BatchPlan* plan, float* out) {
+  Abandon(plan);
+  plan->Build(keys, count, shape().num_parts, view_.dim, pool_,
+              [&](WorkerBatch* worker) { return loops_->pull_values(view_, worker, keys, count); });
+  const int64_t num_missing = CountFound(plan);
+  if (num_missing == 0) plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
+  return num_missing;
+}
+
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
@@ -356,11 +366,21 @@ void DramCache::Release(BatchPlan* plan) {
 }
 
 void DramCache::Gather(BatchPlan* plan, float* out) {
+  Collect(plan);
+  if (plan->window_end() == plan->num_unique()) Expand(plan, out);
+}
+
+void DramCache::Pool(BatchPlan* plan, const BagsView& bags, float* out) {
+  HPS_CHECK(plan->window_size() == plan->num_unique());
+  Collect(plan);
+  plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
+}
+
+void DramCache::Collect(BatchPlan* plan) {
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
   plan->PrepareValues(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->collect(view_, *worker); });
-  if (plan->window_end() == plan->num_unique()) Expand(plan, out);
 }
 
 void DramCache::Expand(BatchPlan* plan, float* out) {
@@ -421,10 +441,12 @@ void DramCache::GiveTaken(BatchPlan* plan) {
   plan->Forget();
 }
 
-int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients) {
+int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags) {
+  GradientView view = {gradients, nullptr, nullptr};
+  if (bags != nullptr) view = plan->Spread(*bags, gradients, view_.dim, pool_);
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
-    key_loops_->sum_gradients(worker, view_.dim, gradients);
+    key_loops_->sum_gradients(worker, view_.dim, view);
     worker->largest = key_loops_->find_largest(worker->values, worker->num_unique * view_.dim);
   });
   plan->largest = kOrdinaryBits;

@@ -5,10 +5,11 @@
 // give way) and the batch loops (how a batch is worked through). A batch goes through verbs in this
 // order:
 //     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
-//     Gather / Apply / Assign, Release
+//     Gather / Pool / Apply / Assign, Release
 // (a caller that fails in between calls Abandon; MakePlan and Pull do it for a plan left so),
-// and Pull does MakePlan, Find and Gather at once where nothing is missing. Verbs are serialised by
-// the caller and run in parallel inside. Owns its memory; the thread pool is shared.
+// and Pull does MakePlan, Find and Gather at once where nothing is missing, PullPooled the same
+// with Pool. Verbs are serialised by the caller and run in parallel inside. Owns its memory; the
+// thread pool is shared.
 #pragma once
 
 #include <memory>
@@ -59,6 +60,10 @@ class DramCache {
   // the number of missing keys. Keys that hardly repeat are looked up without deduplicating them;
   // if none is missing the plan is empty afterwards.
   int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out);
+  // MakePlan and Find over the whole batch; if nothing is missing, pools its bags into out
+  // [examples, features * dim]. Returns the number of missing keys.
+  int64_t PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags, BatchPlan* plan,
+                     float* out);
   // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
   // plan's window from now on. Returns the missing.
   int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
@@ -81,14 +86,17 @@ class DramCache {
 
   // Collects the window's embeddings; with the batch's last window, writes all of out [count, dim].
   void Gather(BatchPlan* plan, float* out);
+  // Pools the bags of the batch, which the window is, into out [examples, features * dim].
+  void Pool(BatchPlan* plan, const BagsView& bags, float* out);
   // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
   // *worst is what they returned, else -1. Returns the number of missing keys. Keys that hardly
   // repeat are looked up without numbering them; if each turns out to be here, once, the plan is
   // good for one Apply, and the gradients must stay as they are until then or until Abandon.
   int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                   BatchPlan* plan, int64_t* worst);
-  // Sums gradients [count, dim] per unique key. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(BatchPlan* plan, const float* gradients);
+  // Sums gradients per unique key: of occurrences [count, dim], or of bags [num_bags, dim] unless
+  // `bags` is null. The first unique key with a non-finite sum, or -1.
+  int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr);
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const BatchPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
@@ -154,6 +162,7 @@ class DramCache {
                 BatchPlan* plan);
   int64_t FirstToOccur(BatchPlan* plan);
   void GiveTaken(BatchPlan* plan);
+  void Collect(BatchPlan* plan);
   void Expand(BatchPlan* plan, float* out);
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);

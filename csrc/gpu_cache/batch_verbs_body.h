@@ -212,9 +212,10 @@ void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, flo
 }
 
 template <class Launcher>
-int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients) {
+int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients,
+                                             const BagsView* bags) {
   if (plan->num_unique() == 0) return -1;
-  return SumByKey(launcher_, args_, gradients, plan);
+  return SumByKey(launcher_, args_, gradients, bags, plan);
 }
 
 template <class Launcher>

@@ -28,15 +28,6 @@ struct GpuCacheOptions {
   int64_t capacity_bytes = 0;
 };
 
-// Bags of a batch, feature-major; the order of their sums is hps/nn/pooling.py's.
-struct BagsView {
-  const int64_t* offsets;  // [num_features * num_examples + 1]
-  const float* weights;    // [L] or null
-  int64_t num_examples;
-  int64_t num_features;
-  bool is_mean;
-};
-
 template <class Launcher>
 class GpuCacheOver {
  public:
@@ -75,8 +66,9 @@ class GpuCacheOver {
   // dirty and stored.
   void ReadRows(const GpuPlan& plan, uint8_t* images);
   void WriteRows(const GpuPlan& plan, const uint8_t* images);
-  // Sums gradients [L, dim] per unique key. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(GpuPlan* plan, const float* gradients);
+  // Sums gradients per unique key: of occurrences [L, dim], or of bags [num_bags, dim] unless
+  // `bags` is null. The first unique key with a non-finite sum, or -1.
+  int64_t SumGradients(GpuPlan* plan, const float* gradients, const BagsView* bags = nullptr);
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const GpuPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums

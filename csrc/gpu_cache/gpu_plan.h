@@ -9,6 +9,7 @@
 
 #include "batch/key_loops.h"
 #include "batch/key_shares.h"
+#include "batch/pooling.h"
 #include "gpu_cache/kernels.h"
 
 namespace hps {
@@ -54,6 +55,7 @@ class GpuPlan {
   uint8_t* ReserveVictims(int64_t bytes) { return victims_.Reserve(bytes); }
   uint32_t* ReserveLast() { return last_.Reserve(num_unique()); }
   KeyShares* shares() { return &shares_; }
+  Pooling* pooling() { return &pooling_; }
   KeyShare* share(int owner) { return &owned_[static_cast<size_t>(owner)]; }
   const float* sums() const { return sums_.data(); }
 
@@ -75,6 +77,7 @@ class GpuPlan {
   BatchNumbers numbers_ = {};
   BatchArgs batch_ = {};
   KeyShares shares_;
+  Pooling pooling_;
   std::vector<KeyShare> owned_;  // one a thread
   Array<uint64_t> firsts_, unique_keys_, missing_keys_;
   Array<uint32_t> ranks_, inverse_, missing_, last_;

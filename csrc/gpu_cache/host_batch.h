@@ -49,10 +49,15 @@ inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64
   shares->NoteNumbered(plan->num_unique(), most);
 }
 
-// Sums the gradients of every key. The first key with a sum that is not finite, or -1.
+// Sums the gradients of every key, those of bags unless `bags` is null. The first key with a sum
+// that is not finite, or -1.
 inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
-                        const float* gradients, GpuPlan* plan) {
+                        const float* gradients, const BagsView* bags, GpuPlan* plan) {
   const KeyLoops& loops = launcher.key_loops();
+  GradientView view = {gradients, nullptr, nullptr};
+  if (bags != nullptr) {
+    view = plan->pooling()->Spread(*bags, gradients, cache.dim, launcher.pool());
+  }
   const int64_t num_unique = plan->num_unique();
   const int32_t dim = cache.dim;
   float* const sums = plan->ReserveSums(dim);
@@ -61,7 +66,7 @@ inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
     KeyShare* share = plan->share(owner);
     plan->shares()->PrepareSums(owner, dim, share);
     share->values = sums;
-    loops.sum_gradients(share, dim, gradients);
+    loops.sum_gradients(share, dim, view);
   });
   uint32_t culprit = kNoCulprit;
   uint32_t most = kOrdinaryBits;

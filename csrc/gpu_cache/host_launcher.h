@@ -71,6 +71,7 @@ class HostLauncher {
     });
   }
 
+  ThreadPool* pool() const { return pool_; }
   int num_threads() const { return pool_->num_threads(); }
   const KeyLoops& key_loops() const { return *key_loops_; }
 

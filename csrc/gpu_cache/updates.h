@@ -19,7 +19,9 @@ inline constexpr int64_t kRunsABlock = 64;
 struct SumArgs {
   CacheArgs cache;
   BatchArgs batch;
-  const float* gradients;      // [L, dim]
+  const float* gradients;      // [L, dim], or [bags, dim]
+  const uint32_t* bags;        // [L] bag of each occurrence, or null: gradients are of occurrences
+  const float* weights;        // [L] factor of each occurrence's gradient, or null: 1
   const int64_t* positions;    // [L] occurrences sorted by id, in order within one
   const uint32_t* sorted_ids;  // [L] their ids; for FindStart
   int64_t* starts;             // [N + 1] where an id's positions start
@@ -132,8 +134,14 @@ template <class Group>
 HPS_HD uint32_t SumRun(Group group, const SumArgs& args, int64_t first, int64_t end, float* dst) {
   const int64_t dim = args.cache.dim;
   const auto lanes = LanesOf(group, args.cache.dim);
-  lanes.add_up(dst, end - first,
-               [=](int64_t i) { return args.gradients + args.positions[first + i] * dim; });
+  const auto gradient = [=](int64_t i) {
+    const int64_t position = args.positions[first + i];
+    return args.gradients + (args.bags == nullptr ? position : int64_t{args.bags[position]}) * dim;
+  };
+  const auto weight = [=](int64_t i) {
+    return args.weights == nullptr ? 1.0f : args.weights[args.positions[first + i]];
+  };
+  lanes.add_up(dst, end - first, gradient, weight);
   // Gradients that do not start at a multiple of 16 are added in other lanes than those that check.
   group.sync();
   return LargestOf(lanes, dst);

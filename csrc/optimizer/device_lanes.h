@@ -66,18 +66,18 @@ struct DeviceLanes {
     }
   }
 
-  template <class Source>
-  HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source) const {
+  template <class Source, class Weight>
+  HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source, Weight weight) const {
     if (dim % 4 == 0 && IsPieceAligned(source(0))) {
       for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
         Piece sums = {{0, 0, 0, 0}};
-        for (int64_t i = 0; i < count; ++i) sums = sums + PieceAt(source(i) + d, 0);
+        for (int64_t i = 0; i < count; ++i) sums = sums + PieceAt(source(i) + d, 0) * weight(i);
         PieceAt(column + d, 0) = sums;
       }
     } else {
       for (int d = group.lane(); d < dim; d += kSize) {
         float sum = 0;
-        for (int64_t i = 0; i < count; ++i) sum += source(i)[d];
+        for (int64_t i = 0; i < count; ++i) sum += source(i)[d] * weight(i);
         column[d] = sum;
       }
     }

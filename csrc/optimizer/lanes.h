@@ -6,7 +6,7 @@
 //     int size()                            the width
 //     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read
 //     void set(float* column, f)            column[d] = f(d) for every d
-//     void add_up(float* column, n, f)      column[d] = 0 + f(0)[d] + ... + f(n - 1)[d], in order
+//     void add_up(float* column, n, f, w)   column[d] = 0 + f(0)[d] * w(0) + ..., n terms in order
 //     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
 //     tree void scalar(f)                        f() by one lane; for what a row has once
 //     void note(float)                      says what scalar() stores; a trial looks at it
@@ -45,19 +45,21 @@ struct HostLanes {
     for (int d = 0; d < count; ++d) column[d] = value(d);
   }
 
-  template <class Source>
-  void add_up(float* column, int64_t count, Source source) const {
+  template <class Source, class Weight>
+  void add_up(float* column, int64_t count, Source source, Weight weight) const {
     if constexpr (kDim > 0 && kDim <= 32) {
       float sums[kDim] = {};
       for (int64_t i = 0; i < count; ++i) {
         const float* values = source(i);
-        for (int d = 0; d < kDim; ++d) sums[d] += values[d];
+        const float factor = weight(i);
+        for (int d = 0; d < kDim; ++d) sums[d] += values[d] * factor;
       }
       __builtin_memcpy(column, sums, sizeof(sums));
     } else {
       set(column, [](int) { return 0.0f; });
       for (int64_t i = 0; i < count; ++i) {
-        each([](float& sum, float value) { sum += value; }, column, source(i));
+        const float factor = weight(i);
+        each([=](float& sum, float value) { sum += value * factor; }, column, source(i));
       }
     }
   }

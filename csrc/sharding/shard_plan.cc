@@ -91,11 +91,13 @@ int ShardPlan::OnlyShard() const {
   return 0;
 }
 
-int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim) {
+int64_t ShardPlan::SumGradients(const float* gradients, const BagsView* bags, int32_t dim) {
+  GradientView view = {gradients, nullptr, nullptr};
+  if (bags != nullptr) view = pooling_.Spread(*bags, gradients, dim, nullptr);
   plan_.PrepareSums(dim);
   KeyShare* share = plan_.share();
   const DefaultFloatMode mode;
-  loops_->sum_gradients(share, dim, gradients);
+  loops_->sum_gradients(share, dim, view);
   const int64_t bad = loops_->find_not_finite(share->values, num_unique(), dim);
   sums_ = share->values;
   if (is_in_order_) return bad;
@@ -127,27 +129,38 @@ int64_t ShardPlan::CopyGradients(const float* gradients, int64_t count, int32_t 
 }
 
 void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, float* out) {
+  if (num_occurrences() == 0) return;
+  const KeyShare share = WithValues(parts, dim);
+  const DefaultFloatMode mode;
+  loops_->expand(share, dim, num_occurrences(), out);
+}
+
+void ShardPlan::Pool(const std::vector<const float*>& parts, const BagsView& bags, int32_t dim,
+                     float* out) {
+  const float** rows = pooling_.PrepareRows(num_occurrences());
+  loops_->point(WithValues(parts, dim), dim, 0, 1, rows);
+  pooling_.Pool(*loops_, bags, dim, nullptr, out);
+}
+
+KeyShare ShardPlan::WithValues(const std::vector<const float*>& parts, int32_t dim) {
   HPS_CHECK(static_cast<int>(parts.size()) == num_shards());
   sums_ = nullptr;
-  if (num_occurrences() == 0) return;
-  const DefaultFloatMode mode;
-  KeyShare* share = plan_.share();
+  KeyShare share = *plan_.share();
   if (is_in_order_) {
-    // The loop only reads the values, so they may stay where they came in.
-    KeyShare where = *share;
-    where.values = const_cast<float*>(parts[static_cast<size_t>(OnlyShard())]);
-    loops_->expand(where, dim, num_occurrences(), out);
-    return;
+    // The loops only read the values, so they may stay where they came in.
+    share.values = const_cast<float*>(parts[static_cast<size_t>(OnlyShard())]);
+    return share;
   }
   plan_.PrepareValues(dim);
+  share.values = plan_.share()->values;
   const auto width = static_cast<size_t>(dim) * sizeof(float);
   for (int shard = 0; shard < num_shards(); ++shard) {
     const float* rows = parts[static_cast<size_t>(shard)];
     for (int64_t place = starts_[shard]; place < starts_[shard + 1]; ++place, rows += dim) {
-      std::memcpy(share->values + int64_t{ids_.data()[place]} * dim, rows, width);
+      std::memcpy(share.values + int64_t{ids_.data()[place]} * dim, rows, width);
     }
   }
-  loops_->expand(*share, dim, num_occurrences(), out);
+  return share;
 }
 
 }  // namespace hps

@@ -1,5 +1,5 @@
 // ShardPlan: a call's keys, deduplicated and grouped by the server that owns them; sums of their
-// gradients, and their rows back to every occurrence.
+// gradients, and their rows back to every occurrence or bag.
 //
 // Above it: the bindings, for hps.RemoteParameterServer. Below it: the loops of csrc/batch,
 // which the caches run, too, so that a gradient summed here has the bits of one summed in a cache.
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "batch/key_plan.h"
+#include "batch/pooling.h"
 #include "common/array.h"
 #include "common/status.h"
 
@@ -44,9 +45,10 @@ class ShardPlan {
   const std::vector<int64_t>& starts() const { return starts_; }
   const uint64_t* unique_keys() const { return unique_keys_; }
 
-  // Sums gradients [num_occurrences, dim] of each key as a cache does. The place of a distinct key
-  // with a sum that is not finite, or -1.
-  int64_t SumGradients(const float* gradients, int32_t dim);
+  // Sums gradients of each key as a cache does: of occurrences [num_occurrences, dim], or of bags
+  // [num_bags, dim] unless `bags` is null. The place of a distinct key with a sum that is not
+  // finite, or -1.
+  int64_t SumGradients(const float* gradients, const BagsView* bags, int32_t dim);
   // What SumGradients left: [num_unique, dim], valid until the next call that is not const.
   const float* sums() const { return sums_; }
 
@@ -56,17 +58,22 @@ class ShardPlan {
 
   // Writes each occurrence's row to out [num_occurrences, dim]: parts[s] holds those of server s.
   void Scatter(const std::vector<const float*>& parts, int32_t dim, float* out);
+  // Pools them into out [examples, features * dim].
+  void Pool(const std::vector<const float*>& parts, const BagsView& bags, int32_t dim, float* out);
 
  private:
   ShardPlan(std::vector<uint32_t> owners, const KeyLoops* loops);
 
   void Group(const KeyShare& share);
+  // The share with the rows of the parts as its values.
+  KeyShare WithValues(const std::vector<const float*>& parts, int32_t dim);
   // The only server that owns keys of the plan, or -1 if several do.
   int OnlyShard() const;
 
   const std::vector<uint32_t> owners_;
   const KeyLoops* const loops_;
   KeyPlan plan_;
+  Pooling pooling_;
   std::vector<int64_t> starts_;
   bool is_in_order_ = true;  // the groups are in order of first occurrence, as ids do
   Array<uint32_t> ids_;      // of the distinct keys in their groups; unless they are in order

@@ -84,28 +84,34 @@ inline void AddColumns(float* sum, const float* values, int dim) {
   for (; d < columns; ++d) sum[d] += values[d];
 }
 
-// sum = values if they are a key's first, else sum + values; both from +0, so that -0 alone is +0.
-// Without a branch: whether a key is new cannot be predicted.
-template <int kDim>
-inline void AddToSum(bool is_first, float* sum, const float* values, int dim) {
+// sum = term if it is a key's first, else sum + term; both from +0, so that -0 alone is +0. A term
+// is values * weight, rounded, or the values themselves. Without a branch: whether a key is new
+// cannot be predicted.
+template <int kDim, bool kWeighted = false>
+inline void AddToSum(bool is_first, float* sum, const float* values, float weight, int dim) {
   const int columns = kDim > 0 ? kDim : dim;
+  const auto term = [=](int d) {
+    if constexpr (kWeighted) return Sixteen(values + d) * weight;
+    return Sixteen(values + d);
+  };
   int d = 0;
 #if defined(__AVX512F__)
   const auto kept = static_cast<__mmask16>(is_first ? 0 : 0xffff);
   for (; d + 16 <= columns; d += 16) {
     const __m512 before = _mm512_maskz_loadu_ps(kept, sum + d);
-    _mm512_storeu_ps(sum + d, _mm512_add_ps(before, _mm512_loadu_ps(values + d)));
+    Sixteen(sum + d) = reinterpret_cast<Float16>(before) + term(d);
   }
 #else
   alignas(64) static constexpr float kZeros[16] = {};
   const bool is_so = __builtin_expect_with_probability(is_first, 1, 0.5);
   const float* const before = is_so ? kZeros : sum;
   const int step = is_so ? 0 : 1;
-  for (; d + 16 <= columns; d += 16) {
-    Sixteen(sum + d) = Sixteen(before + d * step) + Sixteen(values + d);
-  }
+  for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(before + d * step) + term(d);
 #endif
-  for (; d < columns; ++d) sum[d] = (is_first ? 0.0f : sum[d]) + values[d];
+  for (; d < columns; ++d) {
+    const float single = kWeighted ? values[d] * weight : values[d];
+    sum[d] = (is_first ? 0.0f : sum[d]) + single;
+  }
 }
 
 }  // namespace HPS_BUILD

@@ -33,6 +33,7 @@ from hps.types import PinnedRows
 
 if TYPE_CHECKING:
     from hps.cluster.folder.checkpoints import RankDraft
+    from hps.common.bags import BagPooling
     from hps.contracts.training import Pins
     from hps.ssd_store.cluster.catalog import Cut
 
@@ -181,6 +182,19 @@ class ClusterParameterServer:
         Cost: distinct keys travel to their owners, their rows back; one copy of [L, dim].
         """
         return self._rows.pull(table, keys, out, create)
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags of this rank's keys; every rank calls it, with its own keys.
+
+        Args: as `hps.ParameterServer.pull_pooled`.
+
+        Raises:
+            ClusterError: another rank is gone or does not answer.
+            Others: as `hps.ParameterServer.pull_pooled`.
+
+        Cost: distinct keys travel to their owners, their rows back, and are pooled here.
+        """
+        self._rows.pull_pooled(table, keys, pooling, out)
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then

@@ -20,6 +20,7 @@ from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
     from hps.contracts.training import Pins
 
 
@@ -55,6 +56,19 @@ class Rows:
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch(exchanged, found, rows)
         return rows if out is not None or is_tensor(keys) else rows.cpu().numpy()
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """As `ClusterParameterServer.pull_pooled`."""
+        if self._together.is_alone:
+            return self._local.pull_pooled(table, keys, pooling, out)
+        array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
+        as_output(out, len(out), out.shape[1] // dim * dim, self._local.device)
+        exchanged = self._exchanges.swap_keys(table, on_host(array))
+        found = self._together.agreed(
+            f"pull of table {table!r}", lambda: self._local.pull(table, exchanged.received)
+        )
+        with self._together.block("pull"):
+            self._exchanges.fetcher.fetch_pooled(exchanged, found, pooling, out)
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """As `ClusterParameterServer.push`."""

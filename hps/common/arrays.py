@@ -87,8 +87,7 @@ def as_keys(keys: Any, device: str = HOST) -> Any:
 
 def on_host(keys: Any) -> Keys:
     """Checked keys (see as_keys) as an array; copies those of a device and waits for them."""
-    array: Keys = keys.cpu().numpy().view(np.uint64) if is_tensor(keys) else keys
-    return array
+    return to_host(keys).view(np.uint64)
 
 
 def as_floats(values: Any, num_rows: int, width: int, what: str, device: str = HOST) -> Any:
@@ -168,10 +167,21 @@ def like(array: Any, model: object) -> Any:
     return array
 
 
+def to_host(values: Any) -> NDArray[Any]:
+    """Values as an array; copies those of a device and waits for them."""
+    array: NDArray[Any] = values.cpu().numpy() if is_tensor(values) else values
+    return array
+
+
+def put(values: NDArray[Any], out: Any) -> None:
+    """Values into a tensor on a device."""
+    out.copy_(sys.modules["torch"].from_numpy(values))
+
+
 def put_rows(rows: Floats, places: NDArray[np.intp], out: Any) -> None:
     """rows[places] into out [L, D], an array or a tensor on a device."""
     if is_tensor(out):
-        out.copy_(sys.modules["torch"].from_numpy(rows[places]))
+        put(rows[places], out)
     else:
         np.take(rows, places, axis=0, out=out, mode="clip")
 

@@ -1,13 +1,15 @@
-"""Bags: which occurrences of a batch make up which bag; a bag is what one feature of one example
-has.
+"""Bags: which occurrences of a batch make up which bag, and how they are pooled; a bag is what one
+feature of one example has.
 
-Above it: hps/nn/pooling.py, `hps.Ids`. Below it: torch.
+Above it: `hps.SparseEmbedding`, `hps.Ids`; the servers, which pool. Below it: torch.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from hps.common.arrays import HOST
 from hps.errors import ConfigError
 
 
@@ -36,12 +38,78 @@ class Bags:
         """int64 [L]: the bag of each occurrence; asks no device for L."""
         return torch.repeat_interleave(self.lengths, output_size=num_occurrences)
 
+    def divided(self, grads: torch.Tensor) -> torch.Tensor:
+        """Gradients of means [num_bags, D] as those of sums, new memory."""
+        return grads / self.lengths.clamp(min=1).unsqueeze(1)
+
     def to(self, device: str) -> "Bags":
         """The same bags on a device; does not wait for the copies."""
         if str(self.offsets.device) == device:
             return self
         offsets = self.offsets.to(device, non_blocking=True)
         return Bags(offsets, offsets.diff(), self.shortest, self.longest)
+
+
+@dataclass(slots=True)
+class BagPooling:
+    """How a look-up makes one row of each bag, and so what each occurrence gets of a bag's
+    gradient: (gradient / length, for a mean) * weight, rounded in that order.
+
+    The sum of a bag is that of its occurrences one after the other within runs of 32; run sums
+    combine as a binary counter does: neighbours of equal size, leftovers youngest to oldest. So it
+    has the same bits on any device and for any number of threads.
+
+    Args:
+        bags: feature-major: bag f * B + b is feature f of example b.
+        weights: float32 [L], where the rows lie, or None: multiplies each occurrence's row.
+        is_mean: a bag's sum is divided by its number of occurrences; an empty bag is zeros.
+    """
+
+    bags: Bags
+    weights: torch.Tensor | None
+    is_mean: bool
+
+    def arguments(self, device: str) -> tuple[Any, Any, bool]:
+        """Offsets, weights and mean, as caches and plans take them: arrays, or tensors on a
+        device."""
+        offsets, weights = self.bags.offsets, self.weights
+        if device != HOST:
+            return offsets, weights, self.is_mean
+        return offsets.numpy(), None if weights is None else weights.numpy(), self.is_mean
+
+
+def join_poolings(
+    poolings: list[BagPooling | None], grads: list[torch.Tensor]
+) -> tuple[BagPooling | None, list[torch.Tensor]]:
+    """One pooling of several look-ups of a table, one after the other, and their gradients by bag.
+
+    Args:
+        poolings: None for a look-up of one gradient an occurrence.
+        grads: float32 [bags, D] of each.
+
+    Returns:
+        None where all have a gradient an occurrence. Gradients of means are divided, if need be.
+    """
+    if len(poolings) == 1 or all(pooling is None for pooling in poolings):
+        return poolings[0], grads
+    lengths, weights, divided = [], [], []
+    has_weights = any(pooling is not None and pooling.weights is not None for pooling in poolings)
+    for pooling, part in zip(poolings, grads, strict=True):
+        if pooling is None:
+            lengths.append(torch.ones(len(part), dtype=torch.int64, device=part.device))
+            count = len(part)
+        else:
+            lengths.append(pooling.bags.lengths)
+            count = int(pooling.bags.offsets[-1])
+        given = None if pooling is None else pooling.weights
+        weights.append(part.new_ones(count) if given is None else given)
+        is_mean = pooling is not None and pooling.is_mean
+        divided.append(pooling.bags.divided(part) if pooling is not None and is_mean else part)
+    whole = torch.cat(lengths)
+    offsets = torch.cat([whole.new_zeros(1), whole.cumsum(0)])
+    shortest, longest = (int(bound) for bound in torch.aminmax(whole)) if len(whole) else (1, 1)
+    bags = Bags(offsets, whole, shortest, longest)
+    return BagPooling(bags, torch.cat(weights) if has_weights else None, False), divided
 
 
 def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:

@@ -64,10 +64,6 @@ class RowCache(Protocol[Plan]):
     """
 
     @property
-    def has_pool(self) -> bool:
-        """True if the cache is a PoolingCache."""
-
-    @property
     def failed_key(self) -> Callable[[bool], int | None] | None:
         """Of a cache on a device, which cannot return a culprit at once: tells, once find_overflow
         was called and then once, the key whose sum, or whose row after its step, was not finite, or
@@ -122,6 +118,11 @@ class RowCache(Protocol[Plan]):
         itself; the plan is empty then.
         """
 
+    def pull_pooled(
+        self, plan: Plan, keys: Keys, offsets: Any, weights: Any, mean: bool, out: Any
+    ) -> int:
+        """make_plan, find all, and pool if nothing is missing; returns the number missing."""
+
     def push(self, plan: Plan, grads: Floats, lr: float) -> int:
         """sum_gradients, find_overflow and, if all is finite, apply, on a plan found whole; -1 or
         the culprit."""
@@ -167,6 +168,12 @@ class RowCache(Protocol[Plan]):
     def gather(self, plan: Plan, out: Floats) -> None:
         """Copies the window's embeddings to all their positions in out [L, D]."""
 
+    def pool(self, plan: Plan, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        """Pools the batch, which the window is: see hps/common/bags.py.
+
+        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D].
+        """
+
     def release(self, plan: Plan) -> None:
         """Drops the window's pins."""
 
@@ -175,6 +182,11 @@ class RowCache(Protocol[Plan]):
 
         A cache on a device returns -1 always: `failed_key` tells.
         """
+
+    def sum_bag_gradients(
+        self, plan: Plan, offsets: Any, weights: Any, mean: bool, grads: Floats
+    ) -> int:
+        """The same of gradients of bags [F*B, D], as `pool` takes them; no [L, D] is made."""
 
     def sum_here(self, plan: Plan, keys: Keys, grads: Floats, lr: float) -> tuple[int, int]:
         """make_plan, find all, and, if nothing is missing, sum_gradients and find_overflow; the
@@ -238,18 +250,6 @@ class RowCache(Protocol[Plan]):
 # What the tiers hold: a cache that gets back only the plans that it made.
 AnyRowCache = RowCache[BatchPlan]
 Plan_contra = TypeVar("Plan_contra", bound=BatchPlan, contravariant=True)
-
-
-@runtime_checkable
-class PoolingCache(Protocol[Plan_contra]):
-    """A cache that pools where its rows lie."""
-
-    def pool(self, plan: Plan_contra, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        """Sums (or means) of bags straight from the slots of a whole batch.
-
-        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];
-        in the order of hps/nn/pooling.py, bit for bit.
-        """
 
 
 @runtime_checkable

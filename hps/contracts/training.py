@@ -1,5 +1,5 @@
 """RowServer: what a model's training asks of the server that holds its rows; Ranks: what it asks of
-the other ranks, if there are any; RowUpdate: one table's part of a step.
+the other ranks, if there are any; RowUpdate: one table's part of a step, or of a forward.
 
 Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the three that keep it,
 `hps.ParameterServer` (rows in this process), `hps.RemoteParameterServer` (rows on servers) and
@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hps.common.arrays import HOST, as_floats, as_keys, is_tensor, joined
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
     from hps.config import TableConfig
 
 
@@ -34,14 +36,16 @@ class RowUpdate:
     Args:
         table: its name.
         keys: int64 or uint64 [L], in order of occurrence.
-        grads: float32 [L, D], one row an occurrence.
+        grads: float32 [L, D], one row an occurrence; or of `pooling`, [F*B, D], one row a bag.
         rows: the pinned rows of exactly these keys, or None to pin them for the step.
+        pooling: makes bags of the occurrences, feature-major; None where gradients are theirs.
     """
 
     table: str
     keys: Any
     grads: Any
     rows: PinnedRows | None = None
+    pooling: "BagPooling | None" = None
 
 
 def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
@@ -54,6 +58,35 @@ def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
     for update in updates:
         groups.setdefault(update.table, []).append(update)
     return groups
+
+
+def join_updates(
+    group: "Sequence[RowUpdate]", dim: int, device: str
+) -> tuple[Any, Any, "BagPooling | None"]:
+    """Keys [L], gradients and pooling of all updates of one table, in their order.
+
+    Raises:
+        ConfigError: a dtype or shape does not fit.
+    """
+    keys = [as_keys(update.keys, device) for update in group]
+    grads = [
+        as_floats(update.grads, _num_gradients(update, len(part)), dim, "grads", device)
+        for update, part in zip(group, keys, strict=True)
+    ]
+    pooling = group[0].pooling
+    if len(group) > 1 and any(update.pooling is not None for update in group):
+        import torch
+
+        from hps.common.bags import join_poolings
+
+        parts = [part if is_tensor(part) else torch.from_numpy(part) for part in grads]
+        pooling, parts = join_poolings([update.pooling for update in group], parts)
+        grads = parts if device != HOST else [part.numpy() for part in parts]
+    return joined(keys), joined(grads), pooling
+
+
+def _num_gradients(update: RowUpdate, num_keys: int) -> int:
+    return num_keys if update.pooling is None else len(update.pooling.bags.lengths)
 
 
 class Ranks(Protocol):
@@ -129,6 +162,9 @@ class RowServer(KeptCheckpoints, Protocol):
 
     def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
         """Embeddings of keys, float32 [L, dim]."""
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags, float32 [B, F * dim], into `out`, which lies on `device`."""
 
     def pin(self, table: str, keys: Any) -> PinnedRows:
         """Makes the rows of a batch ready, in any thread."""

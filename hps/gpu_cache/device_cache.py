@@ -49,8 +49,6 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
-    has_pool = True
-
     def __init__(self, device: Device, failures: Failures, options: dict[str, Any]) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, device.empty(num_bytes), options)
@@ -89,6 +87,17 @@ class DeviceCache(DeviceRows):
         num_missing = plan.num_missing
         if num_missing == 0:
             self.gather(plan, out)
+        return num_missing
+
+    def pull_pooled(
+        self, plan: DevicePlan, keys: Any, offsets: Any, weights: Any, mean: bool, out: Any
+    ) -> int:
+        """See RowCache; offsets, weights and out are tensors on the device."""
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        num_missing = plan.num_missing
+        if num_missing == 0:
+            self.pool(plan, offsets, weights, mean, out)
         return num_missing
 
     def find(self, plan: DevicePlan, first: int, count: int) -> None:
@@ -295,11 +304,35 @@ class DeviceCache(DeviceRows):
 
     def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
+        self._check_floats(grads, (plan.num_occurrences, self.dim), "grads [L, dim]")
+        return self._sum(plan, grads, None, None)
+
+    def sum_bag_gradients(
+        self, plan: DevicePlan, offsets: Any, weights: Any, mean: bool, grads: Any
+    ) -> int:
+        """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
+        lengths = offsets.diff()
+        self._check_floats(grads, (len(lengths), self.dim), "grads [F * B, dim]")
+        if mean:
+            grads = grads / lengths.clamp(min=1).unsqueeze(1)
+        bags = torch.repeat_interleave(lengths, output_size=plan.num_occurrences)
+        return self._sum(plan, grads, bags.to(torch.int32), weights)
+
+    def _sum(
+        self,
+        plan: DevicePlan,
+        grads: Any,
+        bags: torch.Tensor | None,
+        weights: torch.Tensor | None,
+    ) -> int:
+        """Sums gradients of occurrences, or of the bags int32 [L] of theirs; -1."""
         count, device = plan.num_occurrences, self._device
-        self._check_floats(grads, (count, self.dim), "grads [L, dim]")
         if count == 0:
             return -1
-        with self._verb(plan):
+        memory = [one for one in (bags, weights) if one is not None]
+        if isinstance(grads, torch.Tensor):
+            memory.append(grads)
+        with self._verb(plan, *memory):
             arena, bound, runs = plan.sums(self.dim), plan.bound_of_unique, plan.most_hot_runs
             gradients = self._input(grads)
             names = (
@@ -314,6 +347,8 @@ class DeviceCache(DeviceRows):
             args = plan.args(
                 "SumRun",
                 gradients=gradients.data_ptr(),
+                bags=0 if bags is None else bags.data_ptr(),
+                weights=0 if weights is None else weights.data_ptr(),
                 bound=bound,
                 most_hot_runs=runs,
                 **{name: arena.address(name) for name in names},

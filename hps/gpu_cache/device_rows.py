@@ -194,11 +194,13 @@ class DeviceRows:
 
     # What the verbs share.
 
-    def _verb(self, plan: DevicePlan | None = None) -> AbstractContextManager[None]:
-        """A context in which work on the table, and on a plan's memory, is queued."""
+    def _verb(
+        self, plan: DevicePlan | None = None, *memory: torch.Tensor
+    ) -> AbstractContextManager[None]:
+        """A context in which work on the table, a plan's memory and `memory` is queued."""
         if plan is None:
-            return self._order.verb(self._memory)
-        return plan.verb(self._memory)
+            return self._order.verb(self._memory, *memory)
+        return plan.verb(self._memory, *memory)
 
     def _new_args(self, kernel: str, **fields: Any) -> NDArray[Any]:
         """The argument struct of a kernel without a batch; tensors are given by their address."""

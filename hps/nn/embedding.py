@@ -1,10 +1,9 @@
 """SparseEmbedding: looks up and pools a table's embeddings, and collects their gradient.
 
-Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (rows), `hps.nn.pooling`
-(the arithmetic), `hps.nn.gradients` (where backward leaves its result for `hps.RowOptimizer`).
+Above it: the user's model, `hps.models`. Below it: `hps.ParameterServer` (which pools rows in its
+native core), `hps.nn.gradients` (where backward leaves its result for `hps.RowOptimizer`).
 """
 
-from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -15,10 +14,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hps.common.arrays import HOST
-from hps.common.bags import Bags, make_bags
+from hps.common.bags import BagPooling, Bags, make_bags
 from hps.errors import ConfigError
 from hps.nn.gradients import ForwardGradient, pending_of
-from hps.nn.pooling import spread_bags, sum_bags
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from hps.types import PinnedRows
 
 Pooling = Literal["sum", "mean"]
-_MOST_SCRATCH = 4  # buffers that a module keeps for later
+_PIECE = 4096  # occurrences whose weights' gradients are computed at a time
 
 
 @dataclass(slots=True)
@@ -34,39 +32,18 @@ class _Lookup:
     """One call, its arguments checked: keys int64 [L], and how they form F features of B bags."""
 
     keys: torch.Tensor
-    bags: Bags | None
-    weights: torch.Tensor | None
+    pooling: BagPooling | None
     num_features: int
     num_examples: int
     rows: "PinnedRows | None" = None
 
-
-class _ScratchPool:
-    """Rows of a call between gather and pooling: a call takes a buffer and gives it back.
-
-    Fresh memory for each would cost as much in page faults as the whole step. Thread-safe: a deque
-    gives an item to one thread, and drops the oldest beyond its bound.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self._dim = dim
-        self._idle: deque[torch.Tensor] = deque(maxlen=_MOST_SCRATCH)
-
-    def take(self, num_rows: int) -> torch.Tensor:
-        """float32 [num_rows or more, dim], contents undefined; nobody else has it."""
-        try:
-            buffer = self._idle.pop()
-        except IndexError:
-            buffer = None
-        if buffer is None or len(buffer) < num_rows:
-            # A call outside of torch.inference_mode could not write into a tensor made within.
-            with torch.inference_mode(False):
-                buffer = torch.empty(num_rows, self._dim)
-        return buffer
-
-    def give(self, buffer: torch.Tensor) -> None:
-        """Nothing refers to it any more."""
-        self._idle.append(buffer)
+    @property
+    def is_plain(self) -> bool:
+        """A row an occurrence, in their order: what is read need not be pooled."""
+        pooling = self.pooling
+        if pooling is None:
+            return True
+        return pooling.bags.are_single and pooling.weights is None and self.num_features == 1
 
 
 class SparseEmbedding(nn.Module):
@@ -127,15 +104,13 @@ class SparseEmbedding(nn.Module):
         self._server = server
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
         self._anchor = torch.empty(0, requires_grad=True)
-        self._scratch = _ScratchPool(self.dim)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
         """Another module over the same rows: a server is shared, never copied."""
         copy = type(self).__new__(type(self))
         memo[id(self)] = copy
-        shared = {"_server": self._server, "_scratch": _ScratchPool(self.dim)}
         for name, value in self.__dict__.items():
-            copy.__dict__[name] = shared[name] if name in shared else deepcopy(value, memo)
+            copy.__dict__[name] = value if name == "_server" else deepcopy(value, memo)
         return copy
 
     def __copy__(self) -> "SparseEmbedding":
@@ -170,20 +145,21 @@ class SparseEmbedding(nn.Module):
             ids: an `hps.Batch`, a torchrec KeyedJaggedTensor, or keys: int64 or uint64 [L],
                 feature-major with offsets, or [B, n] for B bags of n keys.
             offsets: int64 [F*B + 1], for bare keys only.
-            weights: float32 [L], for bare keys only; multiplies each occurrence's embedding in
-                pooling. No gradient flows into it.
+            weights: float32 [L], finite, for bare keys only; multiplies each occurrence's embedding
+                in pooling. A gradient flows into it if it requires one.
             num_features: F of bare keys.
 
         Returns:
             float32 [B, F*dim], or [L, dim] unpooled; new memory.
 
         Raises:
-            ConfigError: wrong dtype, shape or offsets; weights that require a gradient.
+            ConfigError: wrong dtype, shape or offsets; a weight that is NaN or infinite.
         """
         lookup = self._parse(ids, offsets, weights, num_features)
         if self.training and torch.is_grad_enabled():
+            given = None if lookup.pooling is None else lookup.pooling.weights
             output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
-                self._anchor, lookup.keys, self, lookup
+                self._anchor, lookup.keys, given, self, lookup
             )
             return output
         with torch.no_grad():
@@ -258,7 +234,7 @@ class SparseEmbedding(nn.Module):
             self._check_weights(weights, len(keys))
             weights = weights.to(device, non_blocking=True).contiguous()
         if self.pooling is None:
-            return _Lookup(keys, None, None, 1, len(keys), rows)
+            return _Lookup(keys, None, 1, len(keys), rows)
         if offsets is None:
             raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
         if not isinstance(offsets, Bags):
@@ -271,7 +247,8 @@ class SparseEmbedding(nn.Module):
             )
         if num_examples:
             num_features = num_bags // num_examples
-        return _Lookup(keys, bags, weights, num_features, num_examples, rows)
+        pooling = BagPooling(bags, weights, self.pooling == "mean")
+        return _Lookup(keys, pooling, num_features, num_examples, rows)
 
     def _declared_features(self) -> int:
         """F of a batch without examples, whose offsets cannot tell."""
@@ -287,86 +264,105 @@ class SparseEmbedding(nn.Module):
                 f"{where}: weights are {weights.dtype} of shape {tuple(weights.shape)}; float32 "
                 f"[{num_occurrences}] is needed"
             )
-        if weights.requires_grad:
+        if weights.device.type == HOST and not bool(weights.detach().isfinite().all()):
+            place = int(weights.detach().isfinite().logical_not().nonzero()[0])
             raise ConfigError(
-                f"{where}: weights require a gradient, which is not computed; pass weights.detach()"
+                f"{where}: weights[{place}] is {float(weights[place])}; weights must be finite"
             )
 
-    def _gather(self, lookup: _Lookup, out: torch.Tensor) -> torch.Tensor:
-        if lookup.rows is not None:
-            lookup.rows.gather(out)
-        else:
-            self._server.pull(self.table, lookup.keys, out=out)
-        return out
-
     def _read(self, lookup: _Lookup) -> torch.Tensor:
-        num_occurrences, bags = len(lookup.keys), lookup.bags
-        num_features, num_examples = lookup.num_features, lookup.num_examples
-        device = self._server.device
-        if bags is None:
-            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
-        if lookup.rows is not None and lookup.rows.has_pool:
-            output = torch.empty(num_examples, num_features * self.dim, device=device)
-            is_mean = self.pooling == "mean"
-            lookup.rows.pool(bags.offsets, lookup.weights, is_mean, output)
+        pooling, rows, device = lookup.pooling, lookup.rows, self._server.device
+        num_examples, width = lookup.num_examples, lookup.num_features * self.dim
+        if pooling is None or lookup.is_plain:
+            output = torch.empty(len(lookup.keys), self.dim, device=device)
+            if rows is not None:
+                rows.gather(output)
+            else:
+                self._server.pull(self.table, lookup.keys, out=output)
             return output
-        if bags.are_single and lookup.weights is None and num_features == 1:
-            return self._gather(lookup, torch.empty(num_occurrences, self.dim, device=device))
-        if device != HOST:  # torch keeps memory of a device for the next call
-            return self._pooled(lookup, bags, torch.empty(num_occurrences, self.dim, device=device))
-        scratch = self._scratch.take(num_occurrences)
-        output = self._pooled(lookup, bags, scratch[:num_occurrences])
-        self._scratch.give(scratch)  # not of a call that failed: somebody may still write into it
+        output = torch.empty(num_examples, width, device=device)
+        if rows is not None:
+            rows.pool(pooling, output)
+        else:
+            self._server.pull_pooled(self.table, lookup.keys, pooling, output)
         return output
 
-    def _pooled(self, lookup: _Lookup, bags: Bags, scratch: torch.Tensor) -> torch.Tensor:
-        """The output [B, F*dim] of a look-up whose rows [L, dim] go into `scratch` first."""
-        num_features, num_examples = lookup.num_features, lookup.num_examples
-        rows = self._gather(lookup, scratch)
-        if lookup.weights is not None:
-            rows.mul_(lookup.weights.unsqueeze(1))
-        pooled = rows if bags.are_single else sum_bags(rows, bags)
-        if self.pooling == "mean" and not bags.are_single:
-            pooled.div_(bags.lengths.clamp(min=1).unsqueeze(1))
-        output = torch.empty(num_examples, num_features, self.dim, device=scratch.device)
-        output.copy_(pooled.view(num_features, num_examples, self.dim).transpose(0, 1))
-        return output.view(num_examples, num_features * self.dim)
-
     def _collect(self, order: int, keys: torch.Tensor, lookup: _Lookup, grad: torch.Tensor) -> None:
-        pending = pending_of(self._server)
-        grads = pending.new_grads(self.table, len(keys), self.dim, self._server.device)
-        bags, num_examples, num_features = lookup.bags, lookup.num_examples, lookup.num_features
-        if bags is None:
-            grads.copy_(grad)
-        elif bags.are_single:
-            by_bag = grads.view(num_features, num_examples, self.dim)
-            by_bag.copy_(grad.view(num_examples, num_features, self.dim).transpose(0, 1))
-            if lookup.weights is not None:
-                grads.mul_(lookup.weights.unsqueeze(1))
-        else:
-            by_bag = grad.view(num_examples, num_features, self.dim).transpose(0, 1)
-            is_mean = self.pooling == "mean"
-            spread_bags(by_bag.reshape(-1, self.dim), bags, lookup.weights, mean=is_mean, out=grads)
+        pending, pooling = pending_of(self._server), lookup.pooling
+        num_features, num_examples = lookup.num_features, lookup.num_examples
+        num_bags = num_features * num_examples
+        grads = pending.new_grads(self.table, num_bags, self.dim, self._server.device)
+        by_bag = grads.view(num_features, num_examples, self.dim)
+        by_bag.copy_(grad.view(num_examples, num_features, self.dim).transpose(0, 1))
+        if pooling is not None and pooling.bags.are_single and pooling.weights is None:
+            pooling = None  # a bag's gradient is its occurrence's
         # Through a graph that was kept, backward may come after the step has released the rows.
         rows = None if lookup.rows is None or lookup.rows.is_released else lookup.rows
-        pending.add(self.table, order, ForwardGradient(keys, grads, rows))
+        pending.add(self.table, order, ForwardGradient(keys, grads, rows, pooling))
 
 
 class _ReadAndCollect(torch.autograd.Function):
-    """Forward reads and pools; backward leaves each occurrence's gradient with the server."""
+    """Forward reads and pools; backward leaves the bags' gradients with the server."""
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, keys: torch.Tensor, module: SparseEmbedding, lookup: _Lookup
+        ctx: Any,
+        anchor: torch.Tensor,
+        keys: torch.Tensor,
+        weights: torch.Tensor | None,
+        module: SparseEmbedding,
+        lookup: _Lookup,
     ) -> torch.Tensor:
-        ctx.save_for_backward(keys)  # torch then notices keys that were overwritten in between
         ctx.module, ctx.lookup = module, lookup
         ctx.order = pending_of(module._server).next_order()
+        kept: tuple[torch.Tensor, ...] = (keys,)  # torch notices what was overwritten in between
+        if weights is not None:
+            kept += (weights,)
+        if ctx.needs_input_grad[2]:
+            kept += _distinct_rows(module._server, module.table, module.dim, keys)
+        ctx.save_for_backward(*kept)
+        if lookup.pooling is not None and weights is not None:
+            lookup.pooling.weights = weights.detach()
         return module._read(lookup)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
-        (keys,) = ctx.saved_tensors
-        ctx.module._collect(ctx.order, keys, ctx.lookup, grad.contiguous())
-        return None, None, None, None
+    def backward(
+        ctx: Any, grad: torch.Tensor
+    ) -> tuple[None, None, torch.Tensor | None, None, None]:
+        keys, *others = ctx.saved_tensors
+        grad, of_weights = grad.contiguous(), None
+        if ctx.needs_input_grad[2]:
+            _, rows, places = others
+            of_weights = _weight_gradients(ctx.lookup, rows, places, grad)
+        ctx.module._collect(ctx.order, keys, ctx.lookup, grad)
+        return None, None, of_weights, None, None
+
+
+def _distinct_rows(
+    server: "RowServer", table: str, dim: int, keys: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of the distinct keys, float32 [N, dim], and each occurrence's place in them [L]."""
+    unique, places = torch.unique(keys, return_inverse=True)
+    rows = torch.empty(len(unique), dim, device=server.device)
+    server.pull(table, unique, out=rows)
+    return rows, places.to(server.device)
+
+
+def _weight_gradients(
+    lookup: _Lookup, rows: torch.Tensor, places: torch.Tensor, grad: torch.Tensor
+) -> torch.Tensor:
+    """Of each occurrence its row times its bag's gradient, summed over the columns: float32 [L]."""
+    pooling = lookup.pooling
+    assert pooling is not None
+    bags, dim = pooling.bags, rows.shape[1]
+    by_bag = grad.view(lookup.num_examples, lookup.num_features, dim).transpose(0, 1)
+    grads = by_bag.reshape(-1, dim)
+    if pooling.is_mean:
+        grads = bags.divided(grads)
+    bag_of = bags.of_occurrences(len(places))
+    found = torch.empty(len(places), device=grads.device)
+    for first in range(0, len(places), _PIECE):
+        piece = slice(first, first + _PIECE)
+        torch.sum(rows[places[piece]] * grads[bag_of[piece]], 1, out=found[piece])
+    return found

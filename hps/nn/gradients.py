@@ -17,6 +17,7 @@ from hps.contracts.training import RowUpdate
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
     from hps.contracts.training import RowServer
     from hps.types import PinnedRows
 
@@ -38,13 +39,16 @@ class ForwardGradient:
 
     Args:
         keys: int64 [L], in order of occurrence.
-        grads: float32 [L, D], owned: a scaler may write into it.
+        grads: float32 [F*B, D], a row a bag, owned: a scaler may write into it. [L, D] without
+            pooling.
         rows: the pinned rows that the forward read, or None.
+        pooling: how the forward made the bags; None where a gradient is one occurrence's.
     """
 
     keys: torch.Tensor
     grads: torch.Tensor
     rows: "PinnedRows | None"
+    pooling: "BagPooling | None" = None
 
 
 class PendingGradients:
@@ -77,15 +81,17 @@ class PendingGradients:
     def is_empty(self) -> bool:
         return not self._forwards
 
-    def new_grads(self, table: str, num_occurrences: int, dim: int, device: str) -> torch.Tensor:
-        """An uninitialised float32 [L, D]; the last step's memory where it is large enough."""
+    def new_grads(self, table: str, num_rows: int, dim: int, device: str) -> torch.Tensor:
+        """An uninitialised float32 [num_rows, D]; the last step's memory where it is large
+        enough."""
         spare = self._spare.pop(table, None)
-        if spare is None or spare.numel() < num_occurrences * dim:
-            return torch.empty(num_occurrences, dim, device=device)
-        return spare.view(-1)[: num_occurrences * dim].view(num_occurrences, dim)
+        if spare is None or spare.numel() < num_rows * dim:
+            return torch.empty(num_rows, dim, device=device)
+        return spare.view(-1)[: num_rows * dim].view(num_rows, dim)
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
-        """Adds one backward's gradient; a second through the same forward sums into the first."""
+        """Adds one backward's gradient; a second through the same forward sums into the first, bag
+        by bag."""
         with self.lock:
             forwards = self._forwards.setdefault(table, {})
             self._joined.pop(table, None)
@@ -96,7 +102,8 @@ class PendingGradients:
                 forwards[order] = gradient
 
     def grads(self, table: str) -> torch.Tensor | None:
-        """All gradients of a table, float32 [L, D] in forward order; writing into it is allowed."""
+        """All gradients of a table, float32 [F*B, D] in forward order, forward after forward ([L,
+        D] where it does not pool); writing into it is allowed."""
         with self.lock:
             forwards = self._forwards.get(table)
             if forwards is None:
@@ -107,7 +114,7 @@ class PendingGradients:
             return self._joined[table]
 
     def set_grads(self, table: str, grads: torch.Tensor) -> None:
-        """Replaces the gradients of a table, occurrence by occurrence.
+        """Replaces the gradients of a table, bag by bag.
 
         Raises:
             ConfigError: nothing is pending, or the shape differs.
@@ -117,23 +124,20 @@ class PendingGradients:
             expected = None if current is None else tuple(current.shape)
             raise ConfigError(
                 f"table {table!r}: a gradient of shape {tuple(grads.shape)} cannot replace the "
-                f"pending one of shape {expected}; keep a row an occurrence"
+                f"pending one of shape {expected}; keep a row a bag"
             )
         if grads is not current:
             current.copy_(grads)
 
     def updates(self) -> list[RowUpdate]:
-        """One update a table, its occurrences in forward order. Within `lock`."""
+        """One update a forward, those of a table in forward order. Within `lock`."""
         updates = []
         for table, forwards in self._forwards.items():
-            grads = self.grads(table)
-            assert grads is not None
-            in_order = [forwards[order] for order in sorted(forwards)]
-            if len(in_order) == 1:
-                keys, rows = in_order[0].keys, in_order[0].rows
-            else:
-                keys, rows = torch.cat([forward.keys for forward in in_order]), None
-            updates.append(RowUpdate(table, keys, grads, rows))
+            is_one = len(forwards) == 1
+            for order in sorted(forwards):
+                one = forwards[order]
+                rows = one.rows if is_one else None  # pinned for their keys alone
+                updates.append(RowUpdate(table, one.keys, one.grads, rows, one.pooling))
         return updates
 
     def drop(self, table: str) -> None:

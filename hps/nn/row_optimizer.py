@@ -25,8 +25,8 @@ class _TableGradient(torch.nn.Parameter):
     """Stands for a table in `param_groups`: an empty tensor whose `.grad` is what is pending.
 
     So everything that goes through `group["params"]` - unscaling, the check for infinities,
-    clipping - sees the row gradients, one row an occurrence, before the occurrences of a key are
-    summed.
+    clipping - sees the gradients of the bags [F*B, D] (of a look-up that does not pool, those of
+    the occurrences [L, D]), before they are spread to occurrences and summed by key.
     """
 
     _pending: PendingGradients

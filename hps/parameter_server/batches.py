@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import OutputPool, as_floats, as_keys, joined, on_host
+from hps.common.arrays import OutputPool, as_keys, on_host
 from hps.common.locks import assert_held
 from hps.contracts.row_cache import ABSENT
-from hps.contracts.training import RowUpdate, by_table
+from hps.contracts.training import RowUpdate, by_table, join_updates
 from hps.dram_cache.tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.batch_rows import BatchRows
+from hps.tiers.top_tier import PoolArguments
 from hps.types import PinnedRows
 
 
@@ -91,48 +92,47 @@ class Batches:
                     (tables.stack(table), *self._one_update(group, held))
                     for table, group in by_table(updates).items()
                 ]
-                work = [(stack, rows, grads) for stack, rows, grads in work if len(grads)]
+                work = [one for one in work if one[1].num_occurrences]
                 for stack in tables.stacks.values():
                     stack.raise_failed(wait=False)
                 with tables.lock:  # one moment for those who read meanwhile
 
                     def check() -> None:
-                        for stack, rows, grads in work:
-                            stack.sum_gradients(rows.held_plan(), grads)
-                        for stack, _, _ in work if checked else ():
+                        for stack, rows, grads, bags in work:
+                            stack.sum_gradients(rows.held_plan(), grads, bags)
+                        for stack, *_ in work if checked else ():
                             stack.raise_failed(wait=True)
 
                     (checked or _check)(check)
-                    calls = [stack.applying(rows.held_plan()) for stack, rows, _ in work]
+                    calls = [stack.applying(rows.held_plan()) for stack, rows, *_ in work]
                     seconds = _C.call_all([*calls, *([applied] if applied else [])])
-                    for (stack, _, _), spent in zip(work, seconds, strict=False):
+                    for (stack, *_), spent in zip(work, seconds, strict=False):
                         stack.counters.seconds += spent
             finally:
                 for rows in held:
                     rows.release()
 
-    def _one_update(self, group: list[RowUpdate], held: list[BatchRows]) -> tuple[BatchRows, Any]:
-        """The pinned rows and gradients of one table's updates; adds what it pins to `held`.
+    def _one_update(
+        self, group: list[RowUpdate], held: list[BatchRows]
+    ) -> tuple[BatchRows, Any, PoolArguments | None]:
+        """The pinned rows, gradients and bags of one table's updates; adds what it pins to `held`.
         Within the updates."""
         assert_held(self._tables.updates)
         table = group[0].table
         dim = self._tables.stack(table).layout.dim
-        keys = [as_keys(update.keys, self._device) for update in group]
-        grads = [
-            as_floats(update.grads, len(part), dim, "grads", self._device)
-            for update, part in zip(group, keys, strict=True)
-        ]
+        keys, grads, pooling = join_updates(group, dim, self._device)
+        bags = None if pooling is None else pooling.arguments(self._device)
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
             is_own = self.holds(rows) and not rows.is_released and rows.table == table
-            if isinstance(rows, BatchRows) and is_own and rows.are_of(keys[0]):
-                return rows, grads[0]
+            if isinstance(rows, BatchRows) and is_own and rows.are_of(keys):
+                return rows, grads, bags
             raise ConfigError(
                 f"apply: the rows given for table {table!r} were released, or are those of "
                 f"other keys or of another server; pass rows=None to have them looked up"
             )
-        held.append(self.pin_now(table, joined(keys)))
-        return held[-1], joined(grads)
+        held.append(self.pin_now(table, keys))
+        return held[-1], grads, bags
 
     def pin_now(self, table: str, keys: Any) -> BatchRows:
         """pin() for the training loop, which batches that wait ahead of it make room for."""

@@ -5,7 +5,7 @@ tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept ap
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hps.common.arrays import (
     OutputPool,
@@ -21,6 +21,9 @@ from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
 from hps.table.row_checks import refuse_impossible_rows
 from hps.tiers.scan import digest, digest_parts, items
+
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
 
 
 class Rows:
@@ -56,6 +59,18 @@ class Rows:
         elif num_keys:
             stack.pull(array, rows)
         return like(rows, keys) if out is None else out
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """As ParameterServer.pull_pooled."""
+        tables = self._tables
+        with tables.lock:
+            stack = tables.stack(table)
+            array = as_keys(keys, self._device)
+            dim = stack.layout.dim
+            target = as_output(out, len(out), out.shape[1] // dim * dim, self._device)
+            bags = pooling.arguments(self._device)
+        stack.raise_failed(wait=True)
+        stack.pull_pooled(array, bags, target)
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """As ParameterServer.push."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hps.checkpoint import blobs as cut
 from hps.common.field_checks import require_path
@@ -29,6 +29,9 @@ from hps.ssd_store.cluster.cluster_store import ClusterStore
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
 from hps.update_log.served_tables import known_tables
+
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 
@@ -97,6 +100,23 @@ class ParameterServer:
         Cost: one pass over L keys; rows that are not in DRAM are read from SSD, all at once.
         """
         return self.parts.rows.pull(table, keys, out, create)
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags of keys, as `hps.SparseEmbedding` reads them.
+
+        Args:
+            table: its name.
+            keys: int64 or uint64 [L], duplicates allowed.
+            pooling: the bags of the keys, and how they are pooled, on `device`.
+            out: float32 [B, F * dim], contiguous, on `device`, written.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape.
+            StoreError, CorruptionError: a row could not be read.
+
+        Cost: one read of each distinct row, one addition an occurrence; no [L, dim] is made.
+        """
+        self.parts.rows.pull_pooled(table, keys, pooling, out)
 
     def push(self, table: str, keys: Any, grads: Any) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.

@@ -6,7 +6,7 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from hps.common.row_layout import Keys
 from hps.contracts.row_cache import BatchPlan
 from hps.errors import ConfigError
 from hps.tiers.top_tier import TableStack
+
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
 
 
 class BatchRows:
@@ -70,11 +73,6 @@ class BatchRows:
         """L, keys of the batch with their repetitions."""
         return self._num_occurrences
 
-    @property
-    def has_pool(self) -> bool:
-        """True if `pool` works where the rows lie."""
-        return bool(self._stack.cache.has_pool)
-
     def are_of(self, keys: Any) -> bool:
         """True if these are the keys that were pinned, byte for byte, in their order.
 
@@ -118,23 +116,20 @@ class BatchRows:
             self._stack.gather(plan, rows)
             return like(rows, self._model)
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        """Sums or means of bags, straight from the slots, in the order of hps/nn/pooling.py.
+    def pool(self, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags, straight from the slots.
 
         Args:
-            offsets: int64 tensor [F*B + 1] that divides all occurrences, feature-major.
-            weights: float32 tensor [L], or None.
-            mean: divide by the number of keys.
-            out: float32 tensor [B, F * D], contiguous; all of them where the rows lie.
+            pooling: of all occurrences, where the rows lie.
+            out: float32 tensor [B, F * D], contiguous, there too.
 
         Raises:
             ConfigError: the rows were released.
         """
-        if self._device == HOST:
-            offsets, out = offsets.numpy(), out.numpy()
-            weights = None if weights is None else weights.numpy()
+        bags = pooling.arguments(self._device)
+        target = out.numpy() if self._device == HOST else out
         with self._lock:
-            self._stack.pool(self.held_plan(), offsets, weights, mean, out)
+            self._stack.pool(self.held_plan(), bags, target)
 
     def held_plan(self) -> BatchPlan:
         """The pinned plan; ConfigError after the release. Under the lock."""

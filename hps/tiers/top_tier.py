@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import on_host, put_rows
+from hps.common.arrays import is_tensor, on_host, put, put_rows, to_host
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Images, Keys
-from hps.contracts.row_cache import AnyRowCache, BatchPlan, PoolingCache
+from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from hps.config import TableConfig
     from hps.contracts.tiers import TableTier
 
+# Offsets int64 [F*B + 1], weights float32 [L] or None, and mean: as caches take them.
+PoolArguments = tuple[Any, Any, bool]
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
@@ -57,9 +59,6 @@ class TableStack(CachedTier):
         self.tier = tier
         # A device tells of a gradient that is not finite when asked, not at once.
         self._failed_key = cache.failed_key
-        self._pooling: PoolingCache[BatchPlan] | None = None
-        if cache.has_pool and isinstance(cache, PoolingCache):
-            self._pooling = cache
         # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
         self.make_room: Callable[[], bool] = lambda: False
         # All below are guarded by the lock.
@@ -92,6 +91,24 @@ class TableStack(CachedTier):
             self._read_through(keys, out)
         finally:
             self._take_back(plan)
+
+    def pull_pooled(self, keys: Keys, bags: PoolArguments, out: Floats) -> None:
+        """Sums or means of bags of keys [L] into out [B, F * D]; one native call when all rows are
+        here. Of keys that cannot be held at once the distinct rows [N, D] are pulled first."""
+        with self.lock, self.counters:
+            if self._pull_pooled_here(keys, bags, out):
+                return
+            plan = self._lend_plan()
+            num_unique = plan.num_unique
+        try:
+            pool = partial(self.cache.pool, plan, *bags, out)
+            if num_unique <= self._largest_piece and self._work(plan, pool, 0, num_unique):
+                return
+        except StoreError:
+            pass  # no space for a victim: pull may read through
+        finally:
+            self._take_back(plan)
+        self._pool_pulled(on_host(keys), bags, out)
 
     def create(self, keys: Keys, out: Floats) -> None:
         """As pull, and stores the keys that nobody stored."""
@@ -227,12 +244,17 @@ class TableStack(CachedTier):
         assert_held(self.lock)
         self.cache.abandon(plan)
 
-    def sum_gradients(self, plan: BatchPlan, grads: Floats) -> None:
-        """Sums into the plan of pinned rows; NonFiniteError if a sum, or what a step by it would
-        make of its row, is NaN or infinite. Under the lock."""
+    def sum_gradients(
+        self, plan: BatchPlan, grads: Floats, bags: PoolArguments | None = None
+    ) -> None:
+        """Sums into the plan of pinned rows gradients of occurrences, or of bags; NonFiniteError if
+        a sum, or what a step by it would make of its row, is NaN or infinite. Under the lock."""
         assert_held(self.lock)
         with self.counters:
-            culprit = self.cache.sum_gradients(plan, grads)
+            if bags is None:
+                culprit = self.cache.sum_gradients(plan, grads)
+            else:
+                culprit = self.cache.sum_bag_gradients(plan, *bags, grads)
         self._refuse_non_finite(plan, culprit)
         self._refuse_overflow(plan, float(self.rates[self.name]))
 
@@ -259,13 +281,11 @@ class TableStack(CachedTier):
         with self.counters:
             self.cache.gather(plan, out)
 
-    def pool(self, plan: BatchPlan, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(self, plan: BatchPlan, bags: PoolArguments, out: Any) -> None:
         """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
         assert_held(self.lock)
-        if self._pooling is None:
-            raise AssertionError(f"the {self.tier} does not pool: has_pool is False")
         with self.counters:
-            self._pooling.pool(plan, offsets, weights, mean, out)
+            self.cache.pool(plan, *bags, out)
 
     def raise_failed(self, *, wait: bool) -> None:
         """Raises what a device has not told yet: the sums of a step before were not finite.
@@ -307,6 +327,35 @@ class TableStack(CachedTier):
         cache.gather(plan, out)
         self.counters.hits += plan.num_unique
         return True
+
+    def _pull_pooled_here(self, keys: Keys, bags: PoolArguments, out: Floats) -> bool:
+        """True if all rows were here; else the stack's plan is that of the keys."""
+        assert_held(self.lock)
+        plan, cache = self.plan, self.cache
+        if not self.is_moving:
+            is_here = cache.pull_pooled(plan, keys, *bags, out) == 0
+        else:
+            cache.make_plan(keys, plan)
+            cache.find(plan, 0, -1)
+            is_here = plan.num_missing == 0 and not self.has_pending(plan)
+            if is_here:
+                cache.pool(plan, *bags, out)
+        self.counters.hits += plan.num_unique if is_here else 0
+        return is_here
+
+    def _pool_pulled(self, keys: Keys, bags: PoolArguments, out: Any) -> None:
+        """As pull_pooled, of rows that are pulled to the host first, each key's once."""
+        plan = _C.ShardPlan([0])
+        plan.build(keys)
+        rows: Floats = np.empty((plan.num_unique, self.layout.dim), np.float32)
+        self.pull(plan.unique_keys, rows)
+        offsets, weights, mean = bags
+        pooled = np.empty(tuple(out.shape), np.float32) if is_tensor(out) else out
+        plan.pool(
+            [rows], to_host(offsets), None if weights is None else to_host(weights), mean, pooled
+        )
+        if pooled is not out:
+            put(pooled, out)
 
     def _lend_plan(self) -> BatchPlan:
         """The stack's plan becomes one caller's, who lets go of the lock. Under the lock."""

@@ -193,6 +193,11 @@ class CachePair:
         given = [None if one is None else one.to(device) for one in given]
         out = torch.zeros(3, 2 * self.dim, device=device)
         self.caches[1].pool(plans[1], *given, mean, out)
+        grads = random_floats(self.random, 6, self.dim)
+        self.caches[0].sum_bag_gradients(plans[0], offsets, weights, mean, grads)
+        self.caches[1].sum_bag_gradients(plans[1], *given, mean, torch.from_numpy(grads).to(device))
+        self.both("find_overflow", 0.1, plans=plans)
+        self.both("apply", 0.1, plans=plans)
         self.both("is_current", plans=plans)
         self.compare()  # waits for all that is queued
         self.same(outs[0], out.cpu().numpy(), "pool")

@@ -94,7 +94,10 @@ void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64
 // As a device sums gradients: run by run, over occurrences sorted by id.
 template <int kSize>
 int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
-                 const float* gradients, GpuPlan* plan) {
+                 const float* gradients, const BagsView* bags, GpuPlan* plan) {
+  Pooling pooling;
+  GradientView view = {gradients, nullptr, nullptr};
+  if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
   const auto most_hot_runs = static_cast<size_t>(num_occurrences / (kRunLength / 2) + 1);
@@ -110,7 +113,9 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   std::vector<float> run_sums(most_hot_runs * static_cast<size_t>(cache.dim));
   const SumArgs args = {cache,
                         plan->batch(),
-                        gradients,
+                        view.values,
+                        view.rows,
+                        view.weights,
                         positions.data(),
                         ids.data(),
                         starts.data(),

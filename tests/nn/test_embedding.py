@@ -8,67 +8,13 @@ import pytest
 import torch
 
 import hps
-from hps.common.bags import make_bags
 from hps.nn.gradients import pending_of
-from hps.nn.pooling import sum_bags
 from tests.front import one_feature_batch, open_server, random_bags
-
-RUN = 32  # occurrences; architecture and docs name it, so the twin does not import it
+from tests.lab import random_floats
 
 
 def rows_of(server: hps.ParameterServer, num_keys: int) -> torch.Tensor:
     return torch.as_tensor(server.pull("ads", torch.arange(num_keys))).clone()
-
-
-def counter_sum(rows: np.ndarray) -> np.ndarray:
-    """The readable twin of pooling: runs of 32, then a binary counter."""
-    runs = []
-    for first in range(0, len(rows), RUN):
-        total = rows[first].copy()
-        for row in rows[first + 1 : first + RUN]:
-            total += row
-        runs.append(total)
-    stack: list[tuple[int, np.ndarray]] = []
-    for run in runs:
-        size, total = 1, run
-        while stack and stack[-1][0] == size:
-            total = stack.pop()[1] + total
-            size *= 2
-        stack.append((size, total))
-    total = stack.pop()[1]
-    while stack:
-        total = stack.pop()[1] + total
-    return total
-
-
-@pytest.mark.parametrize("longest", [1, 5, 32, 33, 400])
-def test_pooling_adds_in_the_documented_order(longest: int) -> None:
-    generator = np.random.default_rng(longest)
-    lengths = np.append(generator.integers(0, longest + 1, 20), longest)
-    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
-    values = generator.standard_normal((int(offsets[-1]), 5)).astype(np.float32)
-    pooled = sum_bags(torch.from_numpy(values), make_bags(offsets, len(values), "test")).numpy()
-    for bag, length in enumerate(lengths):
-        first = int(offsets[bag])
-        rows = values[first : first + length]
-        expected = counter_sum(rows) if length else np.zeros(5, np.float32)
-        assert pooled[bag].tobytes() == expected.tobytes()
-
-
-def test_pooling_is_equal_on_any_torch_thread_count() -> None:
-    generator = np.random.default_rng(0)
-    _, offsets = random_bags(generator, 3000, 70, 10)
-    values = torch.from_numpy(generator.standard_normal((int(offsets[-1]), 16)).astype(np.float32))
-    bags = make_bags(offsets, len(values), "test")
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for count in (1, 2, 4):
-            torch.set_num_threads(count)
-            results.append(sum_bags(values, bags))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
@@ -96,9 +42,13 @@ def test_output_and_gradient_equal_embedding_bag(
         (output * factor).sum().backward()
         (expected * factor).sum().backward()
         pending = pending_of(server).grads("ads")
-        assert pending is not None
-        summed = torch.zeros(20, 4).index_add_(0, keys, pending)
-        torch.testing.assert_close(summed, reference.weight.grad, rtol=1e-5, atol=1e-6)
+        assert pending is not None and pending.shape == (6 * num_features, 4)
+        by_bag = factor.view(6, num_features, 4).transpose(0, 1).reshape(-1, 4)
+        assert torch.equal(pending, by_bag)
+        before = rows_of(server, 20)
+        hps.RowOptimizer(server).step()
+        expected = before - 0.1 * reference.weight.grad
+        torch.testing.assert_close(rows_of(server, 20), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_weighted_mean_divides_by_the_number_of_keys(tmp_path: Path) -> None:
@@ -265,14 +215,85 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             module(keys.float(), offsets)
         with pytest.raises(hps.ConfigError, match="needs offsets"):
             module(keys)
-        with pytest.raises(hps.ConfigError, match=r"weights\.detach"):
-            module(keys, offsets, torch.ones(2, requires_grad=True))
+        with pytest.raises(hps.ConfigError, match=r"weights\[1\] is nan; weights must be finite"):
+            module(keys, offsets, torch.tensor([1, torch.nan]))
         with pytest.raises(hps.ConfigError, match=r"float32 \[2\]"):
             module(keys, offsets, torch.ones(3))
         with pytest.raises(hps.ConfigError, match="num_features=3"):
             module(keys, offsets, num_features=3)
         with pytest.raises(hps.ConfigError, match="got str"):
             module("keys")
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_weights_get_the_gradient_that_torch_gives_them(tmp_path: Path, pooling: str) -> None:
+    generator = np.random.default_rng(4)
+    keys, offsets = random_bags(generator, 6, 9, 12)
+    given = torch.from_numpy(generator.standard_normal(len(keys)).astype(np.float32))
+    slope = torch.linspace(-1, 1, 3 * 8).view(3, 8)
+    with open_server(tmp_path) as server:
+        rows = rows_of(server, 12)
+        module = hps.SparseEmbedding(server, "ads", pooling=pooling)
+        weights = given.clone().requires_grad_()
+        (module(keys, offsets, weights, num_features=2) * slope).sum().backward()
+        hps.RowOptimizer(server).zero_grad()
+    reference = given.clone().requires_grad_()
+    is_mean = pooling == "mean"
+    bags = [
+        (rows[keys[a:b]] * reference[a:b, None]).sum(0) / (max(b - a, 1) if is_mean else 1)
+        for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)
+    ]
+    output = torch.stack(bags).view(2, 3, 4).transpose(0, 1).reshape(3, 8)
+    (output * slope).sum().backward()
+    torch.testing.assert_close(weights.grad, reference.grad)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_that_the_cache_cannot_hold_is_pooled_to_the_same_bits(
+    tmp_path: Path, pooling: str, weighted: bool
+) -> None:
+    generator = np.random.default_rng(4)
+    keys, offsets = random_bags(generator, 400, 200, 30_000)
+    weights = torch.from_numpy(random_floats(generator, len(keys))) if weighted else None
+    outputs = []
+    for budget in ("64KiB", "64MiB"):
+        with open_server(tmp_path / budget, dram=budget) as server:
+            module = hps.SparseEmbedding(server, "ads", pooling=pooling).eval()
+            outputs.append(module(keys, offsets, weights, num_features=4))
+            capacity = server.stats()["tables"]["ads"]["dram_cache"]["capacity_rows"]
+            assert (capacity < len(keys.unique())) == (budget == "64KiB")
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def test_forwards_of_other_kinds_make_one_step(tmp_path: Path) -> None:
+    generator = np.random.default_rng(5)
+    keys, offsets = random_bags(generator, 6, 40, 12)
+    weights = torch.from_numpy(random_floats(generator, len(keys)))
+    with open_server(tmp_path, hps.SGD(lr=1.0)) as server:
+        before = rows_of(server, 12)
+        total = torch.zeros(())
+        for kind in ("sum", "mean", None):
+            module = hps.SparseEmbedding(server, "ads", pooling=kind)
+            output = module(keys) if kind is None else module(keys, offsets, weights)
+            total = total + (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum()
+        total.backward()
+        grads = pending_of(server).grads("ads")
+        assert grads is not None and len(grads) == 6 + 6 + len(keys)
+        hps.RowOptimizer(server).step()
+        after = rows_of(server, 12)
+    reference = before.clone().requires_grad_()
+    total = torch.zeros(())
+    for kind in ("sum", "mean", None):
+        rows = reference[keys]
+        bags = [
+            (rows[a:b] * weights[a:b, None]).sum(0) / (max(b - a, 1) if kind == "mean" else 1)
+            for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)
+        ]
+        output = rows if kind is None else torch.stack(bags)
+        total = total + (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum()
+    total.backward()
+    torch.testing.assert_close(after, before - reference.grad)
 
 
 def test_kept_graph_gives_its_gradient_after_the_rows_are_released(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def train_batches(
     with hps.Pipeline(batches, server, depth=0) as pipeline:
         for batch in pipeline:
             assert batch.rows is not None
-            if batch.rows["ads"].has_pool and pooling is not None:
+            if pooling is not None:
                 # Pooled from the slots, without a copy a key.
                 batch.rows["ads"].gather = None  # type: ignore[method-assign,assignment]
             output = embedding(batch)
@@ -94,8 +94,6 @@ def test_embeddings_and_updates_have_the_same_bits_with_and_without_a_gpu_cache(
     results = []
     for gpu in (None, GPU):
         with open_server(tmp_path / str(gpu), hps.Adagrad(lr=0.1), gpu=gpu, dim=6) as server:
-            with server.pin("ads", batches[0].features["ads"].keys_L) as rows:
-                assert rows.has_pool == (gpu is not None)
             results.append(train_batches(server, batches, pooling))
     with launched_server(tmp_path / "launched", monkeypatch) as server:
         measured = [
@@ -229,6 +227,9 @@ class _LateCache:
 
     def sum_gradients(self, plan: Any, grads: Any) -> int:
         return self._note(plan, self.cache.sum_gradients(plan, grads))
+
+    def sum_bag_gradients(self, plan: Any, *given: Any) -> int:
+        return self._note(plan, self.cache.sum_bag_gradients(plan, *given))
 
     def find_overflow(self, plan: Any, lr: float) -> int:
         return self._note(plan, self.cache.find_overflow(plan, lr))

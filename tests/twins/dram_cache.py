@@ -81,7 +81,6 @@ class TwinPlan:
 class TwinDramCache:
     """As hps._C.DramCache; see hps/contracts/row_cache.py for what each verb promises."""
 
-    has_pool = False
     failed_key = None
 
     def __init__(
@@ -293,6 +292,25 @@ class TwinDramCache:
         where, unique = plan.positions()
         slots = np.asarray(plan.slots, np.int64)[unique]
         out[where] = self.rows.view(np.float32)[slots, 4 : 4 + self.dim]
+
+    def pull_pooled(
+        self, plan: TwinPlan, keys: Keys, offsets: Any, weights: Any, mean: bool, out: Floats
+    ) -> int:
+        self.make_plan(keys, plan)
+        self.find(plan, 0, -1)
+        if plan.num_missing == 0:
+            self.pool(plan, offsets, weights, mean, out)
+        return plan.num_missing
+
+    def pool(self, plan: TwinPlan, offsets: Any, weights: Any, mean: bool, out: Floats) -> None:
+        rows: Floats = np.empty((plan.num_occurrences, self.dim), np.float32)
+        self.gather(plan, rows)
+        row_math.pool_bags(rows, offsets, weights, mean, out)
+
+    def sum_bag_gradients(
+        self, plan: TwinPlan, offsets: Any, weights: Any, mean: bool, grads: Floats
+    ) -> int:
+        return self.sum_gradients(plan, row_math.spread_bags(grads, offsets, weights, mean))
 
     def sum_gradients(self, plan: TwinPlan, grads: Floats) -> int:
         plan.sums = np.empty((plan.num_unique, self.dim), np.float32)

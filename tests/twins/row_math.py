@@ -5,6 +5,8 @@ so equal inputs give equal bits. Rows are float32 [n, row floats]; column 2 and 
 scalars.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +68,35 @@ def sum_occurrences(grads: Floats) -> Floats:
         younger = levels.pop()
         levels[-1] = levels[-1] + younger
     return levels[0]
+
+
+def pool_bags(
+    rows: Floats, offsets: NDArray[np.int64], weights: Floats | None, mean: bool, out: Floats
+) -> None:
+    """Sums or means of bags of rows [L, D], feature-major, into out [B, F * D]."""
+    dim, num_examples = rows.shape[1], len(out)
+    for bag, (first, end) in enumerate(pairwise(offsets.tolist())):
+        feature, example = divmod(bag, num_examples)
+        place = out[example, feature * dim : (feature + 1) * dim]
+        place[:] = 0
+        if first == end:
+            continue
+        terms = rows[first:end]
+        terms = terms if weights is None else terms * weights[first:end, None]
+        place[:] = sum_occurrences(terms)
+        if mean:
+            place /= F32(end - first)
+
+
+def spread_bags(
+    grads: Floats, offsets: NDArray[np.int64], weights: Floats | None, mean: bool
+) -> Floats:
+    """The gradient of each occurrence, [L, D], from those of the bags [F * B, D]."""
+    lengths = np.diff(offsets)
+    if mean:
+        grads = grads / np.maximum(lengths, 1).astype(F32)[:, None]
+    spread = grads[np.repeat(np.arange(len(lengths)), lengths)]
+    return spread if weights is None else spread * weights[:, None]
 
 
 def lane_sum(values: Floats) -> Floats:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from hps.cluster.exchange.device_pooling import pool_rows
 from hps.cluster.exchange.float_exchange import FloatExchange, starts_of
 from hps.cluster.exchange.hot_rows import HotTable
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.common.arrays import HOST, as_keys, as_output, on_host
-from hps.common.row_layout import Keys
+from hps.common.bags import BagPooling
+from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
 from hps.types import PinnedRows
 
@@ -51,21 +53,40 @@ class RowFetcher:
             out: float32 [L, D] of this rank's keys.
             hot: rows that every rank has already; None for none.
         """
-        block = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-        counts = keys.own.counts
-        if hot is not None and not hot.is_empty:
-            received = self._fetch_cold(keys, block, hot)
-        else:
-            outgoing = np.array(keys.counts)[:, None]
-            (received,) = self._floats.swap([block], outgoing, np.array(counts)[:, None])
-        target = as_output(out, keys.own.plan.num_occurrences, block.shape[1], self._device)
+        received = self._received(keys, rows, hot)
+        plan = keys.own.plan
+        target = as_output(out, plan.num_occurrences, received.shape[1], self._device)
         if isinstance(target, torch.Tensor):
             places = keys.own.places(self._device)
             torch.index_select(received.to(self._device), 0, places, out=target)
-            return
-        numbers = received.cpu().numpy()
-        parts = [numbers[first:end] for first, end in starts_of(counts)]
-        keys.own.plan.scatter(parts, target)
+        else:
+            plan.scatter(_by_owner(keys, received), target)
+
+    def fetch_pooled(
+        self,
+        keys: ExchangedKeys,
+        rows: Any,
+        pooling: BagPooling,
+        out: torch.Tensor,
+        hot: HotTable | None = None,
+    ) -> None:
+        """As fetch, and pools the rows that come into out [B, F * D]."""
+        received = self._received(keys, rows, hot)
+        if self._device == HOST:
+            arguments = pooling.arguments(HOST)
+            keys.own.plan.pool(_by_owner(keys, received), *arguments, out.numpy())
+        else:
+            places = keys.own.places(self._device)
+            pool_rows(received.to(self._device).index_select(0, places), pooling, out)
+
+    def _received(self, keys: ExchangedKeys, rows: Any, hot: HotTable | None) -> torch.Tensor:
+        """Sends rows; those of this rank's distinct keys, owner after owner."""
+        block = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
+        if hot is not None and not hot.is_empty:
+            return self._fetch_cold(keys, block, hot)
+        outgoing, incoming = np.array(keys.counts)[:, None], np.array(keys.own.counts)[:, None]
+        (received,) = self._floats.swap([block], outgoing, incoming)
+        return received
 
     def _fetch_cold(self, keys: ExchangedKeys, block: torch.Tensor, hot: HotTable) -> torch.Tensor:
         """The rows of this rank's distinct keys: the hot ones from here, the others by message.
@@ -88,6 +109,12 @@ class RowFetcher:
         return rows.index_copy_(0, places(is_hot), hot.rows[of_hot])
 
 
+def _by_owner(keys: ExchangedKeys, received: torch.Tensor) -> list[Floats]:
+    """Rows of this rank's distinct keys, apart for each owner."""
+    numbers = received.cpu().numpy()
+    return [numbers[first:end] for first, end in starts_of(keys.own.counts)]
+
+
 class ClusterRows:
     """The rows of one batch of one table: pinned by their owners, fetched when they are asked for.
 
@@ -102,8 +129,6 @@ class ClusterRows:
         dim: of a row.
         hot: the table's rows that every rank has; None where there are none.
     """
-
-    has_pool = False
 
     def __init__(
         self,
@@ -170,13 +195,20 @@ class ClusterRows:
         self.fetcher.fetch(self.keys, rows, out, self._hot)
         return out
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        """Bags are pooled where rows lie in slots, and here they do not: see `has_pool`.
+    def pool(self, pooling: BagPooling, out: torch.Tensor) -> None:
+        """Sums or means of bags of the rows as they are now; every rank calls it, for its batch of
+        the same round.
+
+        Args:
+            pooling: of all occurrences, where rows go.
+            out: float32 [B, F * D], contiguous, there too, written.
 
         Raises:
-            ConfigError: always.
+            ConfigError: the rows were released.
+            ClusterError: another rank is gone or does not answer.
         """
-        raise ConfigError("rows of a cluster have no pool(); gather() them")
+        rows = self.fetcher.rows_of(self.local, self._dim)
+        self.fetcher.fetch_pooled(self.keys, rows, pooling, out, self._hot)
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""

@@ -16,16 +16,18 @@ import numpy as np
 import torch
 
 from hps.cluster.exchange.cluster_rows import ClusterRows
+from hps.cluster.exchange.device_pooling import spread_gradients
 from hps.cluster.exchange.device_rows import sums_of
 from hps.cluster.exchange.float_exchange import FloatExchange
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys, swap_keys
 from hps.cluster.exchange.residuals import Residuals
 from hps.cluster.world.world import World
-from hps.common.arrays import as_floats, as_keys, joined, on_host
+from hps.common.arrays import HOST, on_host
+from hps.common.bags import BagPooling
 from hps.common.plan_pool import PlanPool
 from hps.common.wire import Wire, check_range, decode, encode
 from hps.config import TableConfig
-from hps.contracts.training import RowUpdate, by_table
+from hps.contracts.training import RowUpdate, by_table, join_updates
 from hps.errors import ConfigError, HpsError, NonFiniteError, no_such_table
 
 # Sums beyond it are refused as if they were infinite: divided by their number and rounded, those of
@@ -152,29 +154,23 @@ class GradientExchange:
         if not group:
             none = torch.empty(0, dim, device=self._device)
             return Share(table, _NOTHING, OwnKeys(np.empty(0, np.uint64), plans), none)
-        keys = [as_keys(update.keys, self._device) for update in group]
-        grads = joined(
-            [
-                as_floats(update.grads, len(part), dim, "grads", self._device)
-                for update, part in zip(group, keys, strict=True)
-            ]
-        )
+        keys, grads, pooling = join_updates(group, dim, self._device)
         rows = self._pinned(group, keys)
-        own = OwnKeys(on_host(joined(keys)), plans) if rows is None else rows.keys.own
+        own = OwnKeys(on_host(keys), plans) if rows is None else rows.keys.own
         kind = _BY_KEY if rows is None else rows.keys.number
-        sums = self._sum(own, grads, dim)
+        sums = self._sum(own, grads, pooling, dim)
         if table in self._residuals:
             kept = torch.from_numpy(self._residuals[table].of(own.plan.unique_keys))
             sums.add_(kept.to(sums.device))
         held = rows if kind != _BY_KEY else None
         return Share(table, kind, own, sums, held, *self._look_at(sums))
 
-    def _pinned(self, group: list[RowUpdate], keys: list[Any]) -> ClusterRows | None:
+    def _pinned(self, group: list[RowUpdate], keys: Any) -> ClusterRows | None:
         rows = group[0].rows
         if len(group) > 1 or rows is None:
             return None
         is_known = isinstance(rows, ClusterRows) and rows.table == group[0].table
-        if is_known and not rows.is_released and rows.are_of(keys[0]):
+        if is_known and not rows.is_released and rows.are_of(keys):
             assert isinstance(rows, ClusterRows)
             return rows
         raise ConfigError(
@@ -182,14 +178,19 @@ class GradientExchange:
             "other keys or of another server; pass rows=None to have them looked up"
         )
 
-    def _sum(self, own: OwnKeys, grads: Any, dim: int) -> torch.Tensor:
+    def _sum(self, own: OwnKeys, grads: Any, pooling: BagPooling | None, dim: int) -> torch.Tensor:
         """Sums by key, divided by the number of ranks."""
         plan, size = own.plan, self._world.size
         if not plan.num_unique:
             return torch.empty(0, dim, device=self._device)
         if isinstance(grads, torch.Tensor):
+            if pooling is not None:
+                grads = spread_gradients(grads, pooling, plan.num_occurrences)
             return sums_of(grads, own.places(self._device), plan.num_unique).div_(size)
-        plan.sum_gradients(grads)
+        if pooling is None:
+            plan.sum_gradients(grads)
+        else:
+            plan.sum_bag_gradients(*pooling.arguments(HOST), grads)
         return torch.from_numpy(plan.sums(dim) / np.float32(size)).to(self._device)
 
     def _keep_residual(self, share: Share) -> None:

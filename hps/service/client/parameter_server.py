@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hps.checkpoint.over_parts import CheckpointsOverParts
 from hps.common.arrays import HOST
@@ -35,6 +35,9 @@ from hps.service.client.transport import GrpcTransport
 from hps.service.client.waiters import Waiters
 from hps.service.messages.memory import expect_messages
 from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
 
 
 class NothingWarmed:
@@ -186,6 +189,17 @@ class RemoteParameterServer:
         reply, without a copy.
         """
         return self._pulls.pull(table, keys, out, create)
+
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags of keys, as `hps.ParameterServer.pull_pooled`.
+
+        Raises:
+            ConfigError: unknown table, wrong dtype or shape.
+            RemoteError: a shard did not answer within the deadline.
+
+        Cost: the distinct keys travel, and their rows; they are pooled here, on one thread.
+        """
+        self._pulls.pull_pooled(table, keys, pooling, out)
 
     def push(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.

@@ -4,7 +4,7 @@ Above it: parameter_server.py; SparseEmbedding, RowOptimizer and Pipeline hold R
 common/plan_pool.py.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
 
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
+
 MAX_IDLE_PLANS = 8  # that are kept for later
 
 
@@ -23,6 +26,11 @@ class RowReader(Protocol):
 
     def read_planned(self, table: str, plan: _C.ShardPlan, out: Floats) -> None:
         """Rows of a plan's occurrences as they are now, into out float32 [L, dim]."""
+
+    def pool_planned(
+        self, table: str, plan: _C.ShardPlan, pooling: "BagPooling", out: Floats
+    ) -> None:
+        """Sums or means of the bags of a plan's occurrences, into out float32 [B, F * dim]."""
 
     def new_rows(self, table: str, num_rows: int) -> Floats:
         """A buffer float32 [num_rows, dim]."""
@@ -35,7 +43,6 @@ class RemoteRows:
     are pulled when they are asked for, and so after every step before: no shard holds them.
     """
 
-    has_pool = False
     plan: _C.ShardPlan | None = None
 
     def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: Any) -> None:
@@ -83,13 +90,19 @@ class RemoteRows:
             self.reader.read_planned(self.table, self.held_plan(), target)
         return like(rows, self._model) if out is None else out
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        """Bags are pooled where rows lie in slots, and here none does: see `has_pool`.
+    def pool(self, pooling: "BagPooling", out: Any) -> None:
+        """Sums or means of bags of the rows as they are now.
+
+        Args:
+            pooling: of all occurrences.
+            out: float32 tensor [B, F * D], contiguous, written.
 
         Raises:
-            ConfigError: always.
+            ConfigError: the rows were released.
+            RemoteError: a shard did not answer within the deadline.
         """
-        raise ConfigError("rows of a remote server have no pool(); gather() them")
+        with self.lock:
+            self.reader.pool_planned(self.table, self.held_plan(), pooling, out.numpy())
 
     def held_plan(self) -> _C.ShardPlan:
         """The plan. Needs `lock`: a release hands the plan to the next call.

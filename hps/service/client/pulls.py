@@ -5,12 +5,12 @@ which are pinned here. Below it: division.py, plans.py (which key goes where), c
 are deduplicated here before they travel, or by the shard where they travel as they are.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import OutputPool, as_keys, as_output, like
+from hps.common.arrays import HOST, OutputPool, as_keys, as_output, like
 from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
@@ -28,6 +28,9 @@ from hps.service.messages.framing import Incoming
 from hps.service.messages.in_place import writable
 from hps.types import PinnedRows
 from hps.v1 import parameter_server_pb2 as pb
+
+if TYPE_CHECKING:
+    from hps.common.bags import BagPooling
 
 
 class Pulls:
@@ -75,6 +78,17 @@ class Pulls:
                 self._plans.give(plan)
         return like(rows, keys) if out is None else out
 
+    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+        """As `RemoteParameterServer.pull_pooled`."""
+        dim = self._shards.table(table, "pull").dim
+        array = as_keys(keys)
+        target = as_output(out, len(out), out.shape[1] // dim * dim)
+        plan = self._plans.take(array)
+        try:
+            self.pool_planned(table, plan, pooling, target)
+        finally:
+            self._plans.give(plan)
+
     def pin(self, table: str, keys: Any) -> RemoteRows:
         """As `RemoteParameterServer.pin`."""
         self._shards.table(table, "pin")
@@ -90,10 +104,25 @@ class Pulls:
         Raises:
             RemoteError: a shard did not answer within the deadline.
         """
+        if plan.num_occurrences:
+            plan.scatter(self._parts(table, plan), out)
+
+    def pool_planned(
+        self, table: str, plan: _C.ShardPlan, pooling: "BagPooling", out: Floats
+    ) -> None:
+        """Sums or means of the bags of a plan's occurrences, into out float32 [B, F * dim].
+
+        Raises:
+            RemoteError: a shard did not answer within the deadline.
+        """
+        plan.pool(self._parts(table, plan), *pooling.arguments(HOST), out)
+
+    def _parts(self, table: str, plan: _C.ShardPlan) -> list[Floats]:
+        """The rows of a plan's distinct keys as they are now, shard after shard."""
         dim = self._shards.tables[table].dim
         pieces = self._division.pieces(plan, self._pull_bytes(dim))
         replies = self._ask_rows(table, [(session, keys) for session, keys, _ in pieces])
-        self._scatter(plan, pieces, replies, out)
+        return self._rows_of(pieces, replies, dim)
 
     def new_rows(self, table: str, num_rows: int) -> Floats:
         """A buffer float32 [num_rows, dim] of the pool."""
@@ -142,7 +171,7 @@ class Pulls:
         changes = self._connections.change(drafts, f"creating pull of table {table!r}")
         replies = [change.reply for change in changes if change.reply is not None]
         if len(replies) == len(changes) and all(reply.num_bytes(15) for reply in replies):
-            self._scatter(plan, pieces, replies, out)
+            plan.scatter(self._rows_of(pieces, replies, dim), out)
             return
         try:  # a shard could not send them: a pull has them, or says why not
             self.read_planned(table, plan, out)
@@ -150,17 +179,16 @@ class Pulls:
             error.add_note(f"creating pull of table {table!r}: the keys are stored")
             raise
 
-    def _scatter(
-        self, plan: _C.ShardPlan, pieces: list[Piece], incoming: list[Incoming[Any]], out: Floats
-    ) -> None:
-        """Rows of the pieces' replies, to every occurrence."""
-        dim = out.shape[1]
+    def _rows_of(
+        self, pieces: list[Piece], incoming: list[Incoming[Any]], dim: int
+    ) -> list[Floats]:
+        """Rows of the pieces' replies, shard after shard."""
         parts: list[list[Floats]] = [[] for _ in self._connections.sessions]
         for (session, keys, _), reply in zip(pieces, incoming, strict=True):
             raw = reply.array(15, np.uint8, "rows")
             parts[session.index].append(decode(raw, len(keys), dim, Wire(reply.head.wire)))
         nothing = np.empty((0, dim), np.float32)
-        plan.scatter([_whole(part) if part else nothing for part in parts], out)
+        return [_whole(part) if part else nothing for part in parts]
 
 
 def _whole(parts: list[Floats]) -> Floats:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import as_floats, as_keys, joined
+from hps.common.arrays import HOST, as_floats, as_keys
 from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Bytes, Wire, check_range, encode
-from hps.contracts.training import RowUpdate, by_table
+from hps.contracts.training import RowUpdate, by_table, join_updates
 from hps.errors import ConfigError, NonFiniteError, RemoteError
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -116,12 +116,7 @@ class Pushes:
     ) -> list[tuple[Session, Draft]]:
         """One table's updates, summed a key; adds the plans that it takes to `taken`."""
         dim = self._shards.table(table, "apply").dim
-        keys = [as_keys(update.keys) for update in group]
-        grads = [
-            as_floats(update.grads, len(part), dim, "grads")
-            for update, part in zip(group, keys, strict=True)
-        ]
-        array, floats = joined(keys), joined(grads)
+        array, floats, pooling = join_updates(group, dim, HOST)
         if not len(array):
             return []
         rows = group[0].rows
@@ -130,7 +125,10 @@ class Pushes:
             if plan is None:
                 plan = self._plans.take(array)
                 taken.append(plan)
-            bad = plan.sum_gradients(floats)
+            if pooling is None:
+                bad = plan.sum_gradients(floats)
+            else:
+                bad = plan.sum_bag_gradients(*pooling.arguments(HOST), floats)
             if bad < 0:
                 sums = plan.sums(dim)
                 bad = check_range(sums, self._config.push_format)

@@ -1,14 +1,13 @@
-"""Sums the embeddings of each bag in the one order that every device keeps, and back.
+"""Sums the rows of each bag in the order of hps/common/bags.py by torch alone, and back.
 
-Above it: `hps.SparseEmbedding`. Below it: torch. A bag is what one feature of one example holds.
-The order: occurrences one after the other within runs of 32, then the run sums as a binary counter
-combines them - neighbours of equal size, leftovers youngest to oldest. Every step below writes each
-bag once, so no thread count can change a bit.
+Above it: cluster_rows.py and gradient_exchange.py, where rows of other ranks come to a GPU: on the
+host `hps._C` pools, and a gpu_cache pools what lies in its slots. Tests compare both with this.
+Below it: torch. Every step below writes each bag once, so no thread count can change a bit.
 """
 
 import torch
 
-from hps.common.bags import Bags
+from hps.common.bags import BagPooling, Bags
 
 RUN = 32
 
@@ -32,24 +31,26 @@ def sum_bags(values: torch.Tensor, bags: Bags) -> torch.Tensor:
     return _combine(_sum_runs(values, run_starts, run_lengths, RUN), runs_per_bag)
 
 
-def spread_bags(
-    grads: torch.Tensor, bags: Bags, weights: torch.Tensor | None, *, mean: bool, out: torch.Tensor
-) -> None:
-    """The gradient of each occurrence from those of the bags: the transpose of pooling.
+def pool_rows(rows: torch.Tensor, pooling: BagPooling, out: torch.Tensor) -> None:
+    """Sums or means of the bags of rows [L, D], which are overwritten, into out [B, F * D]."""
+    bags, dim = pooling.bags, rows.shape[1]
+    if pooling.weights is not None:
+        rows.mul_(pooling.weights.unsqueeze(1))
+    pooled = rows if bags.are_single else sum_bags(rows, bags)
+    if pooling.is_mean:
+        pooled = bags.divided(pooled)
+    num_examples = len(out)
+    by_example = pooled.view(-1, num_examples, dim).transpose(0, 1)
+    out.view(num_examples, -1, dim).copy_(by_example)
 
-    Args:
-        grads: float32 [num_bags, D].
-        weights: float32 [L], or None.
-        out: float32 [L, D], written.
-    """
-    if mean and not bags.are_single:
-        grads = grads / bags.lengths.clamp(min=1).unsqueeze(1)
-    if bags.are_single:
-        out.copy_(grads)
-    else:
-        torch.index_select(grads, 0, bags.of_occurrences(len(out)), out=out)
-    if weights is not None:
-        out.mul_(weights.unsqueeze(1))
+
+def spread_gradients(grads: torch.Tensor, pooling: BagPooling, num_rows: int) -> torch.Tensor:
+    """The gradient of each of so many occurrences, [L, D], from those of the bags [F * B, D]."""
+    bags = pooling.bags
+    if pooling.is_mean:
+        grads = bags.divided(grads)
+    spread = grads.index_select(0, bags.of_occurrences(num_rows))
+    return spread if pooling.weights is None else spread.mul_(pooling.weights.unsqueeze(1))
 
 
 def _expand(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,79 @@
+// Bags in as many pieces as there are threads.
+#include "batch/pooling.h"
+
+#include <algorithm>
+
+#include "common/float_mode.h"
+
+namespace hps {
+namespace {
+
+constexpr int64_t kWorkAPiece = 4096;  // occurrences and bags; below this one thread is faster
+
+// The first bag of a piece: bags and occurrences before it are the piece's share of all.
+int64_t FirstBag(const BagsView& bags, int64_t piece, int64_t num_pieces) {
+  const int64_t num_bags = bags.num_bags();
+  const int64_t wanted = (bags.offsets[num_bags] + num_bags) * piece / num_pieces;
+  int64_t low = 0, high = num_bags;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (bags.offsets[middle] + middle < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Calls work(first bag, end bag) for pieces of the bags, in parallel where that pays.
+template <class Work>
+void ForPieces(const BagsView& bags, ThreadPool* pool, Work work) {
+  const int64_t num_bags = bags.num_bags();
+  const int64_t useful = 1 + (bags.offsets[num_bags] + num_bags) / kWorkAPiece;
+  const int num_threads = pool == nullptr ? 1 : pool->num_threads();
+  const int64_t num_pieces = std::min<int64_t>(num_threads, useful);
+  if (num_pieces <= 1) {
+    const DefaultFloatMode mode;  // the pool sees to it otherwise
+    return work(int64_t{0}, num_bags);
+  }
+  pool->Run([&](int i) {
+    if (i < num_pieces) work(FirstBag(bags, i, num_pieces), FirstBag(bags, i + 1, num_pieces));
+  });
+}
+
+}  // namespace
+
+const float** Pooling::PrepareRows(int64_t count) {
+  return rows_.Reserve(count + kOccurrencePadding);
+}
+
+void Pooling::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                   float* out) {
+  const int64_t num_bags = bags.num_bags();
+  if (num_bags == 0) return;
+  const int64_t count = bags.offsets[num_bags];
+  const float** rows = rows_.data();
+  for (int64_t i = 0; count > 0 && i < kOccurrencePadding; ++i) rows[count + i] = rows[0];
+  const RowsToPool args = {rows, bags, dim, out};
+  ForPieces(bags, pool, [&](int64_t first, int64_t end) { loops.pool(args, first, end); });
+}
+
+GradientView Pooling::Spread(const BagsView& bags, const float* gradients, int32_t dim,
+                             ThreadPool* pool) {
+  const int64_t num_bags = bags.num_bags();
+  uint32_t* bag_of = bags_.Reserve(bags.offsets[num_bags]);
+  float* divided = bags.is_mean ? divided_.Reserve(num_bags * dim) : nullptr;
+  ForPieces(bags, pool, [&](int64_t first, int64_t end) {
+    for (int64_t bag = first; bag < end; ++bag) {
+      const int64_t begin = bags.offsets[bag], length = bags.offsets[bag + 1] - begin;
+      std::fill_n(bag_of + begin, length, static_cast<uint32_t>(bag));
+      if (divided == nullptr) continue;
+      const auto divisor = static_cast<float>(std::max<int64_t>(length, 1));
+      for (int64_t d = bag * dim; d < (bag + 1) * dim; ++d) divided[d] = gradients[d] / divisor;
+    }
+  });
+  return {divided == nullptr ? gradients : divided, bag_of, bags.weights};
+}
+
+}  // namespace hps

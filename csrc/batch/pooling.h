@@ -1,0 +1,36 @@
+// Pooling: a batch's values a key to sums or means of its bags, and gradients of bags to gradients
+// of occurrences, over the threads of the host.
+//
+// Above it: dram_cache, the host build of gpu_cache, csrc/sharding. Below it: bags.h, key_loops.h.
+// Memory is kept for the next batch: eight bytes an occurrence to pool, four for its gradient, and
+// of means a gradient a bag. Not thread-safe.
+#pragma once
+
+#include "batch/bags.h"
+#include "batch/key_loops.h"
+#include "common/array.h"
+#include "common/thread_pool.h"
+
+namespace hps {
+
+class Pooling {
+ public:
+  Pooling() = default;
+  Pooling(const Pooling&) = delete;
+  Pooling& operator=(const Pooling&) = delete;
+
+  // Makes room to note where the value of each of `count` occurrences is.
+  const float** PrepareRows(int64_t count);
+  // Pools the rows that were noted into out [examples, features * dim]; `pool` may be null.
+  void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool, float* out);
+
+  // Gradients of bags [num_bags, dim] as those of occurrences; good until the next call.
+  GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool);
+
+ private:
+  Array<const float*> rows_;
+  Array<uint32_t> bags_;  // of each occurrence
+  Array<float> divided_;  // gradients of means
+};
+
+}  // namespace hps
