@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hps
-from hps.common import arrays
+from hps.common import arrays, bags
 from hps.common.bags import make_bags
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.device_cache import DeviceCache
@@ -57,6 +57,7 @@ def launched_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> hps.Parame
     server = hps.ParameterServer(config, _tiers=tiers)
     monkeypatch.setattr(arrays, "HOST", "the host")
     monkeypatch.setattr(batch_rows, "HOST", "the host")
+    monkeypatch.setattr(bags, "HOST", "the host")
     assert arrays.is_on(torch.zeros(1), server.device)
     return server
 
