@@ -16,7 +16,7 @@ from hps.errors import ConfigError
 AUTOMATIC = "automatic"  # of those that a server takes by itself
 COMPACTED = ".compacted"  # of the current rows, after a compaction whose checkpoint was deleted
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_PART = re.compile(r"cut-([0-9a-f]{32})")  # of one shard's or rank's part of a cut
+_PART = re.compile(r"cut-([0-9a-f]{32})")  # of one shard's or rank's part of a checkpoint
 _ID = re.compile(r"id:([1-9][0-9]{0,17})")
 _ID_PREFIX = "id:"
 _MOST_ID = 2**63 - 1
@@ -52,7 +52,7 @@ def part_tag(name: str) -> str:
 
 
 def part_name(tag: object) -> str | None:
-    """NAME of the tag `cut-NAME` that a part of a cut has; None for any other."""
+    """NAME of the tag `cut-NAME` of a part of a checkpoint; None for any other."""
     found = _PART.fullmatch(tag) if isinstance(tag, str) else None
     return None if found is None else found[1]
 

@@ -55,15 +55,15 @@ def add_parsers(subparsers: Any) -> None:
             verb.add_argument(
                 "--ack", choices=ACKS, default="logged", help="what the answer survives"
             )
-    _add(verbs, "checkpoints", run_checkpoints, "the cuts that all shards hold")
+    _add(verbs, "checkpoints", run_checkpoints, "list the checkpoints that all shards hold")
     for name, run, text in (
-        ("checkpoint", run_checkpoint, "take a cut over all shards"),
-        ("restore", run_restore, "go back to a cut, on all shards; all sessions end"),
-        ("delete-checkpoint", run_delete, "delete a cut"),
+        ("checkpoint", run_checkpoint, "take a checkpoint over all shards"),
+        ("restore", run_restore, "go back to a checkpoint, on all shards; all sessions end"),
+        ("delete-checkpoint", run_delete, "delete a checkpoint"),
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
-        tag_help = "tag of the cut" if how else "tag of the cut, or its id as id:N"
+        tag_help = "tag of the checkpoint" if how else "tag of the checkpoint, or its id as id:N"
         kind = flags.word if how else checkpoint_name
         verb.add_argument("tag", metavar="TAG", nargs=how, type=kind, help=tag_help)
     verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")

@@ -27,7 +27,7 @@ from hps.cli.output import (
     stream_for_people,
     write_json,
 )
-from hps.cluster.folder.housekeeping import compact_parts, delete_cut
+from hps.cluster.folder.housekeeping import compact_parts, delete_checkpoint
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import open as open_store
@@ -229,7 +229,7 @@ def _run_delete(options: argparse.Namespace) -> int:
 def _delete(path: Path, name: str | int) -> list[str]:
     """The readers that still hold it."""
     if Catalog.load(path) is not None:
-        return delete_cut(path, name)
+        return delete_checkpoint(path, name)
     with open_store(path, read_only=False) as server:
         return server.delete_checkpoint(name)
 

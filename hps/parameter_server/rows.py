@@ -1,4 +1,4 @@
-"""Rows: the verbs of a ParameterServer for rows by key, and for all rows of a table.
+"""RowVerbs: the verbs of a ParameterServer for rows by key, and for all rows of a table.
 
 Above it: ParameterServer, whose docstrings say what each verb promises. Below it: tables.py,
 tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
@@ -23,7 +23,7 @@ from hps.table.row_checks import refuse_impossible_rows
 from hps.tiers.scan import digest, digest_parts, items
 
 
-class Rows:
+class RowVerbs:
     """Pull, push and the other verbs by key.
 
     Args:

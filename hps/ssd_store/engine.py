@@ -12,11 +12,11 @@ from hps.errors import ConfigError
 
 SEGMENTS, ROCKSDB = ENGINES
 ROCKSDB_MANIFEST = "ROCKSDB"
-ROCKSDB_CUT_PREFIX = "cut-"
+ROCKSDB_CHECKPOINT_PREFIX = "cut-"
 # The manifest of each engine first; what only the engine itself makes counts if that is lost.
 _NAMES = {
     SEGMENTS: ("CURRENT", "MANIFEST-*", "segment-*"),
-    ROCKSDB: (ROCKSDB_MANIFEST, f"{ROCKSDB_CUT_PREFIX}*"),
+    ROCKSDB: (ROCKSDB_MANIFEST, f"{ROCKSDB_CHECKPOINT_PREFIX}*"),
 }
 
 

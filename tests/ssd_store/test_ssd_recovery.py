@@ -1,4 +1,4 @@
-"""Recovery: kill -9 at any moment, restore to older cuts, layouts that do not fit, full disks."""
+"""Recovery: kill -9 at any moment, restore to older checkpoints, other layouts, full disks."""
 
 import errno
 import os
@@ -106,7 +106,9 @@ def test_restore_to_an_older_tag_then_more_then_reopen(store_class: Any, tmp_pat
         assert store.extras() == {"position": b"one"}
         day_1 = dump(store, "ads")
     with store_class.open(tmp_path, [schema()]) as store:
-        assert dump(store, "ads") == day_1, "a kill after restore returns to the restored cut"
+        assert dump(store, "ads") == day_1, (
+            "a kill after restore returns to the restored checkpoint"
+        )
         store.append("ads", make_rows(keys_of([9]), 3))
         store.checkpoint()
         after = dump(store, "ads")

@@ -182,7 +182,7 @@ class RowHandlers:
         if lineage and lineage != self._shard.lineage:
             raise mismatch(
                 f"the shard's history is {self._shard.lineage!r}, not {lineage[:80]!r}: it was "
-                f"restored meanwhile, or belongs to another cut; restore all shards to one cut"
+                f"restored meanwhile, or is at another checkpoint; restore all shards to one"
             )
         return tables[name]
 

@@ -33,7 +33,7 @@ from hps.v1 import parameter_server_pb2 as pb
 _MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
 _REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
 _MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
-_MAX_CUT_NAMES = 1000  # that a shard tells of itself
+_MAX_CHECKPOINT_NAMES = 1000  # that a shard tells of itself
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
 
 
@@ -69,7 +69,7 @@ class StoreHandlers:
             ),
             tables=self._tables(call),
             seed=self._shard.seed,
-            cuts=self._cut_names(call),
+            cuts=self._checkpoint_names(call),
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -84,7 +84,7 @@ class StoreHandlers:
         if request.lineage and request.lineage != self._shard.lineage:
             raise mismatch(
                 f"the shard's history is {self._shard.lineage!r}, not {request.lineage[:80]!r}; "
-                f"restore all shards to one cut"
+                f"restore all shards to one checkpoint"
             )
         session = self._shard.open_session(
             request.client_id,
@@ -190,7 +190,7 @@ class StoreHandlers:
             seconds=info["seconds"],
             lineage=info["lineage"],
             sessions=self._marks_of(info["sessions"], request.clients),
-            model_cut=info["model_cut"],
+            model_cut=info["model_whole"],
             model_from=info.get("model_from", ""),
         ).SerializeToString()
 
@@ -285,10 +285,12 @@ class StoreHandlers:
         tables = self._shard.tables
         return [to_message(table) for table in tables if call.caller.right(table.name)]
 
-    def _cut_names(self, call: Call) -> pb.CutNames | None:
+    def _checkpoint_names(self, call: Call) -> pb.CutNames | None:
         """Those that matter to who compares shards; a shard whose store is gone tells none."""
         try:
-            return pb.CutNames(names=self._shard.cut_names(call.remaining())[:_MAX_CUT_NAMES])
+            return pb.CutNames(
+                names=self._shard.checkpoint_names(call.remaining())[:_MAX_CHECKPOINT_NAMES]
+            )
         except HpsError:
             return None
 

@@ -114,7 +114,7 @@ def test_several_tables_come_back_with_the_checkpoint_that_has_them(lab: ShardLa
         assert _digests(shard) == digests
 
 
-def test_a_crash_before_the_store_goes_forward_again_keeps_the_tables_of_both_cuts(
+def test_a_crash_before_the_store_goes_forward_again_keeps_the_tables_of_both_checkpoints(
     lab: ShardLab,
 ) -> None:
     shard = lab.open()
