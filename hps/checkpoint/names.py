@@ -41,7 +41,7 @@ def check_tag(tag: object, *, is_own: bool = False) -> None:
     if is_own and is_reserved:
         return
     if is_reserved:
-        raise ConfigError(f"tag={tag!r}: hps's own checkpoints have it; take another")
+        raise ConfigError(f"tag={tag!r}: the tag is reserved for hps; use another one")
     if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
         raise ConfigError(f"tag={tag!r}: needs 1-64 letters, digits, '_', '.', '-'")
 
@@ -70,7 +70,7 @@ def check_name(name: object, what: str = "checkpoint") -> None:
         if not name:
             raise ConfigError(f"{what}='' is not a tag; use None for the current one")
     elif not isinstance(name, int) or isinstance(name, bool):
-        raise ConfigError(f"{what}={name!r}: name one by its tag, a text, or its id, an int")
+        raise ConfigError(f"{what}={name!r}: give a tag (str) or an id (int)")
     elif not 1 <= name <= _MOST_ID:
         raise ConfigError(f"{what}={name}: ids count from 1")
 

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
     elif arguments.device is not None:
         raise ConfigError(
-            f"--device {arguments.device} names the GPU tier's; give its budget (--gpu) too"
+            f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"
         )
     from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
     from hps.train.report import format_table

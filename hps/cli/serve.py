@@ -181,7 +181,9 @@ def _server_options(arguments: argparse.Namespace) -> Any:
             cert=arguments.tls_cert, key=arguments.tls_key, client_ca=arguments.tls_client_ca
         )
     elif arguments.tls_client_ca is not None:
-        raise ConfigError("--tls-client-ca: clients show certificates only with --tls-cert")
+        raise ConfigError(
+            "--tls-client-ca needs --tls-cert: clients show certificates only over TLS"
+        )
     limits = ServerLimits(
         message_bytes=arguments.max_message,
         keys=arguments.max_keys,

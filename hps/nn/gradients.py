@@ -117,7 +117,7 @@ class PendingGradients:
             expected = None if current is None else tuple(current.shape)
             raise ConfigError(
                 f"table {table!r}: a gradient of shape {tuple(grads.shape)} cannot replace the "
-                f"pending one of shape {expected}; keep a row an occurrence"
+                f"pending one of shape {expected}; give one row for each occurrence"
             )
         if grads is not current:
             current.copy_(grads)

@@ -112,7 +112,7 @@ class RowVerbs:
         with self._tables.lock:
             stack = self._tables.stack(table)
             if batch < 1:
-                raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
+                raise ConfigError(f"items(batch={batch}): batch must be at least 1")
             return items(stack, batch, state)
 
     def digest(self, table: str) -> str:

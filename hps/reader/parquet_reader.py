@@ -281,7 +281,7 @@ class ParquetReader(Reader):
             reason = f"label {labels[row]} in column {self.config.label!r} is not 0, 1 or -1"
         raise DataError(
             f"{path}, row {first_row + row + 1}: {reason}; "
-            "mend the row, or skip bad rows with on_error='skip' (--on-error skip)"
+            "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
         )
 
     def _make_batch(self, pieces: list[LogRows], num_examples: int) -> Batch:

@@ -123,7 +123,7 @@ def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) ->
     files = options.data if what == "DATA" else options.test
     raise ConfigError(
         f"{names_of(files)}: {what} has no example, {why_empty(labels.skipped)}; --allow-empty "
-        "takes it"
+        "accepts it"
     )
 
 

@@ -93,5 +93,5 @@ def refuse_model(options: "TrainOptions", server: "TrainingServer") -> None:
 def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
     return ConfigError(
         f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
-        "--resume, or give another one"
+        "--resume, or name another store"
     )

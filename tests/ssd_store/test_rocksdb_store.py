@@ -95,7 +95,7 @@ def test_a_store_of_the_other_engine_is_refused_by_name(
     open_store(tmp_path, [schema()], made).close()
     assert engine_of(tmp_path) == made
     before = sorted(tmp_path.iterdir())
-    words = f"of engine '{made}', asked is '{asked}'.*another path"
+    words = f"of engine '{made}', requested is '{asked}'.*another path"
     with pytest.raises(ConfigError, match=words):
         open_store(tmp_path, [schema()], asked)
     with pytest.raises(ConfigError, match=words):
@@ -130,7 +130,7 @@ def test_the_commands_train_look_at_and_check_a_store_of_rocksdb(
     assert main(["evaluate", str(log), "--store", store, "--dram", "8MiB"]) == 0
     capsys.readouterr()
     assert main([*train, "--resume"]) == 1
-    assert "engine 'rocksdb', asked is 'segments'" in capsys.readouterr().err
+    assert "engine 'rocksdb', requested is 'segments'" in capsys.readouterr().err
     assert main([*train, "--resume", "--engine", "rocksdb"]) == 0
 
 

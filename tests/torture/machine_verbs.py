@@ -174,7 +174,7 @@ class Verbs(ABC):
         self.note(f"{asked.name}, dim {asked.dim}")
         held = self.model.tables.get(asked.name)
         if held is not None and held.config != asked:
-            words = f"its dim is {held.config.dim}, asked is {asked.dim}"
+            words = f"its dim is {held.config.dim}, requested is {asked.dim}"
             self._expect_refusal(lambda: client.create_table(asked), hps.RemoteError, words)
             self.tallies["tables refused"] += 1
             return
@@ -268,7 +268,9 @@ class Verbs(ABC):
         )
         other = table_named(asked.name, asked.dim == 4)
         self._expect_refusal(
-            lambda: client.create_table(other), hps.RemoteError, f"its dim is {asked.dim}, asked"
+            lambda: client.create_table(other),
+            hps.RemoteError,
+            f"its dim is {asked.dim}, requested",
         )
         if not client.create_table(asked) and not self.is_killed:
             raise ModelViolation(f"{asked.name} was on shard 0 alone, and was not made on shard 1")

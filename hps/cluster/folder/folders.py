@@ -267,8 +267,9 @@ def _newest(world: World, path: Path) -> Catalog:
             newest = one
         elif one["serial"] == newest["serial"] and one != newest:
             raise CorruptionError(
-                f"{path / NAME}: rank {rank} sees another one than other ranks, with the same "
-                f"serial number {one['serial']}: two trainings went on from copies of one folder"
+                f"{path / NAME}: rank {rank} and another rank see different files with the same "
+                f"serial number {one['serial']}: two trainings continued from copies of one "
+                "folder; start the ranks with the folders of one of them"
             )
     if newest is not None:
         return Catalog.from_json(newest)
@@ -277,7 +278,7 @@ def _newest(world: World, path: Path) -> Catalog:
             raise CorruptionError(
                 f"{path / NAME}: no rank sees that file, but rank {rank} sees "
                 f"{path / part['generations'][0]}; put the file back, start the host that has it, "
-                "or remove the folder to begin anew"
+                "or remove the folder to start from the beginning"
             )
     return Catalog.begin(told[0]["new"])
 

@@ -175,7 +175,7 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
     if sum(part.rows for part in ended) != sum(expected):
         raise CorruptionError(
             f"{sources[0].folder}: its parts hold {sum(expected)} rows, {len(ended)} rank(s) got "
-            f"{sum(part.rows for part in ended)}: a key lies in two parts; verify them"
+            f"{sum(part.rows for part in ended)}: a key lies in two parts; run 'hps verify'"
         )
     return ended
 
@@ -214,12 +214,14 @@ def _check_sources(
         if source.rows is not None and sum(one["rows"].values()) != source.rows:
             raise CorruptionError(
                 f"{source.folder}: checkpoint {source.checkpoint!r} holds "
-                f"{sum(one['rows'].values())} rows, {source.rows} are expected; it is another one"
+                f"{sum(one['rows'].values())} rows, {source.rows} are expected; it is "
+                "another checkpoint"
             )
         if one["seed"] != config.seed:
             raise ConfigError(
-                f"{source.folder}: stored seed is {one['seed']}, asked is {config.seed}; it is "
-                "fixed once the store exists: ask for the stored one, or use another path"
+                f"{source.folder}: stored seed is {one['seed']}, requested is "
+                f"{config.seed}; it is fixed once the store exists: use the stored one, or another "
+                "path"
             )
         for fields in one["schemas"]:
             schema = TableSchema.from_native(tuple(fields))
@@ -240,8 +242,8 @@ def check_schema(folder: Path, stored: TableSchema, asked: TableSchema) -> None:
         held, wanted = getattr(stored, field), getattr(asked, field)
         if held != wanted:
             raise ConfigError(
-                f"{folder}: table {stored.name!r}: stored {field} is {held}, asked is {wanted}; it "
-                "is fixed once the store exists: ask for the stored one, or use another path"
+                f"{folder}: table {stored.name!r}: stored {field} is {held}, requested is "
+                f"{wanted}; it is fixed once the store exists: use the stored one, or another path"
             )
 
 

@@ -242,7 +242,7 @@ def _wire(number: int) -> Wire:
         return Wire(number)
     except ValueError as error:
         known = {wire.name: int(wire) for wire in Wire}
-        raise ConfigError(f"wire={number}: there is no such DType; known are {known}") from error
+        raise ConfigError(f"wire={number}: must be the number of a DType: {known}") from error
 
 
 def _marks(applied: Applied) -> pb.Marks:
@@ -255,7 +255,7 @@ def _terms(call: Call, ack: int) -> Terms:
     try:
         return Terms(Ack(ack), call.remaining())
     except ValueError as error:
-        raise ConfigError(f"ack={ack}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
+        raise ConfigError(f"ack={ack} must be 0 (MEMORY), 1 (LOGGED) or 2 (DURABLE)") from error
 
 
 def _flags(values: Any) -> bytes:

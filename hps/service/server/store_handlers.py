@@ -121,7 +121,7 @@ class StoreHandlers:
         request = read_small(pb.FlushRequest, data)
         require_some_right(call.caller, WRITE)
         if request.ack not in (pb.LOGGED, pb.DURABLE):
-            raise ConfigError(f"Flush: ack={request.ack}; 1 is LOGGED, 2 DURABLE")
+            raise ConfigError(f"Flush: ack={request.ack} must be 1 (LOGGED) or 2 (DURABLE)")
         self._shard.flush(Ack(request.ack), call.remaining())
         return pb.FlushReply().SerializeToString()
 
@@ -172,7 +172,10 @@ class StoreHandlers:
         request = read_small(pb.CheckpointRequest, data, int(self._limits.message_bytes))
         require_right(call.caller, EVERY_TABLE, ADMIN)
         if len(request.group.encode()) > _MAX_GROUP_BYTES:
-            raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
+            raise ConfigError(
+                f"Checkpoint: group has {len(request.group.encode())} bytes; at most "
+                f"{_MAX_GROUP_BYTES} are allowed"
+            )
         check_depth(request.group, "Checkpoint: group")  # every client's checkpoints() parses it
         info = self._shard.checkpoint(
             request.tag or None,

@@ -90,13 +90,13 @@ class ShardCheckpoints:
         index, count = self._store.index, self._store.count
         if group and group != found:
             raise MismatchError(
-                f"checkpoint {tag!r} of shard {index} belongs to group {found!r}, asked is "
+                f"checkpoint {tag!r} of shard {index} belongs to group {found!r}, requested is "
                 f"{group!r}; restore one that all shards have"
             )
         if served is not None and (served.index, served.count) != (index, count):
             raise MismatchError(
                 f"checkpoint {tag!r} is of shard {served.index} of {served.count}, this is "
-                f"{index} of {count}"
+                f"shard {index} of {count}; restore one of this shard"
             )
         sessions = {} if served is None else dict(served.sessions)
         marks = {name: (session.incarnation, session.mark) for name, session in sessions.items()}

@@ -121,8 +121,8 @@ class ServedStore:
         asked = (epoch.index if index is None else index, epoch.count if count is None else count)
         if asked != (epoch.index, epoch.count):
             raise ConfigError(
-                f"{where} is shard {epoch.index} of {epoch.count}, asked is {asked[0]} of "
-                f"{asked[1]}; it is fixed once the store is served"
+                f"{where} is shard {epoch.index} of {epoch.count}, requested is {asked[0]} of "
+                f"{asked[1]}; it is fixed once the store is served: use the stored one"
             )
         return history
 
@@ -331,8 +331,8 @@ class ServedStore:
         if self.is_dead:
             raise StoreError(
                 errno.EIO,
-                f"the shard has no store any more: {self.change_failure}; start the server again: "
-                f"store and log have all that was acknowledged",
+                f"the shard has lost its store: {self.change_failure}; start the server again: "
+                f"store and log hold all acknowledged changes",
             )
 
     def check_able(self) -> None:

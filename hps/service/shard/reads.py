@@ -110,9 +110,9 @@ class Reads:
                     raise
                 raise ChangedError(
                     f"table {table!r} was changed during each of {_DIGEST_ATTEMPTS} digests, and "
-                    f"takes longer than the {_DIGEST_TURN_SECONDS:g} s for which changes may be "
-                    f"held up: hold the clients that write still, or take a checkpoint and hash "
-                    f"that ('hps stats DIR --digest --checkpoint TAG')"
+                    f"hashing it takes longer than the {_DIGEST_TURN_SECONDS:g} s for which "
+                    f"changes may wait: stop the clients that write, or take a checkpoint and hash "
+                    f"it ('hps stats DIR --digest --checkpoint TAG')"
                 ) from error
 
     def _sum_rows(self, table: str, until: float) -> tuple[int, int]:
@@ -212,4 +212,4 @@ def _group_of(blobs: dict[str, bytes]) -> str:
 
 
 def _changed(table: str) -> ChangedError:
-    return ChangedError(f"table {table!r} was reopened while all of it was read; start again")
+    return ChangedError(f"table {table!r} was reopened while all of it was read; repeat the call")

@@ -119,7 +119,7 @@ def check_checkpoint(path: Path, checkpoint: RocksDbCheckpoint) -> None:
         damage = _damage(path / checkpoint.folder / name, expected, not name.endswith(_SORTED))
         if damage:
             raise CorruptionError(
-                f"{path / checkpoint.folder / name}: {damage}; restore another one"
+                f"{path / checkpoint.folder / name}: {damage}; restore another checkpoint"
             )
 
 
@@ -206,7 +206,7 @@ def read_checked(file: Path, expected: FileDigest) -> bytes:
     """
     damage = _damage(file, expected, True)
     if damage:
-        raise CorruptionError(f"{file}: {damage}; restore another one")
+        raise CorruptionError(f"{file}: {damage}; restore another checkpoint")
     return file.read_bytes()
 
 

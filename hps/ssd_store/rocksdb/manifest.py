@@ -216,8 +216,8 @@ def _head(body: bytes) -> bytes:
 
 def _mismatch(subject: str, field: str, stored: object, asked: object) -> ConfigError:
     return ConfigError(
-        f"{subject}: stored {field} is {stored}, asked is {asked}; it is fixed once the "
-        f"store exists: ask for the stored one, or use another path"
+        f"{subject}: stored {field} is {stored}, requested is {asked}; it is fixed once "
+        f"the store exists: use the stored one, or another path"
     )
 
 

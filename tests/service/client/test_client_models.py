@@ -259,7 +259,7 @@ def test_a_server_refuses_the_store_of_another_shard(
 ) -> None:
     damage(trained(tmp_path))
     with (
-        pytest.raises(hps.ConfigError, match=r"is shard [01] of 2, asked is [01] of 2"),
+        pytest.raises(hps.ConfigError, match=r"is shard [01] of 2, requested is [01] of 2"),
         service(tmp_path, 2),
     ):
         pass

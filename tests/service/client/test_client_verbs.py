@@ -172,7 +172,7 @@ def test_a_table_is_what_shard_0_has_of_it_on_all_shards(tmp_path: Path) -> None
         with servers.client() as client:
             with pytest.raises(ConfigError, match=r"'ads' is not on all.*\b1 .*\b2 .*lack it"):
                 client.pull("ads", EDGES)
-            with pytest.raises(RemoteError, match="its dim is 8, asked is 9"):
+            with pytest.raises(RemoteError, match="its dim is 8, requested is 9"):
                 client.create_table(replace(ADS, dim=9))
             assert [len(shard.tables) for shard in servers.shards] == [1, 0, 0]
             assert client.create_table(ADS) and not client.create_table(ADS)

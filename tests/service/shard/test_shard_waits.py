@@ -96,7 +96,7 @@ def test_a_large_table_that_changes_all_the_time_holds_nobody_up_for_its_digest(
                 sleep(0.1)
 
         digests._disturb = disturb
-        with pytest.raises(ChangedError, match="hold the clients that write still"):
+        with pytest.raises(ChangedError, match="stop the clients that write"):
             shard.digest("sgd")
         with pytest.raises(DeadlineError, match="during a digest"):
             shard.digest("sgd", timeout=0.01)
