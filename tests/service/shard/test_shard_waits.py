@@ -137,7 +137,7 @@ def test_a_read_waits_for_a_reopening_no_longer_than_it_may(lab: ShardLab) -> No
             lambda: shard.checkpoints(0.02),
             lambda: next(shard.items("sgd", timeout=0.02)),
         ):
-            with pytest.raises(DeadlineError, match="opened anew"):
+            with pytest.raises(DeadlineError, match="reopened for a new table"):
                 read()
     assert shard.pull("sgd", KEYS, timeout=0.02).shape == (3, 4)
 
