@@ -268,7 +268,7 @@ class Config:
                 raise ConfigError(f"Config.tables holds {table!r}; make it an hps.TableConfig")
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
-            raise ConfigError(f"Config.tables={names}: a table name stands twice")
+            raise ConfigError(f"Config.tables={names}: a table name appears twice")
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:

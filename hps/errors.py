@@ -64,7 +64,7 @@ class FencedError(HpsError):
 
 
 class MismatchError(HpsError):
-    """Two parts of a service that do not belong together: another shard, cut or history."""
+    """Two parts of a service that do not belong together: another shard, checkpoint or history."""
 
 
 class DeadlineError(HpsError, TimeoutError):

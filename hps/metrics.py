@@ -75,7 +75,7 @@ class BinaryMetrics:
         if values.shape != clicks.shape:
             raise ConfigError(
                 f"BinaryMetrics.update: {values.size} logits but {clicks.size} labels; "
-                "give one label a logit"
+                "give one label for each logit"
             )
         is_finite = np.isfinite(values)
         if not is_finite.all():

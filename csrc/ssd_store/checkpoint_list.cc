@@ -62,7 +62,7 @@ CheckpointSummary CheckpointList::Summarize(const Checkpoint& checkpoint) const 
   summary.tag = checkpoint.tag;
   summary.created = checkpoint.created;
   summary.is_current = checkpoint.id == commits_->manifest().current;
-  for (const TableCut& table : checkpoint.tables) {
+  for (const TableCheckpoint& table : checkpoint.tables) {
     summary.num_rows += table.num_rows;
     summary.num_segments += table.segments.size();
     for (const SegmentInfo& segment : table.segments) {

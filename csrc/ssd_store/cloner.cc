@@ -46,7 +46,7 @@ bool CannotLink(const Status& status) {
 
 std::vector<std::string> FileNames(const Checkpoint& checkpoint) {
   std::vector<std::string> names;
-  for (const TableCut& table : checkpoint.tables) {
+  for (const TableCheckpoint& table : checkpoint.tables) {
     for (const SegmentInfo& info : table.segments) {
       names.push_back(FileName(kSegmentPrefix, info.number));
     }
@@ -135,7 +135,7 @@ Status Cloner::Make(const std::string& target, bool may_link, OpenRecord open,
   const uint64_t number = open.reserved_end++;
   open.next_checkpoint = checkpoint.id + 1;
   open.tables.clear();
-  for (const TableCut& table : checkpoint.tables) open.tables.push_back(table.schema);
+  for (const TableCheckpoint& table : checkpoint.tables) open.tables.push_back(table.schema);
   Status status =
       WriteClone(files, options_.path, target, may_link, summary, FileNames(checkpoint));
   if (status.ok()) status = VerifyCheckpoint(files, target, checkpoint, open.store_id);

@@ -232,7 +232,7 @@ CompactionSpace Compactor::SpaceOf(size_t first, size_t end) const {
   std::set<uint64_t> held;
   for (const auto& [id, checkpoint] : commits_->manifest().checkpoints) {
     if (current != nullptr && id == current->id) continue;  // renewed, or the next one's
-    for (const TableCut& table : checkpoint.tables) {
+    for (const TableCheckpoint& table : checkpoint.tables) {
       for (const SegmentInfo& info : table.segments) held.insert(info.number);
     }
   }

@@ -66,7 +66,7 @@ TableImage GetTable(Decoder* in) {
 
 }  // namespace
 
-SnapshotCut SnapshotCut::Of(uint64_t store_id, const Checkpoint& checkpoint) {
+CheckpointIdentity CheckpointIdentity::Of(uint64_t store_id, const Checkpoint& checkpoint) {
   Checkpoint named = checkpoint;
   named.dropped.clear();  // which a manifest written anew leaves out
   const std::string record = EncodeCheckpoint(named);
@@ -75,7 +75,8 @@ SnapshotCut SnapshotCut::Of(uint64_t store_id, const Checkpoint& checkpoint) {
 
 // The shards are laid out before their checksums are known: all numbers have a fixed width, so the
 // directory's length is too.
-Status WriteIndexSnapshot(FileSystem* files, const std::string& path, const SnapshotCut& cut,
+Status WriteIndexSnapshot(FileSystem* files, const std::string& path,
+                          const CheckpointIdentity& belongs_to,
                           const std::vector<TableImage>& tables, ThreadPool* pool,
                           uint64_t* num_bytes) {
   constexpr size_t kShards = KeyIndex::kNumShards;
@@ -87,9 +88,9 @@ Status WriteIndexSnapshot(FileSystem* files, const std::string& path, const Snap
     Encoder out;
     out.Put(kSnapshotVersion);
     out.Put(static_cast<uint32_t>(tables.size()));
-    out.Put(cut.store_id);
-    out.Put(cut.checkpoint);
-    out.Put(cut.digest);
+    out.Put(belongs_to.store_id);
+    out.Put(belongs_to.checkpoint);
+    out.Put(belongs_to.digest);
     for (const TableImage& table : tables) PutTable(&out, table);
     for (const auto& shard : shards) {
       out.Put(shard.image.slots);
@@ -167,11 +168,11 @@ Status IndexSnapshot::ParseDirectory(std::string_view bytes) {
   Decoder in(bytes);
   const uint32_t version = in.Get<uint32_t>();
   const uint32_t num_tables = in.Get<uint32_t>();
-  cut_.store_id = in.Get<uint64_t>();
-  cut_.checkpoint = in.Get<uint64_t>();
-  cut_.digest = in.Get<uint64_t>();
+  belongs_to_.store_id = in.Get<uint64_t>();
+  belongs_to_.checkpoint = in.Get<uint64_t>();
+  belongs_to_.digest = in.Get<uint64_t>();
   if (version != kSnapshotVersion) {
-    cut_ = SnapshotCut();  // of no checkpoint that this version can use
+    belongs_to_ = CheckpointIdentity();  // of no checkpoint that this version can use
     return Status::Ok();
   }
   for (uint32_t i = 0; i < num_tables && !in.failed(); ++i) tables_.push_back(GetTable(&in));

@@ -22,14 +22,14 @@
 
 namespace hps {
 
-// What a snapshot belongs to.
-struct SnapshotCut {
+// Which checkpoint of which store a snapshot belongs to.
+struct CheckpointIdentity {
   uint64_t store_id = 0;
   uint64_t checkpoint = 0;
   uint64_t digest = 0;
 
-  static SnapshotCut Of(uint64_t store_id, const Checkpoint& checkpoint);
-  bool operator==(const SnapshotCut&) const = default;
+  static CheckpointIdentity Of(uint64_t store_id, const Checkpoint& checkpoint);
+  bool operator==(const CheckpointIdentity&) const = default;
 };
 
 // A table as a snapshot holds it: what its index's locations mean, and the index.
@@ -49,7 +49,8 @@ struct TableImage {
 
 // Makes the file `path`; if that fails nothing is left of it. The directory's first eight bytes are
 // written last, so that a process killed before leaves a file that says nothing.
-Status WriteIndexSnapshot(FileSystem* files, const std::string& path, const SnapshotCut& cut,
+Status WriteIndexSnapshot(FileSystem* files, const std::string& path,
+                          const CheckpointIdentity& belongs_to,
                           const std::vector<TableImage>& tables, ThreadPool* pool,
                           uint64_t* num_bytes);
 
@@ -60,7 +61,7 @@ class IndexSnapshot {
   static Status Open(FileSystem* files, const std::string& path,
                      std::unique_ptr<IndexSnapshot>* snapshot);
 
-  const SnapshotCut& cut() const { return cut_; }
+  const CheckpointIdentity& belongs_to() const { return belongs_to_; }
   uint64_t num_bytes() const { return num_bytes_; }
   const TableImage* Find(uint32_t table) const;
   // Fills an empty index with a table's, checking every shard; after an error it is to be cleared.
@@ -81,12 +82,12 @@ class IndexSnapshot {
   Status CheckShard(const ShardEntry& shard, const void* bytes) const;
 
   std::unique_ptr<File> file_;
-  SnapshotCut cut_;
+  CheckpointIdentity belongs_to_;
   uint64_t num_bytes_ = 0;
   std::vector<TableImage> tables_;
   std::vector<Shards> shards_;  // of each table
 
-  friend Status WriteIndexSnapshot(FileSystem*, const std::string&, const SnapshotCut&,
+  friend Status WriteIndexSnapshot(FileSystem*, const std::string&, const CheckpointIdentity&,
                                    const std::vector<TableImage>&, ThreadPool*, uint64_t*);
 };
 

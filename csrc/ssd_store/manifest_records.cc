@@ -54,7 +54,7 @@ SegmentInfo GetSegment(Decoder* in) {
 
 std::vector<uint64_t> Checkpoint::FileNumbers() const {
   std::vector<uint64_t> numbers;
-  for (const TableCut& table : tables) {
+  for (const TableCheckpoint& table : tables) {
     for (const SegmentInfo& segment : table.segments) numbers.push_back(segment.number);
   }
   for (const Extra& extra : extras) {
@@ -63,9 +63,9 @@ std::vector<uint64_t> Checkpoint::FileNumbers() const {
   return numbers;
 }
 
-const TableCut* Checkpoint::Find(uint32_t table) const {
-  for (const TableCut& cut : tables) {
-    if (cut.schema.id == table) return &cut;
+const TableCheckpoint* Checkpoint::Find(uint32_t table) const {
+  for (const TableCheckpoint& part : tables) {
+    if (part.schema.id == table) return &part;
   }
   return nullptr;
 }
@@ -103,7 +103,7 @@ std::string EncodeCheckpoint(const Checkpoint& checkpoint) {
   out.PutString(checkpoint.tag);
   out.Put(checkpoint.created);
   out.Put(static_cast<uint32_t>(checkpoint.tables.size()));
-  for (const TableCut& table : checkpoint.tables) {
+  for (const TableCheckpoint& table : checkpoint.tables) {
     PutSchema(&out, table.schema);
     out.Put(table.num_rows);
     out.Put(static_cast<uint64_t>(table.segments.size()));
@@ -129,7 +129,7 @@ bool DecodeCheckpoint(std::string_view payload, Checkpoint* checkpoint) {
   checkpoint->created = in.Get<double>();
   const uint32_t num_tables = in.Get<uint32_t>();
   for (uint32_t i = 0; i < num_tables && !in.failed(); ++i) {
-    TableCut table;
+    TableCheckpoint table;
     table.schema = GetSchema(&in);
     table.num_rows = in.Get<uint64_t>();
     const uint64_t num_segments = in.Get<uint64_t>();

@@ -46,7 +46,8 @@ struct SegmentInfo {
   }
 };
 
-struct TableCut {
+// One table at a checkpoint.
+struct TableCheckpoint {
   TableSchema schema;
   uint64_t num_rows = 0;
   std::vector<SegmentInfo> segments;  // by (sequence, generation)
@@ -65,13 +66,14 @@ struct Checkpoint {
   uint64_t id = 0;     // counted from 1, never reused
   std::string tag;     // empty: untagged
   double created = 0;  // seconds since 1970
-  std::vector<TableCut> tables;
+  std::vector<TableCheckpoint> tables;
   std::vector<Extra> extras;
   std::vector<uint64_t> dropped;  // checkpoints that this one's commit removes
   bool is_deleted = false;        // in memory: only kept because it is the current checkpoint
 
   std::vector<uint64_t> FileNumbers() const;
-  const TableCut* Find(uint32_t table) const;  // by its schema's id; nullptr if it is not in here
+  // By its schema's id; nullptr if it is not in here.
+  const TableCheckpoint* Find(uint32_t table) const;
 };
 
 // Numbers on disk: never renumber.

@@ -8,7 +8,7 @@ namespace hps {
 bool SnapshotKeeper::Load(const Checkpoint& checkpoint, const Tables& tables, ThreadPool* pool,
                           std::vector<std::weak_ptr<Segment>>* retired) {
   state_->AssertLocked();
-  const SnapshotCut wanted = SnapshotCut::Of(context_->store_id, checkpoint);
+  const CheckpointIdentity wanted = CheckpointIdentity::Of(context_->store_id, checkpoint);
   number_ = checkpoint_ = num_bytes_ = 0;
   std::vector<std::string> names;
   if (!context_->files->List(context_->folder, &names).ok()) return false;
@@ -18,10 +18,10 @@ bool SnapshotKeeper::Load(const Checkpoint& checkpoint, const Tables& tables, Th
     std::unique_ptr<IndexSnapshot> snapshot;
     const Status opened =
         IndexSnapshot::Open(context_->files, context_->folder + "/" + name, &snapshot);
-    if (!opened.ok() || snapshot->cut() != wanted) continue;
+    if (!opened.ok() || snapshot->belongs_to() != wanted) continue;
     Status status;
     for (const std::unique_ptr<TableStore>& table : tables) {
-      const TableCut* found = checkpoint.Find(table->schema().id);
+      const TableCheckpoint* found = checkpoint.Find(table->schema().id);
       if (!status.ok()) continue;
       status = found == nullptr ? table->Load(nullptr, pool, retired)
                                 : table->LoadSnapshot(*found, *snapshot, pool, retired);
@@ -45,7 +45,7 @@ uint64_t SnapshotKeeper::Save(const Checkpoint* current, const Tables& tables) {
   uint64_t num_rows = 0;
   std::vector<TableImage> images;
   for (const std::unique_ptr<TableStore>& table : tables) {
-    const TableCut* found = current->Find(table->schema().id);
+    const TableCheckpoint* found = current->Find(table->schema().id);
     if (!table->IsAt(found)) return 0;
     num_rows += table->num_rows();
     if (found != nullptr) images.push_back(table->Image());
@@ -63,9 +63,9 @@ uint64_t SnapshotKeeper::Save(const Checkpoint* current, const Tables& tables) {
   }
   ThreadPool pool(options_.NumLoadThreads(current));
   uint64_t num_bytes = 0;
-  const Status status =
-      WriteIndexSnapshot(context_->files, context_->folder + "/" + FileName(kIndexPrefix, number),
-                         SnapshotCut::Of(context_->store_id, *current), images, &pool, &num_bytes);
+  const Status status = WriteIndexSnapshot(
+      context_->files, context_->folder + "/" + FileName(kIndexPrefix, number),
+      CheckpointIdentity::Of(context_->store_id, *current), images, &pool, &num_bytes);
   return status.ok() ? num_bytes : 0;
 }
 

@@ -188,7 +188,7 @@ StoreFigures SsdStore::Figures() const {
     }
   }
   for (const auto& [id, checkpoint] : commits_.manifest().checkpoints) {
-    for (const TableCut& table : checkpoint.tables) {
+    for (const TableCheckpoint& table : checkpoint.tables) {
       for (const SegmentInfo& info : table.segments) {
         kept[info.number] = info.FileBytes(table.schema.row_bytes);
       }

@@ -82,7 +82,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint) {
   } outcome{state_};
   if (checkpoint == nullptr || !snapshots_.Load(*checkpoint, tables_, &pool, &retired_)) {
     for (const std::unique_ptr<TableStore>& table : tables_) {
-      const TableCut* found =
+      const TableCheckpoint* found =
           checkpoint == nullptr ? nullptr : checkpoint->Find(table->schema().id);
       HPS_RETURN_IF_ERROR(table->Load(found, &pool, &retired_));
     }
@@ -94,7 +94,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint) {
 // Everything that Load will look at, so that a damaged checkpoint leaves the store where it is.
 Status StoreTables::Check(const Checkpoint& checkpoint) {
   state_->AssertLocked();
-  for (const TableCut& table : checkpoint.tables) {
+  for (const TableCheckpoint& table : checkpoint.tables) {
     for (const SegmentInfo& info : table.segments) {
       Segment segment;
       segment.path = options_.path + "/" + FileName(kSegmentPrefix, info.number);
@@ -114,7 +114,7 @@ Status StoreTables::Seal(Checkpoint* checkpoint) {
   for (const std::unique_ptr<TableStore>& table : tables_) {
     HPS_RETURN_IF_ERROR(table->Seal());
     table->DropDead(&retired_);
-    checkpoint->tables.push_back(table->Cut());
+    checkpoint->tables.push_back(table->ToCheckpoint());
   }
   checkpoint->extras.push_back(WrittenExtra(context_));
   return Status::Ok();

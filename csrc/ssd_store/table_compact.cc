@@ -249,7 +249,7 @@ Status TableStore::AddOutput(const CompactionPlan& plan, std::shared_ptr<Segment
                              uint32_t* ordinal) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   if (num_loads_ != plan.num_loads) {
-    return Status(StatusCode::kStore, "a cut was loaded meanwhile", ECANCELED);
+    return Status(StatusCode::kStore, "a checkpoint was loaded meanwhile", ECANCELED);
   }
   const uint64_t num_records = output->info.num_records;
   *ordinal = AddSegment(std::move(output));

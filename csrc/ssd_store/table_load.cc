@@ -26,35 +26,36 @@ void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   free_chunks_.clear();
 }
 
-Status TableStore::Load(const TableCut* cut, ThreadPool* pool,
+Status TableStore::Load(const TableCheckpoint* checkpoint, ThreadPool* pool,
                         std::vector<std::weak_ptr<Segment>>* retired) {
   context_->lock->AssertHeld();
   Reset(retired);
-  if (cut == nullptr) return Status::Ok();
-  for (const SegmentInfo& info : cut->segments) {
+  if (checkpoint == nullptr) return Status::Ok();
+  for (const SegmentInfo& info : checkpoint->segments) {
     segments_.push_back(SealedSegment(info));
     const auto ordinal = static_cast<uint32_t>(segments_.size() - 1);
     if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
   }
-  IndexSources sources{context_, &schema_, segments_, &chunks_, cut->num_rows};
+  IndexSources sources{context_, &schema_, segments_, &chunks_, checkpoint->num_rows};
   const Status built = BuildIndex(sources, pool, &index_);
   if (built.os_error() == ENOMEM) return OutOfMemory();
   HPS_RETURN_IF_ERROR(built);
-  if (index_.size() != cut->num_rows) {
+  if (index_.size() != checkpoint->num_rows) {
     return Status(StatusCode::kCorruption, context_->folder + ": table '" + schema_.name +
                                                "' has " + std::to_string(index_.size()) +
                                                " rows in its segments, its manifest says " +
-                                               std::to_string(cut->num_rows));
+                                               std::to_string(checkpoint->num_rows));
   }
   return Status::Ok();
 }
 
-Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot,
+Status TableStore::LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSnapshot& snapshot,
                                 ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired) {
   context_->lock->AssertHeld();
   Reset(retired);
   const TableImage* image = snapshot.Find(schema_.id);
-  if (image == nullptr || image->num_rows != cut.num_rows || !AdoptParts(cut, *image)) {
+  if (image == nullptr || image->num_rows != checkpoint.num_rows ||
+      !AdoptParts(checkpoint, *image)) {
     return Status(StatusCode::kCorruption, "the snapshot has another table '" + schema_.name + "'");
   }
   HPS_RETURN_IF_ERROR(CheckSegments(pool));
@@ -62,9 +63,9 @@ Status TableStore::LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapsh
 }
 
 // Segments and chunks as the snapshot has them; false if they are not those of the checkpoint.
-bool TableStore::AdoptParts(const TableCut& cut, const TableImage& image) {
+bool TableStore::AdoptParts(const TableCheckpoint& checkpoint, const TableImage& image) {
   std::map<uint64_t, const SegmentInfo*> infos;
-  for (const SegmentInfo& info : cut.segments) infos[info.number] = &info;
+  for (const SegmentInfo& info : checkpoint.segments) infos[info.number] = &info;
   for (const TableImage::Part& part : image.parts) {
     segments_.emplace_back();
     if (part.number == 0) continue;
@@ -130,16 +131,19 @@ TableImage TableStore::Image() const {
 
 // Segments are immutable and their contents decide the index, so the same segments are the same
 // rows.
-bool TableStore::IsAt(const TableCut* cut) const {
+bool TableStore::IsAt(const TableCheckpoint* checkpoint) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   if (writer_ != nullptr) return false;
   std::set<uint64_t> numbers;
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) numbers.insert(segment->info.number);
   }
-  if (cut == nullptr) return numbers.empty();
-  bool is_same = numbers.size() == cut->segments.size() && index_.size() == cut->num_rows;
-  for (const SegmentInfo& info : cut->segments) is_same = is_same && numbers.count(info.number) > 0;
+  if (checkpoint == nullptr) return numbers.empty();
+  bool is_same =
+      numbers.size() == checkpoint->segments.size() && index_.size() == checkpoint->num_rows;
+  for (const SegmentInfo& info : checkpoint->segments) {
+    is_same = is_same && numbers.count(info.number) > 0;
+  }
   return is_same;
 }
 

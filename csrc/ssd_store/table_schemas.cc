@@ -18,9 +18,9 @@ std::string Describe(double first, double second) {
 Status Mismatch(const std::string& subject, const std::string& field, const std::string& stored,
                 const std::string& value) {
   return Status(StatusCode::kConfig, subject + ": stored " + field + " is " + stored +
-                                         ", asked is " + value +
-                                         "; it is fixed once the store exists: ask for the stored "
-                                         "one, or use another path");
+                                         ", requested is " + value +
+                                         "; it is fixed once the store exists: use the stored one, "
+                                         "or another path");
 }
 
 const char* KindName(OptimizerKind kind) {

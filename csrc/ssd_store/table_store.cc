@@ -314,18 +314,18 @@ Status TableStore::Seal() {
   return context_->sync_later(file);
 }
 
-TableCut TableStore::Cut() const {
+TableCheckpoint TableStore::ToCheckpoint() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  TableCut cut;
-  cut.schema = schema_;
-  cut.num_rows = index_.size();
+  TableCheckpoint checkpoint;
+  checkpoint.schema = schema_;
+  checkpoint.num_rows = index_.size();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr) continue;
     HPS_CHECK(segment->is_sealed);
-    cut.segments.push_back(segment->info);
+    checkpoint.segments.push_back(segment->info);
   }
-  std::sort(cut.segments.begin(), cut.segments.end(), IsOlder);
-  return cut;
+  std::sort(checkpoint.segments.begin(), checkpoint.segments.end(), IsOlder);
+  return checkpoint;
 }
 
 }  // namespace hps

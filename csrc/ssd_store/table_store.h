@@ -115,16 +115,17 @@ class TableStore {
     return std::unique_lock<std::shared_mutex>(mutex_);
   }
   // Replaces all contents by those of a checkpoint, from its footers; nullptr empties the table.
-  Status Load(const TableCut* cut, ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
+  Status Load(const TableCheckpoint* checkpoint, ThreadPool* pool,
+              std::vector<std::weak_ptr<Segment>>* retired);
   // As Load, but the index comes from a snapshot of the same checkpoint. After an error: Load.
-  Status LoadSnapshot(const TableCut& cut, const IndexSnapshot& snapshot, ThreadPool* pool,
-                      std::vector<std::weak_ptr<Segment>>* retired);
+  Status LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSnapshot& snapshot,
+                      ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
   // For a snapshot: the table as it is, whose index may not change until that is written.
   TableImage Image() const;
   // Whether the table holds exactly this checkpoint (nullptr: nothing).
-  bool IsAt(const TableCut* cut) const;
+  bool IsAt(const TableCheckpoint* checkpoint) const;
   // The sealed segments, after Seal.
-  TableCut Cut() const;
+  TableCheckpoint ToCheckpoint() const;
   std::vector<std::shared_ptr<const Segment>> Segments() const;
   // How large a segment may become, in records, and such a one's file in bytes. It follows the
   // table: a quarter of the live rows, at least 8 MiB, at most the store's segment_bytes.
@@ -186,7 +187,7 @@ class TableStore {
   void FillPlan(const std::vector<Candidate>& candidates, CompactionPlan* plan) const;
   void RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
   std::shared_ptr<Segment> SealedSegment(const SegmentInfo& info) const;
-  bool AdoptParts(const TableCut& cut, const TableImage& image);
+  bool AdoptParts(const TableCheckpoint& checkpoint, const TableImage& image);
   Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
   // Names the records [first, first + count) of the open segment, whose rows these are. After an

@@ -64,7 +64,7 @@ void VerifyFiles(const Place& place, const Checkpoint& checkpoint, std::set<uint
   const auto note = [damages](const std::string& file, const Status& status) {
     if (!status.ok()) damages->push_back({file, status});
   };
-  for (const TableCut& table : checkpoint.tables) {
+  for (const TableCheckpoint& table : checkpoint.tables) {
     for (const SegmentInfo& info : table.segments) {
       if (!seen->insert(info.number).second) continue;
       Segment segment;

@@ -1,8 +1,9 @@
 """The dense side of a checkpoint: model, reader position, learning rates and tables, as blobs.
 
 Above it: parameter_server/checkpoints.py. Below it: the store keeps each blob with its digest, in
-the same cut as the rows. The model is written by torch.save and is read with weights_only=True, so
-that a checkpoint from a stranger can run no code; torch is needed only where a model is given.
+the same checkpoint as the rows. The model is written by torch.save and is read with
+weights_only=True, so that a checkpoint from a stranger can run no code; torch is needed only where
+a model is given.
 """
 
 import io

@@ -17,46 +17,51 @@ from hps.errors import CorruptionError
 
 DENSE = "dense.json"  # among a checkpoint's blobs
 DENSE_PARTS = (MODEL, READER)
+_WHOLE = "cut"  # the key of `whole` in DENSE
 TRAINING = ("push", "apply")  # verbs after which rows and stored model are of different steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseMark:
-    """What is known of the dense part of the cut that rows descend from.
+    """What is known of the dense part of the checkpoint that rows descend from.
 
     Args:
-        has_model: there is one. Of a part of a cut over several ranks or shards: the cut has one.
-        source: the checkpoint that it was given to, by tag or id; empty: the cut itself.
-        cut: names that checkpoint among the parts of all ranks or shards; empty: of one store.
+        has_model: there is one. Of a part of a checkpoint over several ranks or shards: the whole
+            has one.
+        source: the checkpoint that it was given to, by tag or id; empty: this one.
+        whole: names that checkpoint among the parts of all ranks or shards; empty: of one store.
         is_trained: rows have been trained on since; it does not fit them.
     """
 
     has_model: bool = False
     source: str = ""
-    cut: str = ""
+    whole: str = ""
     is_trained: bool = False
 
     @classmethod
-    def of(cls, blobs: Mapping[str, bytes], cut: str = "") -> Self:
+    def of(cls, blobs: Mapping[str, bytes], whole: str = "") -> Self:
         """From a checkpoint's blobs.
 
         Args:
             blobs: all of it, or those called DENSE and DENSE_PARTS.
-            cut: its name, of one that an older hps has taken, which has no mark.
+            whole: its name, of one that an older hps has taken, which has no mark.
 
         Raises:
             CorruptionError: the mark cannot be read.
         """
         if DENSE not in blobs:
-            return cls(has_model=MODEL in blobs, cut=cut)
+            return cls(has_model=MODEL in blobs, whole=whole)
         try:
-            return cls(**json.loads(blobs[DENSE]))
+            fields = {**json.loads(blobs[DENSE])}
+            return cls(whole=fields.pop(_WHOLE, ""), **fields)
         except (TypeError, ValueError) as error:
             raise CorruptionError(f"the checkpoint's {DENSE} cannot be read: {error}") from error
 
     def blobs(self) -> dict[str, bytes]:
         """What a checkpoint says of it; `of` reads it."""
-        return {DENSE: json.dumps(asdict(self), sort_keys=True).encode()}
+        fields = asdict(self)
+        fields[_WHOLE] = fields.pop("whole")
+        return {DENSE: json.dumps(fields, sort_keys=True).encode()}
 
     @property
     def fits(self) -> bool:

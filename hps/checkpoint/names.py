@@ -16,7 +16,7 @@ from hps.errors import ConfigError
 AUTOMATIC = "automatic"  # of those that a server takes by itself
 COMPACTED = ".compacted"  # of the current rows, after a compaction whose checkpoint was deleted
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_PART = re.compile(r"cut-([0-9a-f]{32})")  # of one shard's or rank's part of a cut
+_PART = re.compile(r"cut-([0-9a-f]{32})")  # of one shard's or rank's part of a checkpoint
 _ID = re.compile(r"id:([1-9][0-9]{0,17})")
 _ID_PREFIX = "id:"
 _MOST_ID = 2**63 - 1
@@ -41,7 +41,7 @@ def check_tag(tag: object, *, is_own: bool = False) -> None:
     if is_own and is_reserved:
         return
     if is_reserved:
-        raise ConfigError(f"tag={tag!r}: hps's own checkpoints have it; take another")
+        raise ConfigError(f"tag={tag!r}: the tag is reserved for hps; use another one")
     if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
         raise ConfigError(f"tag={tag!r}: needs 1-64 letters, digits, '_', '.', '-'")
 
@@ -52,7 +52,7 @@ def part_tag(name: str) -> str:
 
 
 def part_name(tag: object) -> str | None:
-    """NAME of the tag `cut-NAME` that a part of a cut has; None for any other."""
+    """NAME of the tag `cut-NAME` of a part of a checkpoint; None for any other."""
     found = _PART.fullmatch(tag) if isinstance(tag, str) else None
     return None if found is None else found[1]
 
@@ -70,7 +70,7 @@ def check_name(name: object, what: str = "checkpoint") -> None:
         if not name:
             raise ConfigError(f"{what}='' is not a tag; use None for the current one")
     elif not isinstance(name, int) or isinstance(name, bool):
-        raise ConfigError(f"{what}={name!r}: name one by its tag, a text, or its id, an int")
+        raise ConfigError(f"{what}={name!r}: give a tag (str) or an id (int)")
     elif not 1 <= name <= _MOST_ID:
         raise ConfigError(f"{what}={name}: ids count from 1")
 

@@ -140,7 +140,7 @@ class CheckpointsOverParts(Generic[Whole, Draft]):
         failure = self.parts.go_back(whole)
         if failure is not None:
             members = self.parts.members
-            failure.add_note(f"{members} may be at different cuts now: call restore() again")
+            failure.add_note(f"{members} may be at different checkpoints now: call restore() again")
             raise failure
         return state
 

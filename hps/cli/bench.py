@@ -22,10 +22,10 @@ def add_parsers(subparsers: Any) -> None:
         "passed on; see benchmarks/README.md.",
     )
     parser.add_argument(
-        "name", type=flags.word, metavar="NAME", help="a folder under benchmarks/, or all"
+        "name", type=flags.word, metavar="NAME", help="name of a folder under benchmarks/, or all"
     )
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: takes seconds")
-    parser.add_argument("--json", metavar="OUT", type=flags.word, help="the result to a file")
+    parser.add_argument("--smoke", action="store_true", help="run with tiny sizes, in seconds")
+    parser.add_argument("--json", metavar="OUT", type=flags.word, help="write the result to a file")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of NAME, after --")
     parser.set_defaults(run=run)
 

@@ -32,42 +32,47 @@ def add_parsers(subparsers: Any) -> None:
     """Adds `client` and its verbs."""
     parser = subparsers.add_parser("client", help="ask servers: rows, counters, checkpoints")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    _add(verbs, "tables", run_tables, "the tables, and rows of each; --digest hashes every row")
-    _add(verbs, "stats", run_stats, "counters of the servers")
+    _add(verbs, "tables", run_tables, "list the tables with their rows; --digest hashes every row")
+    _add(verbs, "stats", run_stats, "print the counters of the servers")
     for name, run, text in (
-        ("pull", run_pull, "rows of keys"),
-        ("push", run_push, "a gradient for keys"),
-        ("erase", run_erase, "drop keys"),
+        ("pull", run_pull, "print the rows of keys"),
+        ("push", run_push, "push a gradient for keys"),
+        ("erase", run_erase, "erase keys"),
     ):
         verb = _add(verbs, name, run, text)
-        verb.add_argument("table", type=flags.word, metavar="TABLE", help="its name")
-        verb.add_argument("keys", nargs="*", type=_key, metavar="KEY", help="0 to 2^64 - 1")
-        keys_help = "keys as a .npy file, uint64 or int64 [L], instead of KEY"
+        verb.add_argument("table", type=flags.word, metavar="TABLE", help="name of the table")
+        verb.add_argument("keys", nargs="*", type=_key, metavar="KEY", help="key, 0 to 2^64 - 1")
+        keys_help = "read keys from a .npy file, uint64 or int64 [L], instead of KEY"
         verb.add_argument("--keys-file", type=flags.path, metavar="FILE", help=keys_help)
         if name == "pull":
-            out_help = "rows to a .npy file, float32 [L, dim], instead of a line a key"
+            out_help = "write rows to a .npy file, float32 [L, dim], instead of a line for each key"
             verb.add_argument("--out", type=flags.path, metavar="FILE", help=out_help)
         if name == "push":
-            verb.add_argument("--value", type=flags.number(), help="the gradient in every column")
-            grads_help = "gradients as a .npy file, float32 [L, dim], instead of --value"
+            verb.add_argument(
+                "--value", type=flags.number(), help="value of the gradient in every column"
+            )
+            grads_help = "read gradients from a .npy file, float32 [L, dim], instead of --value"
             verb.add_argument("--grads", type=flags.path, metavar="FILE", help=grads_help)
         if name != "pull":
             verb.add_argument(
-                "--ack", choices=ACKS, default="logged", help="what the answer survives"
+                "--ack",
+                choices=ACKS,
+                default="logged",
+                help="state of the change that the answer confirms",
             )
-    _add(verbs, "checkpoints", run_checkpoints, "the cuts that all shards hold")
+    _add(verbs, "checkpoints", run_checkpoints, "list the checkpoints that all shards hold")
     for name, run, text in (
-        ("checkpoint", run_checkpoint, "take a cut over all shards"),
-        ("restore", run_restore, "go back to a cut, on all shards; all sessions end"),
-        ("delete-checkpoint", run_delete, "delete a cut"),
+        ("checkpoint", run_checkpoint, "take a checkpoint over all shards"),
+        ("restore", run_restore, "go back to a checkpoint, on all shards; all sessions end"),
+        ("delete-checkpoint", run_delete, "delete a checkpoint"),
     ):
         verb = _add(verbs, name, run, text)
         how = "?" if name == "checkpoint" else None
-        tag_help = "tag of the cut" if how else "tag of the cut, or its id as id:N"
+        tag_help = "tag of the checkpoint" if how else "tag of the checkpoint, or its id as id:N"
         kind = flags.word if how else checkpoint_name
         verb.add_argument("tag", metavar="TAG", nargs=how, type=kind, help=tag_help)
     verb = _add(verbs, "flush", run_flush, "wait until changes are in the logs")
-    verb.add_argument("--durable", action="store_true", help="on the disks")
+    verb.add_argument("--durable", action="store_true", help="wait until they are on the disks")
 
 
 def run_tables(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
@@ -222,7 +227,7 @@ def _key(text: str) -> int:
     except ValueError:
         key = -1
     if not 0 <= key < 2**64:
-        raise argparse.ArgumentTypeError(f"{text!r} is no key: 0 to 2^64 - 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a key; give a number from 0 to 2^64 - 1")
     return key
 
 
@@ -242,7 +247,9 @@ def _load(flag: str, path: Path) -> Any:
     try:
         array = np.load(path)
     except (ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"{flag} {path}: it is no .npy file of numbers: {error}") from error
+        raise ConfigError(f"{flag} {path}: it is not a .npy file of numbers: {error}") from error
     if not isinstance(array, np.ndarray):
-        raise ConfigError(f"{flag} {path}: it is no .npy file, but an archive of several")
+        raise ConfigError(
+            f"{flag} {path}: it is an archive of several .npy files; give one .npy file"
+        )
     return array

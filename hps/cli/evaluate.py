@@ -24,8 +24,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a stored model; the store is opened read-only",
-        description="AUC, logloss and calibration of a stored model on a log. The store is opened "
-        "read-only, beside a training too.",
+        description="Measures AUC, logloss and calibration of a stored model on a log. The "
+        "store is opened read-only, also beside a training.",
     )
     add = parser.add_argument
     add(
@@ -35,29 +35,31 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="DATA",
         help="the log's files in order, or patterns; .gz and .zst are unpacked",
     )
-    add("--store", type=flags.path, metavar="DIR", help="folder of the store; this or --server")
+    add(
+        "--store", type=flags.path, metavar="DIR", help="folder of the store; give this or --server"
+    )
     add(
         "--checkpoint",
         type=checkpoint_name,
         metavar="TAG",
-        help="tag, or its id as id:N; the newest with a model if not given",
+        help="tag of the checkpoint, or its id as id:N; if not given, the newest with a model",
     )
     add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
-    add("--device", type=flags.device, help="of --gpu, and of the model: cuda:N, or cpu")
-    add("--format", choices=FORMATS, help="of DATA; can be that of the training alone")
+    add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
+    add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
     add(
         "--batch-size",
         type=flags.whole(1, 2**24),
         default=4096,
         metavar="N",
-        help="examples a batch, 1 to 16777216",
+        help="examples in a batch, 1 to 16777216",
     )
     add(
         "--on-error",
         choices=("raise", "skip"),
-        help="at a bad line: stop and name it, or leave it out and count it (skipped lines); as in "
-        "the training if not given",
+        help="at a bad line: stop and name it, or leave it out and count it (skipped lines); if "
+        "not given, as in the training",
     )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
@@ -91,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
     elif arguments.device is not None:
         raise ConfigError(
-            f"--device {arguments.device} names the GPU tier's; give its budget (--gpu) too"
+            f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"
         )
     from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
     from hps.train.report import format_table

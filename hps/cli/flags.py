@@ -160,5 +160,5 @@ def add_checkpoint(parser: Any) -> None:
         "--checkpoint",
         type=checkpoint_name,
         metavar="TAG",
-        help="the cut to read: its tag, or its id as id:N; the newest if not given",
+        help="the checkpoint to read: its tag, or its id as id:N; the newest if not given",
     )

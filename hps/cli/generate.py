@@ -28,8 +28,10 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> None:
     add = parser.add_argument
-    add("out", type=flags.path, metavar="OUT", help="the log's file; OUT.json is its description")
-    add("--format", choices=FORMATS, default="criteo", help="of the log; see docs/formats.md")
+    add("out", type=flags.path, metavar="OUT", help="file of the log; OUT.json describes it")
+    add(
+        "--format", choices=FORMATS, default="criteo", help="format of the log; see docs/formats.md"
+    )
     for name, least, most, text in (
         ("examples", 1, 2**40, "lines of the log, 1 to 2^40"),
         ("features", 1, MAX_FEATURES, f"categorical features, 1 to {MAX_FEATURES}"),
@@ -41,13 +43,15 @@ def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> Non
         add(f"--{name}", type=kind, default=getattr(default, name), metavar="N", help=text)
     for name, lowest, text in (
         ("alpha", 0.0, "exponent of the features' Zipf laws, 0 (uniform) to 8"),
-        ("drift", 0.0, "part of the keys that trade places, 0 to 1"),
+        ("drift", 0.0, "share of the keys that change places, 0 to 1"),
         ("click-rate", 0.001, "mean label, 0.001 to 0.999"),
         ("spread", 0.0, "standard deviation of the planted log-odds, 0 to 10"),
     ):
         value = getattr(default, name.replace("-", "_"))
         add(f"--{name}", type=flags.number(lowest), default=value, metavar="X", help=text)
-    add("--test", type=flags.path, metavar="OUT2", help="file of a held-out part, same model")
+    add(
+        "--test", type=flags.path, metavar="OUT2", help="file of a held-out log from the same model"
+    )
     add(
         "--test-examples",
         type=flags.whole(0, 2**40),
@@ -60,7 +64,7 @@ def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> Non
         type=flags.whole(0, 1024),
         default=0,
         metavar="N",
-        help="0 to 1024; 0: one a core; changes no byte",
+        help="threads, 0 to 1024; 0: one per core; all give equal bytes",
     )
 
 

@@ -117,7 +117,7 @@ def _run(words: list[str], command: str | None) -> int:
     parser = make_parser(command)
     for word in words:
         if any("\ud800" <= letter <= "\udfff" for letter in word):
-            parser.error(f"argument {word!r}: it is no UTF-8, which names and values must be")
+            parser.error(f"argument {word!r}: names and values must be UTF-8")
     options, unknown = parser.parse_known_args(words)
     if unknown:
         verb = getattr(options, "verb", None)

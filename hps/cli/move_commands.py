@@ -36,7 +36,7 @@ def add_parsers(subparsers: Any) -> None:
         help="write a table's rows to parquet",
         description="Writes every stored row of a table to a parquet file, in no order of keys. A "
         "file that is there is replaced when the new one is whole. The store is opened read-only, "
-        f"beside a training too. {_FILE}",
+        f"also beside a training. {_FILE}",
     )
     flags.add_store(leave)
     leave.add_argument("file", type=flags.path, metavar="OUT", help="the parquet file")
@@ -44,10 +44,10 @@ def add_parsers(subparsers: Any) -> None:
         "--table",
         type=flags.word,
         metavar="NAME",
-        help="which table; may be left out if the store has one",
+        help="name of the table; may be left out if the store has one table",
     )
     flags.add_checkpoint(leave)
-    leave.add_argument("--no-state", action="store_true", help="leave the optimizer state out")
+    leave.add_argument("--no-state", action="store_true", help="leave out the optimizer state")
     leave.set_defaults(run=run_export)
 
     enter = subparsers.add_parser(
@@ -67,12 +67,12 @@ def add_parsers(subparsers: Any) -> None:
         "--table",
         type=flags.word,
         metavar="NAME",
-        help="which table; the one that the file names if not given",
+        help="name of the table; if not given, the one that the file names",
     )
     enter.add_argument(
         "--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP
     )
-    enter.add_argument("--no-state", action="store_true", help="start the optimizer state anew")
+    enter.add_argument("--no-state", action="store_true", help="start with a new optimizer state")
     enter.set_defaults(run=run_import)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from hps.checkpoint.names import parse_name
 from hps.errors import ConfigError, StoreError
 
-JSON_HELP = "the figures as JSON to a file; '-': to standard output"
+JSON_HELP = "write the figures as JSON to a file; '-': to standard output"
 
 
 def pages_root(package: Path = Path(__file__).parents[1]) -> Path:

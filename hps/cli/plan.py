@@ -24,14 +24,16 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser = subparsers.add_parser(
         "plan",
         help="size a cluster: GPU, DRAM, SSD and network of each rank",
-        description="Says what each rank needs of its GPU, DRAM, SSD and network for a model of so "
-        "many keys at so many examples a second, and how many ranks are enough. "
+        description="Computes what each rank needs of its GPU, DRAM, SSD and network for a given "
+        "number of keys and examples a second, and how many ranks are enough. "
         "docs/cluster_sizing.md has the formulas.",
         formatter_class=HelpFormatter,
     )
     _add_model_flags(parser.add_argument_group("model and log"))
     _add_machine_flags(parser.add_argument_group("ranks, and what each has"))
-    parser.add_argument("--json", type=flags.path, metavar="OUT", help="figures to a file")
+    parser.add_argument(
+        "--json", type=flags.path, metavar="OUT", help="write the figures to a file"
+    )
     parser.set_defaults(run=run)
 
 
@@ -73,22 +75,32 @@ def _gpu(text: str) -> str | None:
     try:
         return None if text == "none" else _size(text)
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}; or none: there is no GPU") from error
+        raise argparse.ArgumentTypeError(f"{error}; or none, for no GPU") from error
 
 
 def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--keys", type=_count(1, 2**53), required=True, help="stored keys, of all features")
+    add(
+        "--keys",
+        type=_count(1, 2**53),
+        required=True,
+        help="number of stored keys, over all features",
+    )
     add(
         "--dim",
         type=flags.whole(1, MAX_DIM),
         required=True,
-        help="floats of a row, a first-order column counted",
+        help="floats of a row, including a first-order column",
     )
-    add("--optimizer", choices=tuple(OPTIMIZERS), default=_DEFAULT.optimizer, help="of rows")
+    add(
+        "--optimizer",
+        choices=tuple(OPTIMIZERS),
+        default=_DEFAULT.optimizer,
+        help="optimizer of rows",
+    )
     few = flags.whole(1, 2**16)
-    add("--features", type=few, default=_DEFAULT.features, help="of an example")
-    add("--ids-per-feature", type=few, default=_DEFAULT.ids_per_feature, help="keys in each")
+    add("--features", type=few, default=_DEFAULT.features, help="features of an example")
+    add("--ids-per-feature", type=few, default=_DEFAULT.ids_per_feature, help="keys in a feature")
     add(
         "--alpha",
         type=flags.number(0, 8),
@@ -99,28 +111,30 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         "--batch-size",
         type=_count(1, 2**31),
         default=_DEFAULT.batch_size,
-        help="examples a step, of all",
+        help="examples in a step, over all ranks",
     )
     add(
         "--examples-per-second",
         type=flags.number(above=0),
         default=_DEFAULT.examples_per_second,
-        help="of all ranks",
+        help="examples a second, over all ranks",
     )
     add(
         "--dense-parameters",
         type=_count(0, 2**53),
         default=_DEFAULT.dense_parameters,
-        help="of the dense part",
+        help="parameters of the dense part",
     )
     add("--depth", type=flags.whole(0, 64), default=_DEFAULT.depth, help="batches prepared ahead")
-    add("--row-wire", choices=WIRES, default=_DEFAULT.row_wire, help="how rows travel")
-    add("--gradient-wire", choices=WIRES, default=_DEFAULT.gradient_wire, help="how gradients do")
+    add("--row-wire", choices=WIRES, default=_DEFAULT.row_wire, help="format of rows between ranks")
+    add(
+        "--gradient-wire", choices=WIRES, default=_DEFAULT.gradient_wire, help="format of gradients"
+    )
     add(
         "--checkpoint-seconds",
         type=flags.number(above=0),
         default=_DEFAULT.checkpoint_seconds,
-        help="from one to the next",
+        help="time between two checkpoints",
     )
 
 
@@ -128,17 +142,22 @@ def _add_machine_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
     most = PlanQuestion.most_ranks
     ranks, node = flags.whole(0, most), flags.whole(1, most)
-    add("--ranks", type=ranks, default=0, help="how many; 0: as few as are enough")
-    add("--ranks-per-node", type=node, default=_DEFAULT.ranks_per_node, help="that share a host")
-    add("--gpu", type=_gpu, default="80GB", help="memory of the GPU; none: there is no GPU")
+    add("--ranks", type=ranks, default=0, help="number of ranks; 0: the fewest that are enough")
+    add("--ranks-per-node", type=node, default=_DEFAULT.ranks_per_node, help="ranks on a host")
+    add("--gpu", type=_gpu, default="80GB", help="memory of the GPU; none: no GPU")
     add("--dram", type=_size, default="256GB", help="host memory")
-    add("--ssd", type=_size, default="4TB", help="disk")
-    add("--network", type=_size, default="10GB", help="bytes it can send a second")
+    add("--ssd", type=_size, default="4TB", help="disk space")
+    add("--network", type=_size, default="10GB", help="bytes a second that it can send")
     reads = flags.number(above=0)
-    add("--ssd-reads", type=reads, default=_DEFAULT.ssd_reads, help="random reads a second")
+    add(
+        "--ssd-reads",
+        type=reads,
+        default=_DEFAULT.ssd_reads,
+        help="random reads a second of the disk",
+    )
     add(
         "--rank-examples-per-second",
         type=flags.number(above=0),
         default=None,
-        help="that one rank computes, as hps train says; no limit if left out",
+        help="examples a second that one rank computes, see hps train; no limit if not given",
     )

@@ -15,7 +15,7 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the command of this module."""
     parser = subparsers.add_parser(
         "reshard",
-        help="one checkpoint for another number of ranks",
+        help="copy one checkpoint for another number of ranks",
         description="Copies one checkpoint, of a cluster's folder or of a store, into a new folder "
         "for N ranks, or into a store of one process: rows with their optimizer state, model and "
         "position. It may run beside a training. (A training that starts with another number of "
@@ -26,10 +26,13 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("target", type=flags.path, metavar="OUT", help=target_help)
     form = parser.add_mutually_exclusive_group(required=True)
     ranks = flags.whole(1, NUM_VIRTUAL)
-    form.add_argument("--ranks", type=ranks, metavar="N", help="of the trainings to come")
-    form.add_argument("--plain", action="store_true", help="a store of one process, no torchrun")
+    form.add_argument("--ranks", type=ranks, metavar="N", help="number of ranks to copy for")
+    form.add_argument("--plain", action="store_true", help="copy into a store of one process")
     parser.add_argument(
-        "--checkpoint", type=checkpoint_name, metavar="TAG", help="tag, or id:N; newest"
+        "--checkpoint",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="its tag, or its id as id:N; the newest if not given",
     )
     parser.add_argument(
         "--json", type=flags.path, metavar="FILE", help="write the figures to a file"

@@ -111,7 +111,7 @@ def parse_table(text: str) -> Any:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or name in fields:
-            raise ConfigError(f"--table {text!r}: {part!r} is not NAME=VALUE, or stands twice")
+            raise ConfigError(f"--table {text!r}: {part!r} is not NAME=VALUE, or is given twice")
         fields[name] = value
     for name in ("name", "dim"):
         if name not in fields:
@@ -140,7 +140,7 @@ def _number(text: str, value: str) -> float:
     try:
         return float(value)
     except ValueError as error:
-        raise ConfigError(f"--table {text!r}: {value!r} is no number") from error
+        raise ConfigError(f"--table {text!r}: {value!r} is not a number") from error
 
 
 def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
@@ -181,7 +181,9 @@ def _server_options(arguments: argparse.Namespace) -> Any:
             cert=arguments.tls_cert, key=arguments.tls_key, client_ca=arguments.tls_client_ca
         )
     elif arguments.tls_client_ca is not None:
-        raise ConfigError("--tls-client-ca: clients show certificates only with --tls-cert")
+        raise ConfigError(
+            "--tls-client-ca needs --tls-cert: clients show certificates only over TLS"
+        )
     limits = ServerLimits(
         message_bytes=arguments.max_message,
         keys=arguments.max_keys,
@@ -209,53 +211,60 @@ def _server_options(arguments: argparse.Namespace) -> Any:
 def _add_store_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("store").add_argument
     add(
-        "--store", type=flags.path, required=True, metavar="DIR", help="its folder; made if missing"
+        "--store",
+        type=flags.path,
+        required=True,
+        metavar="DIR",
+        help="folder of the store; created if missing",
     )
     add(
         "--shard",
         type=flags.word,
         metavar="I/N",
-        help="which of how many servers, such as 0/2; given once, it is stored; 0/1 if never given",
+        help="index of this server and number of servers, such as 0/2; stored when first given; "
+        "0/1 if never given",
     )
     add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
-    add("--device", type=flags.device, default="cuda:0", help="of --gpu: cuda:N, or cpu")
+    add("--device", type=flags.device, default="cuda:0", help="device of --gpu: cuda:N or cpu")
     add(
         "--table",
         type=flags.word,
         action="append",
         default=[],
         metavar="name=..,dim=..",
-        help="a table that is to be there, made if it is not; also optimizer=, its numbers (lr=, "
+        help="a table of the store, created if missing; also optimizer=, its numbers (lr=, "
         "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=; "
-        "may be given several times",
+        "may be repeated",
     )
     add(
         "--seed",
         type=flags.whole(0, 2**64 - 1),
         metavar="N",
-        help="of a new store's initial values, 0 to 2^64 - 1; 0 if not given, or what is stored",
+        help="seed of a new store's rows, 0 to 2^64 - 1; if not given, the stored one or 0",
     )
     add(
         "--threads",
         type=flags.whole(0, 64),
         default=max(1, num_cores() // 4),
         metavar="N",
-        help="of the native core for one call (several calls run at once), 0 to 64; 0: all cores",
+        help="threads of the native core for one call (several calls run at once), 0 to 64; 0: all "
+        "cores",
     )
     add(
         "--log-bytes",
         type=flags.size,
         default="1GiB",
         metavar="BYTES",
-        help="a checkpoint is taken when the update log has grown to this",
+        help="size of the update log at which a checkpoint is taken",
     )
 
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("address and access").add_argument
     address = flags.word
-    listen_help, metrics_help = "port 0: a free one", "figures for Prometheus; HTTPS with TLS"
+    listen_help = "address of the server; port 0: a free one"
+    metrics_help = "address of the figures for Prometheus; HTTPS with TLS"
     add("--listen", type=address, default="127.0.0.1:50051", metavar="HOST:PORT", help=listen_help)
     add("--metrics", type=address, metavar="HOST:PORT", help=metrics_help)
     add("--tls-cert", type=flags.path, metavar="FILE", help="the server's certificate (PEM)")
@@ -264,38 +273,59 @@ def _add_address_flags(parser: argparse.ArgumentParser) -> None:
         "--tls-client-ca",
         type=flags.path,
         metavar="FILE",
-        help="authority (PEM): only clients with a certificate of it are let in",
+        help="authority (PEM); only clients with a certificate of it may connect",
     )
-    add("--tokens", type=flags.path, metavar="FILE", help="who may do what, JSON: docs/service.md")
+    add(
+        "--tokens",
+        type=flags.path,
+        metavar="FILE",
+        help="tokens and their rights, JSON; see docs/service.md",
+    )
     add("--allow-insecure", action="store_true", help="listen beyond this machine without TLS")
     add(
         "--drain-seconds",
         type=flags.number(0),
         default=30.0,
         metavar="SECONDS",
-        help="that calls in flight have at the end, before they are cancelled",
+        help="time for calls in flight at the end; then they are cancelled",
     )
-    add("--log-calls", action="store_true", help="a log line for every call, not refused ones only")
+    add("--log-calls", action="store_true", help="log every call, not only refused ones")
 
 
 def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("limits").add_argument
     for name, default, text in (
-        ("message", "32MiB", "of a request, and of a reply; 64 KiB to 1 GiB"),
-        ("flight", "512MiB", "of all requests and replies in flight; at least 2 messages"),
-        ("client-flight", "256MiB", "of those, one client's; at least 2 messages"),
+        ("message", "32MiB", "most bytes of a request and of a reply; 64 KiB to 1 GiB"),
+        (
+            "flight",
+            "512MiB",
+            "most bytes of all requests and replies in flight; at least 2 messages",
+        ),
+        ("client-flight", "256MiB", "most bytes in flight of one client; at least 2 messages"),
     ):
         add(f"--max-{name}", type=flags.size, default=default, metavar="BYTES", help=text)
     for name, count, least, most, text in (
-        ("keys", 2**20, 1, 2**27, "of a request; 1 to 2^27"),
-        ("dim", MAX_DIM, 1, MAX_DIM, f"of a table that a client makes; 1 to {MAX_DIM}"),
-        ("tables", MAX_TABLES, 1, MAX_TABLES, f"in the store; 1 to {MAX_TABLES}"),
-        ("sessions", 10_000, 1, 2**31, "clients whose marks are kept; at least 1"),
-        ("client-sessions", 1000, 1, 2**31, "of those, opened with one token; at least 1"),
-        ("requests", 64, 1, 1024, "calls in flight; 1 to 1024"),
-        ("client-requests", 16, 1, 1024, "of those, one client's; 1 to 1024"),
-        ("streams", 16, 0, 1024, "push streams that are open; 0 to 1024"),
-        ("connections", 1024, 1, 65536, "that are open; 1 to 65536, half of the descriptors"),
+        ("keys", 2**20, 1, 2**27, "most keys of a request; 1 to 2^27"),
+        (
+            "dim",
+            MAX_DIM,
+            1,
+            MAX_DIM,
+            f"largest dim of a table that a client creates; 1 to {MAX_DIM}",
+        ),
+        ("tables", MAX_TABLES, 1, MAX_TABLES, f"most tables of the store; 1 to {MAX_TABLES}"),
+        ("sessions", 10_000, 1, 2**31, "most clients whose marks are kept; at least 1"),
+        ("client-sessions", 1000, 1, 2**31, "most of those that one token has opened; at least 1"),
+        ("requests", 64, 1, 1024, "most calls in flight; 1 to 1024"),
+        ("client-requests", 16, 1, 1024, "most calls in flight of one client; 1 to 1024"),
+        ("streams", 16, 0, 1024, "most open push streams; 0 to 1024"),
+        (
+            "connections",
+            1024,
+            1,
+            65536,
+            "most open connections; 1 to 65536, at most half of the descriptors",
+        ),
     ):
         kind = flags.whole(least, most)
         add(f"--max-{name}", type=kind, default=count, metavar="N", help=text)
@@ -304,5 +334,5 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.number(above=0),
         default=60.0,
         metavar="SECONDS",
-        help="of a call that brings none; above 0",
+        help="deadline of a call that has none; above 0",
     )

@@ -29,39 +29,39 @@ def add_server_flags(parser: Any, required: bool = False) -> None:
         "--client-id",
         type=flags.word,
         metavar="NAME",
-        help="names this client, 1 to 64 letters, digits, '_', '.', '-'; a second one of that name "
-        "ends the first's session; if not given a name that no other has",
+        help="name of this client: 1 to 64 letters, digits, '_', '.', '-'; a second client of the "
+        "same name ends the session of the first; if not given, a new unique name",
     )
     add("--token", type=flags.path, metavar="FILE", help="file that holds a bearer token")
-    add("--tls", action="store_true", help="talk TLS; trust the authorities that the system knows")
-    add("--tls-ca", type=flags.path, metavar="FILE", help="talk TLS; trust this authority (PEM)")
+    add("--tls", action="store_true", help="use TLS; trust the system's authorities")
+    add("--tls-ca", type=flags.path, metavar="FILE", help="use TLS; trust this authority (PEM)")
     add(
         "--tls-cert",
         type=flags.path,
         metavar="FILE",
-        help="talk TLS; this client's certificate (PEM), with --tls-key",
+        help="use TLS; this client's certificate (PEM), with --tls-key",
     )
     add("--tls-key", type=flags.path, metavar="FILE", help="key of --tls-cert (PEM)")
     add(
         "--tls-name",
         type=flags.word,
         metavar="NAME",
-        help="talk TLS; the name in the servers' certificates, if it is not HOST",
+        help="use TLS; the name in the servers' certificates, if it is not HOST",
     )
     add(
         "--allow-insecure",
         action="store_true",
-        help="send the token without TLS beyond this machine, in a network that is trusted",
+        help="send the token to other machines without TLS; for trusted networks only",
     )
     add(
         "--deadline",
         type=flags.number(above=0),
         default=60.0,
         metavar="SECONDS",
-        help="for a call, retries included; above 0",
+        help="deadline of a call, retries included; above 0",
     )
-    add("--wire", choices=WIRES, default="float32", help="how rows travel; see docs/clients.md")
-    add("--push-wire", choices=WIRES, help="how gradients travel; as --wire if not given")
+    add("--wire", choices=WIRES, default="float32", help="format of rows; see docs/clients.md")
+    add("--push-wire", choices=WIRES, help="format of gradients; if not given, that of --wire")
 
 
 def client_config(options: argparse.Namespace) -> ClientConfig | None:
@@ -75,7 +75,7 @@ def client_config(options: argparse.Namespace) -> ClientConfig | None:
         given = [name for name in names if getattr(options, name) is not None]
         given += [name for name in ("tls", "allow_insecure") if getattr(options, name)]
         if given:
-            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --server")
+            raise ConfigError(f"--{given[0].replace('_', '-')} needs --server")
         return None
     has_tls = options.tls or any(
         getattr(options, name) is not None for name in names if name.startswith("tls")
@@ -104,7 +104,7 @@ def _token(path: Path) -> str:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
             f"--token {path}: {reason}; name a file that holds the token, not the token itself"
         ) from error

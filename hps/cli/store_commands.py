@@ -27,7 +27,7 @@ from hps.cli.output import (
     stream_for_people,
     write_json,
 )
-from hps.cluster.folder.housekeeping import compact_parts, delete_cut
+from hps.cluster.folder.housekeeping import compact_parts, delete_checkpoint
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import open as open_store
@@ -42,9 +42,9 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the commands of this module."""
     stats = subparsers.add_parser(
         "stats",
-        help="rows, sizes and checkpoints of a store",
-        description="Rows, sizes and checkpoints of a store, opened read-only, beside a training "
-        "too. docs/training.md says what the figures of ssd_store are.",
+        help="show rows, sizes and checkpoints of a store",
+        description="Shows rows, sizes and checkpoints of a store, opened read-only, also beside a "
+        "training. docs/training.md explains the figures of ssd_store.",
     )
     flags.add_store(stats)
     flags.add_checkpoint(stats)
@@ -65,35 +65,37 @@ def add_parsers(subparsers: Any) -> None:
         "checkpoints",
         help="list or delete checkpoints",
         description="Lists the checkpoints that a store keeps, the oldest first, or deletes one. "
-        "Listing opens the store read-only, beside a training too; deleting needs it alone.",
+        "Listing opens the store read-only, also beside a training; deleting needs it alone.",
     )
     flags.add_store(checkpoints)
     checkpoints.add_argument(
         "--delete",
         type=checkpoint_name,
         metavar="TAG",
-        help="delete one: tag, or its id as id:N",
+        help="delete this checkpoint: its tag, or its id as id:N",
     )
     checkpoints.add_argument(
         "--json",
         type=flags.path,
         metavar="OUT",
-        help="the list, or what --delete did, as JSON to a file; '-': to standard output",
+        help="write the list, or what --delete did, as JSON to a file; '-': to standard output",
     )
     checkpoints.set_defaults(run=run_checkpoints)
 
     compact = subparsers.add_parser(
         "compact",
         help="free the space of overwritten rows",
-        description="Says how much room a rewriting of every file with overwritten or erased rows "
-        "needs and what it frees, and does it unless that is nothing. Needs the store alone. "
+        description="Rewrites every file with overwritten or erased rows. Says first how much room "
+        "that needs and how much it frees; does nothing if that is nothing. Needs the store alone. "
         "What older checkpoints hold stays: 'hps checkpoints DIR --delete TAG' deletes one. If "
         f"the checkpoint of the current rows was deleted, one with the tag {COMPACTED!r} takes "
         "its place where that frees space.",
     )
     flags.add_store(compact)
-    compact.add_argument("--dry-run", action="store_true", help="only say so")
-    compact.add_argument("--table", type=flags.word, metavar="NAME", help="all tables if not given")
+    compact.add_argument("--dry-run", action="store_true", help="only say what it would do")
+    compact.add_argument(
+        "--table", type=flags.word, metavar="NAME", help="table to compact; all if not given"
+    )
     compact.set_defaults(run=run_compact)
 
 
@@ -229,7 +231,7 @@ def _run_delete(options: argparse.Namespace) -> int:
 def _delete(path: Path, name: str | int) -> list[str]:
     """The readers that still hold it."""
     if Catalog.load(path) is not None:
-        return delete_cut(path, name)
+        return delete_checkpoint(path, name)
     with open_store(path, read_only=False) as server:
         return server.delete_checkpoint(name)
 

@@ -59,14 +59,14 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--format",
         choices=FORMATS,
-        help="of DATA; if not given told by its files, with --resume that of the model",
+        help="format of DATA; if not given, found from the files, with --resume that of the model",
     )
     add(
         "--batch-size",
         type=flags.whole(1, 2**24),
         default=4096,
         metavar="N",
-        help="examples a batch, of all ranks together; 1 to 16777216",
+        help="examples in a batch, over all ranks; 1 to 16777216",
     )
     add("--epochs", type=flags.whole(1, 2**31), default=1, metavar="N", help="passes over the log")
     add("--shuffle-files", action="store_true", help="read files in an order drawn from --seed")
@@ -75,7 +75,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.whole(0, 2**62),
         default=0,
         metavar="N",
-        help="stop after the batch with the Nth example of the model's life; 0: no limit",
+        help="stop after the batch with the model's Nth example since its beginning; 0: no limit",
     )
     add(
         "--on-error",
@@ -83,7 +83,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         default="raise",
         help="at a bad line: stop and name it, or leave it out and count it (skipped lines)",
     )
-    add("--allow-empty", action="store_true", help="a log without an example is no error")
+    add("--allow-empty", action="store_true", help="accept a log without examples")
     _add_reading_flags(group)
 
 
@@ -95,45 +95,45 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         "--hash-keys",
         action="store_true",
         default=None,
-        help="hash keys that are whole numbers with their feature; parquet does if not given",
+        help="hash keys that are whole numbers with their feature; the default for parquet",
     )
     keys.add_argument(
         "--raw-keys",
         dest="hash_keys",
         action="store_false",
-        help="whole numbers are keys as they stand; libsvm, libffm and slots do if not given",
+        help="use whole numbers as keys unchanged; the default for libsvm, libffm and slots",
     )
     add(
         "--shared-vocabulary",
         action="store_true",
         default=None,
-        help="equal values of different features are one key",
+        help="make equal values of different features one key",
     )
     add(
         "--dense",
         type=flags.whole(0, 2**16),
         metavar="N",
-        help="numeric columns, 0 to 65536; if not given 13 for criteo, else as the log has it",
+        help="numeric columns, 0 to 65536; if not given, 13 for criteo, else as in the log",
     )
     add(
         "--dense-log",
         dest="dense_transform",
         action="store_const",
         const="signed_log1p",
-        help="dense values of parquet and slots by their logarithm, as criteo's are",
+        help="take the logarithm of dense values of parquet and slots, as is done for criteo",
     )
     add(
         "--label",
         type=flags.word,
         metavar="COLUMN",
-        help="the column of labels, 0 or 1; parquet only; label if not given",
+        help="column of labels, 0 or 1; parquet only; 'label' if not given",
     )
     add(
         "--ignore",
         type=flags.word,
         action="append",
         metavar="COLUMN",
-        help="a column that is left out; parquet only; once for each",
+        help="column to leave out; parquet only; may be repeated",
     )
 
 
@@ -142,35 +142,35 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         choices=MODELS,
-        help="kind of the model; this and the three below: if not given, with --resume as the "
-        "stored model has it, else deepfm",
+        help="kind of the model; if not given, deepfm, with --resume that of the stored model; the "
+        "same holds for the three flags below",
     )
     add(
         "--dim",
         type=flags.whole(1, 4096),
         metavar="N",
-        help="floats of an embedding, 1 to 4096 with the first-order column of deepfm, wide_deep; "
-        "if not given 16, or the stored one",
+        help="floats of an embedding; 1 to 4096, with the first-order column of deepfm and "
+        "wide_deep; if not given, 16, or the stored one",
     )
     add(
         "--hidden",
         type=_widths,
         metavar="N,N,...",
-        help="widths of the deep layers, each 1 to 1048576; '': none; if not given 256,128, or "
+        help="widths of the deep layers, each 1 to 1048576; '': none; if not given, 256,128, or "
         "the stored ones",
     )
     add(
         "--dropout",
         type=flags.number(0, below=1),
         metavar="P",
-        help="of the deep layers, 0 up to below 1; if not given 0.0, or the stored one",
+        help="dropout of the deep layers, from 0 to below 1; if not given, 0.0, or the stored one",
     )
     add(
         "--no-base-rate",
         dest="base_rate",
         action="store_false",
-        help="begin a new model's output bias at 0, or as drawn, instead of the log's share of "
-        "clicks (base rate: %(default)s)",
+        help="start a new model's output bias at 0 or at its drawn value, not at the log's share "
+        "of clicks (base rate: %(default)s)",
     )
 
 
@@ -179,21 +179,21 @@ def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--optimizer",
         choices=tuple(OPTIMIZERS),
-        help="of rows; if not given adagrad, or with --resume the stored one",
+        help="optimizer of rows; if not given, adagrad, with --resume the stored one",
     )
     rate = flags.number(above=0)
     add(
         "--lr",
         type=rate,
         metavar="RATE",
-        help="learning rate of rows, above 0; if not given 0.02, adam 0.001, ftrl 0.05, or with "
+        help="learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), with "
         "--resume the stored one",
     )
     add(
         "--dense-lr",
         type=rate,
         metavar="RATE",
-        help="learning rate of the dense part's Adam, above 0; if not given 0.001, or the stored "
+        help="learning rate of the dense part's Adam, above 0; if not given, 0.001, or the stored "
         "one",
     )
     add(
@@ -203,28 +203,38 @@ def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
         metavar="STD",
         help="standard deviation of new rows' weights, at least 0",
     )
-    add("--scheduler", choices=SCHEDULERS, default="constant", help="of both learning rates")
+    add(
+        "--scheduler",
+        choices=SCHEDULERS,
+        default="constant",
+        help="schedule of both learning rates",
+    )
     add(
         "--scheduler-steps",
         type=flags.whole(0, 2**62),
         default=0,
         metavar="N",
-        help="steps that warmup or cosine spans, at least 1",
+        help="number of steps of warmup or cosine, at least 1",
     )
     add(
         "--accumulate",
         type=flags.whole(1, 2**31),
         default=1,
         metavar="N",
-        help="batches a step, at least 1",
+        help="batches in a step, at least 1",
     )
-    add("--precision", choices=PRECISIONS, default="float32", help="of the dense part's forward")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="number format of the dense part's forward pass",
+    )
     add(
         "--seed",
         type=flags.whole(0, 2**64 - 1),
         default=0,
         metavar="N",
-        help="of rows, dense weights and dropout, 0 to 2^64 - 1; equal seeds, equal bits",
+        help="seed of rows, dense weights and dropout, 0 to 2^64 - 1; equal seeds give equal bits",
     )
 
 
@@ -234,7 +244,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--store",
         type=flags.path,
         metavar="DIR",
-        help="folder of the store; made if it is missing. This or --server",
+        help="folder of the store; created if missing; give this or --server",
     )
     add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add(
@@ -243,34 +253,34 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="GPU memory for working rows; no GPU if not given",
     )
-    add("--device", type=flags.device, help="of --gpu: cuda:N, or cpu; cuda:0 if not given")
-    add("--engine", choices=ENGINES, default="segments", help="of a new store's SSD tier")
+    add("--device", type=flags.device, help="device of --gpu: cuda:N or cpu; cuda:0 if not given")
+    add("--engine", choices=ENGINES, default="segments", help="engine of a new store's SSD tier")
     add(
         "--checkpoint-every",
         type=flags.whole(0, 2**62),
         default=0,
         metavar="N",
-        help="batches between checkpoints; 0: none by number",
+        help="batches between two checkpoints; 0: none by number of batches",
     )
     add(
         "--checkpoint-seconds",
         type=flags.number(0),
         default=600.0,
         metavar="SECONDS",
-        help="between checkpoints, beside --checkpoint-every; 0: none by time",
+        help="time between two checkpoints, in addition to --checkpoint-every; 0: none by time",
     )
-    add("--resume", action="store_true", help="go on from the newest checkpoint with a model")
+    add("--resume", action="store_true", help="continue from the newest checkpoint with a model")
     add(
         "--resume-from",
         type=checkpoint_name,
         metavar="TAG",
-        help="as --resume, from this checkpoint (tag, or its id as id:N): the rows go back to it",
+        help="as --resume, but go back to this checkpoint (its tag, or its id as id:N) first",
     )
     add(
         "--resume-if-any",
         action="store_true",
-        help="as --resume; trains from the beginning where there is no checkpoint, which --resume "
-        "refuses; one that --resume-from names has to be there",
+        help="as --resume, but train from the beginning if there is no checkpoint; one that "
+        "--resume-from names must exist",
     )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
     add(
@@ -278,7 +288,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.number(0),
         default=2.0,
         metavar="SECONDS",
-        help="between live lines; 0: no line",
+        help="time between two live lines; 0: no live lines",
     )
     add(
         "--no-digest",
@@ -303,41 +313,56 @@ def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.whole(0, 64),
         default=0,
         metavar="N",
-        help="batches read before fetching, 0 to 64, whose rows the caches keep; none at depth 0",
+        help="batches read ahead of fetching, 0 to 64; caches keep their rows; none at depth 0",
     )
-    add("--trace", type=flags.path, metavar="FILE", help="what each stage did when, for Perfetto")
+    add(
+        "--trace",
+        type=flags.path,
+        metavar="FILE",
+        help="file for a trace of the stages, for Perfetto",
+    )
     add(
         "--threads",
         type=flags.whole(0, 64),
         default=0,
         metavar="N",
-        help="of reader and row tiers, 0 to 64; 0: one a core",
+        help="threads of the reader and of the row tiers, 0 to 64; 0: one per core",
     )
     add(
         "--torch-threads",
         type=flags.whole(0, 1024),
         default=0,
         metavar="N",
-        help="of torch, 0 to 1024; 0: its own choice",
+        help="threads of torch, 0 to 1024; 0: torch chooses",
     )
-    add("--instruction-set", choices=INSTRUCTION_SETS, default="auto", help="changes no bit")
+    add(
+        "--instruction-set",
+        choices=INSTRUCTION_SETS,
+        default="auto",
+        help="of the native core; all give equal bits",
+    )
 
 
 def _add_rank_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("ranks (under torchrun)").add_argument
-    add("--row-wire", choices=WIRES, default="float32", help="how rows travel between ranks")
-    add("--gradient-wire", choices=WIRES, default="float32", help="how gradients travel")
+    add("--row-wire", choices=WIRES, default="float32", help="format of rows between ranks")
+    add(
+        "--gradient-wire",
+        choices=WIRES,
+        default="float32",
+        help="format of gradients between ranks",
+    )
     add(
         "--hot-rows",
         type=flags.whole(0, 2**20),
         default=0,
         metavar="N",
-        help="rows asked for most that every rank keeps, 0 to 1048576",
+        help="number of the most used rows, kept on every rank; 0 to 1048576",
     )
     add(
         "--cluster-timeout",
         type=flags.number(above=0),
         default=CLUSTER_TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help="a rank that does not answer for so long is given up",
+        help="time after which a rank that does not answer counts as lost",
     )

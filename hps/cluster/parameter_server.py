@@ -18,7 +18,7 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.folder.checkpoints import RankParts
 from hps.cluster.folder.folders import ClusterParts, check_same, open_parts
 from hps.cluster.rounds import Rounds
-from hps.cluster.rows import Rows
+from hps.cluster.rows import RowVerbs
 from hps.cluster.table_verbs import TableVerbs
 from hps.cluster.world.together import Together, is_shared
 from hps.cluster.world.torch_world import torch_world
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hps.cluster.folder.checkpoints import RankDraft
     from hps.common.bags import BagPooling
     from hps.contracts.training import Pins
-    from hps.ssd_store.cluster.catalog import Cut
+    from hps.ssd_store.cluster.catalog import ClusterCheckpoint
 
 
 class ClusterParameterServer:
@@ -113,7 +113,7 @@ class ClusterParameterServer:
         self.options = options
         self._together = Together(world, where)
         self._exchanges = Exchanges(local, self._together, options, where)
-        self._rows = Rows(local, self._together, self._exchanges)
+        self._rows = RowVerbs(local, self._together, self._exchanges)
         self._rounds = Rounds(self._together, self._exchanges, self._rows)
         self._table_verbs = TableVerbs(local, self._together, self._exchanges)
         self._opened = opened
@@ -326,7 +326,7 @@ class ClusterParameterServer:
 
     @property
     def is_changed(self) -> bool:
-        """True if this rank's rows may have changed since the newest cut."""
+        """True if this rank's rows may have changed since the newest checkpoint."""
         is_unsaved = self._opened is not None and self._opened.is_unsaved
         return is_unsaved or self.local.is_changed
 
@@ -336,12 +336,12 @@ class ClusterParameterServer:
         model: Mapping[str, Any] | None = None,
         reader: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Makes everything durable in one cut over all ranks: rows, model, reader position.
+        """Makes everything durable in one checkpoint over all ranks: rows, model, reader.
 
         Collective; between two steps, the same on all ranks. Without model and reader it takes over
-        those of the cut that the rows descend from, if no rank has trained since. What narrow
-        formats have rounded away so far is forgotten, so that training goes on in the bits in which
-        it is resumed.
+        those of the checkpoint that the rows descend from, if no rank has trained since. What
+        narrow formats have rounded away so far is forgotten, so that training goes on in the bits
+        in which it is resumed.
 
         Args:
             tag: its name; it replaces an older one of that name. None: kept by keep_last.
@@ -354,18 +354,18 @@ class ClusterParameterServer:
 
         Raises:
             ConfigError: a bad tag, or tags that differ; a model or reader that could not be read
-            back. StoreError: a rank's disk is full, or refused; the cut before it stays the newest.
+            back. StoreError: a rank's disk is full, or refused; the one before it stays the newest.
             NonFiniteError: on a GPU, of the last step. ClusterError: a rank is gone; an opening
-            finds this cut or the one before it. All on every rank.
+            finds this one or the one before it. All on every rank.
         """
         info = self._kept("checkpoint").checkpoint(tag, model, reader)
         self._exchanges.gradients.forget_residuals()
         return info
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """Goes back to a cut, on all ranks or none; it is the newest from now on.
+        """Goes back to a checkpoint, on all ranks or none; it is the newest from now on.
 
-        Collective. Of a cut that another number of ranks took, the rows move to their owners.
+        Collective. Of one that another number of ranks took, the rows move to their owners.
 
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the newest.
@@ -374,9 +374,9 @@ class ClusterParameterServer:
             (model, reader) as they were given to checkpoint(), on every rank; each None if not.
 
         Raises:
-            ConfigError: no such cut; a pipeline is open on some rank. CorruptionError: a part is
-            damaged. StoreError: CLUSTER could not be written; a part of other ranks is seen by no
-            rank. If some ranks went back already, no cut is taken until a restore succeeds.
+            ConfigError: no such checkpoint; a pipeline is open on some rank. CorruptionError: a
+            part is damaged. StoreError: CLUSTER could not be written; a part of other ranks is seen
+            by no rank. If some ranks went back already, none is taken until a restore succeeds.
         """
         dense = self._kept("restore").restore(tag)
         self._exchanges.gradients.forget_residuals()
@@ -384,7 +384,7 @@ class ClusterParameterServer:
         return dense
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """(model, reader) of a cut, without going back to it; the same on every rank.
+        """(model, reader) of a checkpoint, without going back to it; the same on every rank.
 
         Collective.
 
@@ -392,7 +392,7 @@ class ClusterParameterServer:
             tag: its tag, or its id as checkpoints() lists it; None is the newest.
 
         Raises:
-            ConfigError: no such cut. CorruptionError: it is damaged.
+            ConfigError: no such checkpoint. CorruptionError: it is damaged.
             StoreError: it is of other ranks, and no rank sees the first of its parts.
         """
         if self._checkpoints is None and tag is None:
@@ -400,14 +400,14 @@ class ClusterParameterServer:
         return self._kept("checkpoint_state").checkpoint_state(tag)
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks.
+        """Those that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks.
 
         Not collective: every rank knows them.
         """
         return [] if self._checkpoints is None else self._checkpoints.checkpoints()
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Deletes a cut, named by its tag or its id.
+        """Deletes a checkpoint, named by its tag or its id.
 
         Collective.
 
@@ -415,7 +415,7 @@ class ClusterParameterServer:
             The living readers of it on all ranks, in words; its files stay until they close.
 
         Raises:
-            ConfigError: no such cut, or None. StoreError: CLUSTER could not be written.
+            ConfigError: no such checkpoint, or None. StoreError: CLUSTER could not be written.
         """
         return self._kept("delete_checkpoint").delete_checkpoint(tag)
 
@@ -476,7 +476,7 @@ class ClusterParameterServer:
         else:
             self._rounds.halt(what)
 
-    def _kept(self, verb: str) -> "CheckpointsOverParts[Cut, RankDraft]":
+    def _kept(self, verb: str) -> "CheckpointsOverParts[ClusterCheckpoint, RankDraft]":
         """The checkpoints over all ranks.
 
         Raises:

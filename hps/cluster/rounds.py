@@ -9,7 +9,7 @@ from typing import Any
 
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
 from hps.cluster.exchanges import Exchanges
-from hps.cluster.rows import Rows
+from hps.cluster.rows import RowVerbs
 from hps.cluster.world.together import Together, is_shared
 from hps.common.arrays import as_keys, on_host
 from hps.errors import ConfigError
@@ -24,7 +24,7 @@ class Rounds:
         rows: knows how many steps there were, for what the others are told at the end.
     """
 
-    def __init__(self, together: Together, exchanges: Exchanges, rows: Rows) -> None:
+    def __init__(self, together: Together, exchanges: Exchanges, rows: RowVerbs) -> None:
         self._together = together
         self._exchanges = exchanges
         self._rows = rows

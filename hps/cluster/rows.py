@@ -1,4 +1,4 @@
-"""Rows: rows that the ranks pull, push, pin and step together, each owned by one of them.
+"""RowVerbs: rows that the ranks pull, push, pin and step together, each owned by one of them.
 
 Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it:
 exchanges.py (what travels), cluster/world/together.py (what all ranks do as one), the rank's own
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hps.contracts.training import Pins
 
 
-class Rows:
+class RowVerbs:
     """Pull, push, pin, apply.
 
     Args:

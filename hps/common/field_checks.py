@@ -55,7 +55,7 @@ def require_path(where: str, value: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{where}={value!r} is no UTF-8; give the folder another name") from error
+        raise ConfigError(f"{where}={value!r} is not UTF-8; rename the folder") from error
 
 
 def require_flag(where: str, value: object) -> None:

@@ -40,8 +40,8 @@ def parse_json(
 
     Cost: that of json.loads; text with more brackets than `max_depth` is looked through once more.
 
-    >>> parse_json('{"cut": [1, 2]}', "a group")
-    {'cut': [1, 2]}
+    >>> parse_json('{"marks": [1, 2]}', "a group")
+    {'marks': [1, 2]}
     """
     if len(text) > max_bytes:
         raise error(f"{where} has {len(text):,} bytes of JSON; {max_bytes:,} at most are read")

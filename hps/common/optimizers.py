@@ -98,12 +98,12 @@ class Adam(Optimizer):
         super().__post_init__()
         betas: object = self.betas
         if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise ConfigError(f"Adam(betas={betas!r}): two numbers in [0, 1) are needed")
+            raise ConfigError(f"Adam(betas={betas!r}): betas must be two numbers in [0, 1)")
         object.__setattr__(self, "betas", tuple(self.betas))
         for beta in self.betas:
             _require(self, "betas", beta)
             if beta >= 1.0:
-                raise ConfigError(f"Adam(betas={betas!r}): two numbers in [0, 1) are needed")
+                raise ConfigError(f"Adam(betas={betas!r}): betas must be two numbers in [0, 1)")
         _require(self, "eps", self.eps)
 
     def hyperparameters(self) -> list[float]:

@@ -188,7 +188,7 @@ class RowServer(KeptCheckpoints, Protocol):
         """Reads single blobs of a checkpoint; None where model and reader come together alone."""
 
 
-class CutServer(RowServer, Protocol):
+class TrainingServer(RowServer, Protocol):
     """A RowServer whose rows can go back to checkpoints, and be counted."""
 
     def num_rows(self, table: str) -> int:

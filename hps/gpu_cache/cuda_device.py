@@ -101,8 +101,8 @@ class CudaDevice:
         except torch.cuda.OutOfMemoryError as error:
             free, total = torch.cuda.mem_get_info(self.torch_device)
             raise ConfigError(
-                f"{self.torch_device} has not the memory: {num_bytes} bytes were asked for, {free} "
-                f"of {total} are free; lower GpuCacheConfig.bytes, or free device memory"
+                f"{self.torch_device} has too little memory: {num_bytes} bytes were requested, "
+                f"{free} of {total} are free; lower GpuCacheConfig.bytes, or free device memory"
             ) from error
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:

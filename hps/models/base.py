@@ -50,9 +50,14 @@ class ClickModel(nn.Module):
         super().__init__()
         name = type(self).__name__
         if not features or any(count < 1 for count in features.values()):
-            raise ConfigError(f"{name}: features={dict(features)} needs at least one a table")
+            raise ConfigError(
+                f"{name}: features={dict(features)}: at least one feature a table is needed"
+            )
         if num_dense < 0 or any(width < 1 for width in hidden):
-            raise ConfigError(f"{name}: num_dense={num_dense}, hidden={tuple(hidden)}: too small")
+            raise ConfigError(
+                f"{name}: num_dense={num_dense}, hidden={tuple(hidden)}: num_dense must be at "
+                "least 0 and each width of hidden at least 1"
+            )
         if not 0.0 <= dropout < 1.0:
             raise ConfigError(f"{name}: dropout={dropout} must be in [0, 1)")
         # A plain dict would do, were it not that train() and eval() must reach the embeddings.

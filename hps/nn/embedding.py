@@ -243,7 +243,8 @@ class SparseEmbedding(nn.Module):
         num_bags = len(bags.lengths)
         if num_bags and (num_examples == 0 or num_bags % num_examples):
             raise ConfigError(
-                f"{where}: {num_bags} bags are no multiple of the batch's {num_examples} examples"
+                f"{where}: {num_bags} bags are not a multiple of the batch's "
+                f"{num_examples} examples"
             )
         if num_examples:
             num_features = num_bags // num_examples

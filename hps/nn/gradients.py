@@ -124,7 +124,7 @@ class PendingGradients:
             expected = None if current is None else tuple(current.shape)
             raise ConfigError(
                 f"table {table!r}: a gradient of shape {tuple(grads.shape)} cannot replace the "
-                f"pending one of shape {expected}; keep a row a bag"
+                f"pending one of shape {expected}; give one row for each bag"
             )
         if grads is not current:
             current.copy_(grads)

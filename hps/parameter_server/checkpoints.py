@@ -11,7 +11,17 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import (
+    MODEL,
+    RATES,
+    OtherTables,
+    decode_dense,
+    decode_json,
+    encode_dense,
+    encode_tables,
+    id_of,
+    table_to_json,
+)
 from hps.checkpoint.dense_mark import DENSE, DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_name, check_tag, find_listed, text_of
 from hps.common.locks import assert_held
@@ -19,7 +29,7 @@ from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
 from hps.parameter_server.tables import Tables
-from hps.update_log import History, OpenLog, ServedCut
+from hps.update_log import History, OpenLog, ServedCheckpoint
 from hps.update_log.history import SERVICE
 from hps.update_log.served_tables import merged, tables_now
 
@@ -48,16 +58,16 @@ class Checkpoints:
         store = self._tables.store
         return _mark_of(store.extras(None, (DENSE, SERVICE)), store.extra_bytes(None))
 
-    def _find_other_tables(self) -> cut.OtherTables:
+    def _find_other_tables(self) -> OtherTables:
         """Of the current checkpoint; the extras are read only if the store has more tables."""
         known = self._tables.configs
         has_more = not self._tables.is_read_only and set(self._tables.store.schemas) - set(known)
         if not has_more:
-            return cut.OtherTables([], {})
+            return OtherTables([], {})
         extras = self._tables.store.extras(None)
         epoch = None if self.history is None else self.history.epoch
         now = [value for value in tables_now(extras, epoch) if value["name"] not in known]
-        return cut.OtherTables(now, cut.OtherTables.of(extras, known).rates)
+        return OtherTables(now, OtherTables.of(extras, known).rates)
 
     def take(
         self,
@@ -71,7 +81,7 @@ class Checkpoints:
             self._tables.check_writable("checkpoint")
             if tag is not None:
                 check_tag(tag)
-            info = self.save(tag, cut.encode_dense(model, reader))
+            info = self.save(tag, encode_dense(model, reader))
             return {**info, "seconds": perf_counter() - started}
 
     def save(
@@ -86,7 +96,7 @@ class Checkpoints:
 
         Args:
             tag: its name, or None.
-            dense: blobs kept with it; cut.MODEL and cut.READER are those that `restore` decodes.
+            dense: blobs kept with it; MODEL and READER are those that `restore` decodes.
             group: names the checkpoint over several shards that this is a part of.
             taken: called, where the store can, when all is in the checkpoint and only the disk is
                 waited for: a caller that has kept changes away so far need not any more. The
@@ -109,7 +119,7 @@ class Checkpoints:
                 check_tag(tag, is_own=True)
             for stack in tables.stacks.values():
                 stack.raise_failed(wait=True)
-            described = cut.encode_tables(tables.configs, tables.learning_rates, self._other_tables)
+            described = encode_tables(tables.configs, tables.learning_rates, self._other_tables)
             if mark is None:
                 dense, mark = self._fitting(dense)
             extras = {**dense, **mark.blobs(), **described}
@@ -139,7 +149,7 @@ class Checkpoints:
         the updates."""
         assert_held(self._tables.updates)
         if holds_dense(dense):
-            return dict(dense), DenseMark(has_model=cut.MODEL in dense)
+            return dict(dense), DenseMark(has_model=MODEL in dense)
         if not self._tables.dense_mark.fits:
             return dict(dense), self._tables.dense_mark
         blobs = self._tables.store.extras(None, DENSE_PARTS)
@@ -174,7 +184,7 @@ class Checkpoints:
             # All that can fail is read before the store goes back; then only memory moves.
             self._check_restorable()
             extras = self._tables.store.extras(tag)
-            dense = cut.decode_dense(extras)
+            dense = decode_dense(extras)
             self._go_back(tag, extras, None)
             return dense
 
@@ -221,14 +231,14 @@ class Checkpoints:
         tables = self._tables
         assert_held(tables.updates)
         assert_held(tables.lock)
-        rates = cut.decode_json(extras, cut.RATES) or {}
+        rates = decode_json(extras, RATES) or {}
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
-        other_tables = cut.OtherTables.of(extras, tables.configs).with_more(before)
-        named = [cut.table_to_json(table) for table in tables.configs.values()]
+        other_tables = OtherTables.of(extras, tables.configs).with_more(before)
+        named = [table_to_json(table) for table in tables.configs.values()]
         history = self.history
         epoch = None if history is None else history.epoch
-        target = cut.id_of(self._tables.store.checkpoints(), tag)
+        target = id_of(self._tables.store.checkpoints(), tag)
         mark = _mark_of(extras, extras)
 
         def follow() -> None:
@@ -329,7 +339,7 @@ class Checkpoints:
             if self.history is not None:
                 raise ConfigError(f"{self._tables.config.path} is served already")
             extras = self._tables.store.extras(None)
-            history = History.begin(self._tables.store, index, count, ServedCut.of(extras))
+            history = History.begin(self._tables.store, index, count, ServedCheckpoint.of(extras))
             history.open_log(open_log)
             self.history = history
             return history
@@ -351,9 +361,9 @@ def _mark_of(blobs: Mapping[str, bytes], names: Collection[str]) -> DenseMark:
     Raises:
         CorruptionError: it, or what the checkpoint says of a service, cannot be read.
     """
-    served = ServedCut.of(blobs)
+    served = ServedCheckpoint.of(blobs)
     found = {name: b"" for name in names if name in DENSE_PARTS}
-    mark = DenseMark.of({**found, **blobs}, "" if served is None else served.cut_name)
+    mark = DenseMark.of({**found, **blobs}, "" if served is None else served.whole_name)
     if DENSE in blobs or served is None or not served.index:
         return mark
-    return replace(mark, has_model=bool(mark.cut))  # if there is one, shard 0 has it
+    return replace(mark, has_model=bool(mark.whole))  # if there is one, shard 0 has it

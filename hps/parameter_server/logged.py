@@ -131,5 +131,6 @@ class LoggedMutations:
             if old != new:
                 raise MismatchError(
                     f"create_table({table.name!r}): the store has begun a table of that name, and "
-                    f"its {part} is {old!r}, asked is {new!r}; use another name, or ask for that"
+                    f"its {part} is {old!r}, requested is {new!r}; use "
+                    "another name, or the stored one"
                 )

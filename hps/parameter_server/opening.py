@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import table_from_json
 from hps.common.arrays import HOST, OutputPool
 from hps.common.forked import refuse_in_children
 from hps.config import Config, GpuCacheConfig
@@ -18,7 +18,7 @@ from hps.dram_cache import make_dram_caches
 from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.logged import LoggedMutations
-from hps.parameter_server.rows import Rows
+from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema, open_store
 from hps.ssd_store.cluster.catalog import refuse_cluster
@@ -51,7 +51,7 @@ class ServerParts:
     line, which need more, take it from these."""
 
     tables: Tables
-    rows: Rows
+    rows: RowVerbs
     batches: Batches
     checkpoints: Checkpoints
     logged: LoggedMutations
@@ -87,7 +87,7 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         batches = Batches(tables, pool)
         checkpoints = Checkpoints(tables, batches, history)
         logged = LoggedMutations(tables, batches)
-        parts = ServerParts(tables, Rows(tables, pool), batches, checkpoints, logged)
+        parts = ServerParts(tables, RowVerbs(tables, pool), batches, checkpoints, logged)
         tables.is_open = True
         if history is not None:
             replay_log(parts, history, tiers.open_log, tiers.keeps_log)
@@ -103,7 +103,7 @@ def replay_log(parts: ServerParts, history: History, open_log: OpenLog, keeps_lo
     log = history.open_log(open_log)
     try:
         described = tables_now(parts.tables.store.extras(None), history.epoch)
-        configs = [cut.table_from_json(value) for value in described]
+        configs = [table_from_json(value) for value in described]
         history.num_replayed = replay(parts.logged, history, log, configs)
     except BaseException:
         history.close_log()

@@ -94,7 +94,7 @@ def _target_of(path: Path) -> Path:
     be: their owners want to keep them."""
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise ConfigError(f"{path} is {what}; name a file that is there or is to be made")
+        raise ConfigError(f"{path} is {what}; name an existing file or a new one")
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {target.parent}; name one that exists")
@@ -274,7 +274,7 @@ def _floats(where: _Where, column: Any, width: int) -> Floats:
             raise ConfigError(
                 f"{where.path}: row {where.first_row + row} (the first is 0), key "
                 f"{int(where.keys[row])}: {where.name!r} has {lengths[row]} numbers, {width} are "
-                f"needed. Nothing was changed: mend or leave out this row"
+                f"needed. Nothing was changed: correct this row or leave it out"
             )
     values = column.flatten()
     if values.null_count or len(values) != len(column) * width:

@@ -1,4 +1,4 @@
-"""Rows: the verbs of a ParameterServer for rows by key, and for all rows of a table.
+"""RowVerbs: the verbs of a ParameterServer for rows by key, and for all rows of a table.
 
 Above it: ParameterServer, whose docstrings say what each verb promises. Below it: tables.py,
 tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hps.common.bags import BagPooling
 
 
-class Rows:
+class RowVerbs:
     """Pull, push and the other verbs by key.
 
     Args:
@@ -127,7 +127,7 @@ class Rows:
         with self._tables.lock:
             stack = self._tables.stack(table)
             if batch < 1:
-                raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
+                raise ConfigError(f"items(batch={batch}): batch must be at least 1")
             return items(stack, batch, state)
 
     def digest(self, table: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import LAST, decode_dense, tables_from_store
 from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
@@ -376,7 +376,7 @@ class ParameterServer:
             ConfigError: no such checkpoint.
             CorruptionError: the checkpoint is damaged.
         """
-        return cut.decode_dense(self.parts.checkpoints.blobs(tag))
+        return decode_dense(self.parts.checkpoints.blobs(tag))
 
     def checkpoint_blobs(
         self, tag: str | int | None = None, names: Collection[str] | None = None
@@ -468,7 +468,7 @@ class ParameterServer:
             return  # of a forked child: all is the parent's, and what was raised says more
         try:
             if kind is None and tables.is_changed and tables.is_open:
-                self.checkpoint(tag=cut.LAST)
+                self.checkpoint(tag=LAST)
         except BaseException:
             tables.shut()
             raise
@@ -520,7 +520,7 @@ def open(
         now, others = ([], []) if read_only else known_tables(path, store)
         config = Config(
             path=path,
-            tables=cut.tables_from_store(list(store.schemas.values()), extras, [*now, *others]),
+            tables=tables_from_store(list(store.schemas.values()), extras, [*now, *others]),
             dram=DramCacheConfig(bytes=dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),

@@ -269,7 +269,7 @@ class Pipeline:
             self._release_held()
         elif len(self._held) >= self.accumulate or not self._held:
             raise PendingGradientError(
-                f"Pipeline: the next batch was asked for while gradients of {len(self._held)} "
+                f"Pipeline: the next batch was requested while gradients of {len(self._held)} "
                 f"batch(es) are pending (accumulate={self.accumulate}); call RowOptimizer.step() "
                 "to apply them, zero_grad() to drop them, or pass a larger accumulate"
             )

@@ -118,8 +118,8 @@ def _fewest(sizer: Sizer) -> int:
         if high == most:
             lacks = [f"{need.what} ({need.needed:.4g} {need.unit})" for need in missing]
             raise ConfigError(
-                f"plan: not even {most} ranks are enough: each lacks {', '.join(lacks)}; raise "
-                "that limit, or ask for fewer keys or examples a second"
+                f"plan: {most} ranks are not enough: each lacks {', '.join(lacks)}; raise "
+                "that limit, or plan for fewer keys or examples a second"
             )
         low, high = high, min(2 * high, most)
     while high - low > 1:

@@ -16,7 +16,7 @@ from hps import _C
 
 
 @dataclass(frozen=True)
-class Rows:
+class LogRows:
     """Some rows of a log, read but not yet cut into batches.
 
     Args:
@@ -38,13 +38,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def slice(self, begin: int, end: int) -> "Rows":
+    def slice(self, begin: int, end: int) -> "LogRows":
         """Rows [begin, end); views, offsets starting at 0."""
         keys = [
             column[places[begin] : places[end]]
             for column, places in zip(self.keys, self.offsets, strict=True)
         ]
-        return Rows(
+        return LogRows(
             self.labels[begin:end],
             self.dense[begin:end],
             keys,
@@ -54,7 +54,7 @@ class Rows:
         )
 
 
-def part_of(pieces: Sequence[Rows], first: int, last: int) -> list[Rows]:
+def part_of(pieces: Sequence[LogRows], first: int, last: int) -> list[LogRows]:
     """Rows [first, last) of all the pieces in their order; at least one piece, maybe empty."""
     parts = []
     for piece in pieces:

@@ -124,7 +124,7 @@ class ReaderConfig:
         if not is_list or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"ReaderConfig.{field}={names!r} must be a list of names of columns")
         if len(set(names)) != len(names):
-            raise ConfigError(f"ReaderConfig.{field}={list(names)!r}: a name stands twice")
+            raise ConfigError(f"ReaderConfig.{field}={list(names)!r}: a name appears twice")
 
     def _check_number(self, name: str, value: object, least: int, most: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:

@@ -111,5 +111,5 @@ def collect_features(paths: Sequence[Path], schema: _C.TextSchema) -> list[str]:
 def bad_line(path: Path, line: int, reason: bytes) -> DataError:
     return DataError(
         f"{path}, line {line}: {reason.decode('ascii', 'backslashreplace')}; "
-        "mend the line, or skip bad lines with on_error='skip' (--on-error skip)"
+        "correct the line, or skip bad lines with on_error='skip' (--on-error skip)"
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hps.errors import ConfigError, DataError, StoreError
 from hps.reader.column_use import ColumnUse
 from hps.reader.columns import (
-    Rows,
+    LogRows,
     is_dense,
     is_feature,
     is_number,
@@ -146,7 +146,7 @@ class ParquetReader(Reader):
         place = start
         for epoch in range(start.epoch, self.config.epochs):
             first = place
-            waiting: list[Rows] = []
+            waiting: list[LogRows] = []
             num_waiting = 0
             after = place
             paths = self._order(epoch)
@@ -180,7 +180,7 @@ class ParquetReader(Reader):
             place = Position(epoch=epoch + 1, examples=place.examples, skipped=after.skipped)
         self._position = place
 
-    def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[Rows, int]]:
+    def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[LogRows, int]]:
         """Pieces of a file from a row on, each with the number of its bad rows."""
         names = [column.name for columns in self.schema.tables.values() for column in columns]
         names = [self.config.label, *self._dense, *names]
@@ -226,7 +226,7 @@ class ParquetReader(Reader):
                     f"which does not fit that of {self.paths[0]}"
                 )
 
-    def _convert(self, path: Path, piece: Any, first_row: int) -> tuple[Rows, int]:
+    def _convert(self, path: Path, piece: Any, first_row: int) -> tuple[LogRows, int]:
         columns = dict(zip(piece.schema.names, piece.columns, strict=True))
         try:
             labels = to_floats(columns[self.config.label], np.nan)
@@ -254,7 +254,7 @@ class ParquetReader(Reader):
             for table in self.schema.tables.values()
             for column in table
         ]
-        rows = Rows(
+        rows = LogRows(
             labels=(labels[good] == 1).astype(np.float32),
             dense=dense[good],
             keys=[column for column, _ in keys],
@@ -281,10 +281,10 @@ class ParquetReader(Reader):
             reason = f"label {labels[row]} in column {self.config.label!r} is not 0, 1 or -1"
         raise DataError(
             f"{path}, row {first_row + row + 1}: {reason}; "
-            "mend the row, or skip bad rows with on_error='skip' (--on-error skip)"
+            "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
         )
 
-    def _make_batch(self, pieces: list[Rows], num_examples: int) -> Batch:
+    def _make_batch(self, pieces: list[LogRows], num_examples: int) -> Batch:
         """The own part of a batch that the pieces make up."""
         if self.config.part[1] > 1:
             pieces = part_of(pieces, *self.config.own_part(num_examples))

@@ -75,7 +75,7 @@ def check_tables(tables: Sequence[TableConfig]) -> tuple[TableConfig, ...]:
     owner: dict[str, str] = {}
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
-        raise ConfigError(f"tables {names}: a table name stands twice")
+        raise ConfigError(f"tables {names}: a table name appears twice")
     catch_all = [table.name for table in tables if table.features is None]
     if len(catch_all) > 1:
         raise ConfigError(
@@ -88,7 +88,7 @@ def check_tables(tables: Sequence[TableConfig]) -> tuple[TableConfig, ...]:
                 raise ConfigError(f"table {table.name!r}: feature {feature!r} is not a name")
             if feature in owner:
                 raise ConfigError(
-                    f"feature {feature!r} stands in tables {owner[feature]!r} and {table.name!r}"
+                    f"feature {feature!r} appears in tables {owner[feature]!r} and {table.name!r}"
                 )
             owner[feature] = table.name
     return tables

@@ -12,11 +12,11 @@ from hps.errors import ConfigError
 
 SEGMENTS, ROCKSDB = ENGINES
 ROCKSDB_MANIFEST = "ROCKSDB"
-ROCKSDB_CUT_PREFIX = "cut-"
+ROCKSDB_CHECKPOINT_PREFIX = "cut-"
 # The manifest of each engine first; what only the engine itself makes counts if that is lost.
 _NAMES = {
     SEGMENTS: ("CURRENT", "MANIFEST-*", "segment-*"),
-    ROCKSDB: (ROCKSDB_MANIFEST, f"{ROCKSDB_CUT_PREFIX}*"),
+    ROCKSDB: (ROCKSDB_MANIFEST, f"{ROCKSDB_CHECKPOINT_PREFIX}*"),
 }
 
 
@@ -42,6 +42,6 @@ def check_engine(path: str | os.PathLike[str], asked: str) -> None:
     found = engine_of(path)
     if found not in (None, asked):
         raise ConfigError(
-            f"{os.fspath(path)}: the store here is of engine {found!r}, asked is {asked!r}; it is "
-            f"fixed once the store exists: ask for {found!r}, or use another path"
+            f"{os.fspath(path)}: the store here is of engine {found!r}, requested is "
+            f"{asked!r}; it is fixed once the store exists: use {found!r}, or another path"
         )

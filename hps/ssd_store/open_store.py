@@ -60,7 +60,7 @@ def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
         StoreError: there is no store, or it cannot be listed.
     """
     if engine_of(path) == ROCKSDB:
-        from hps.ssd_store.rocksdb.cuts import verify as verify_rocksdb
+        from hps.ssd_store.rocksdb.checkpoint_files import verify as verify_rocksdb
 
         return verify_rocksdb(path)
     return store.verify(path)
@@ -72,6 +72,6 @@ def check_no_writer(path: str | os.PathLike[str]) -> None:
     Raises:
         StoreError: names the process and its host; or there is no such folder.
     """
-    from hps.ssd_store.rocksdb.cuts import check_no_writer as check
+    from hps.ssd_store.rocksdb.checkpoint_files import check_no_writer as check
 
     check(Path(path))

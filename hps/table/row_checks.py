@@ -111,7 +111,7 @@ def _check(table: "TableConfig", keys: Keys, values: Floats, what: str, part: _F
     kind: type[HpsError] = ConfigError if np.isfinite(value) else NonFiniteError
     raise kind(
         f"table {table.name!r}, key {int(keys[row])}: {where} is {value:g}; it must be "
-        f"{part.allowed}. Nothing was changed: mend or leave out this row"
+        f"{part.allowed}. Nothing was changed: correct this row or leave it out"
     )
 
 

@@ -63,8 +63,8 @@ def _pieces(stack: TableStack, batch: int, what: str) -> Iterator[Images]:
         with stack.still():
             if stack.version != version:
                 raise ChangedError(
-                    f"table {stack.name!r} changed while {what} was running; start it again, and "
-                    f"collect what you want to change until it has ended"
+                    f"table {stack.name!r} changed while {what} was running; repeat it, and change "
+                    f"the table only after it has ended"
                 )
             images = next(pieces, None)
         if images is None:

@@ -23,7 +23,7 @@ from hps.train.store_checks import refuse_model
 from hps.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.reader.reader import Reader
     from hps.train.checkpoints import ModelCheckpoint
     from hps.train.options import TrainOptions
@@ -54,7 +54,7 @@ class Begun:
 
 
 def begin(
-    server: "CutServer",
+    server: "TrainingServer",
     options: "TrainOptions",
     reader: "Reader",
     context: RunContext,
@@ -108,7 +108,7 @@ def begin(
     return Begun(trainer, reader, columns, watch, resumed_from, changes, base_rate)
 
 
-def _stored(options: "TrainOptions", server: "CutServer") -> "ModelCheckpoint | None":
+def _stored(options: "TrainOptions", server: "TrainingServer") -> "ModelCheckpoint | None":
     """What the run goes on from, where the server has not gone yet; None for a new run."""
     if not options.resume:
         refuse_model(options, server)

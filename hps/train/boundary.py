@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hps.stops import Stops
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 
 _CHECKPOINT = 1
 _STOP = 2  # and the number of the signal
@@ -44,7 +44,7 @@ class Boundary:
         every: int,
         seconds: float,
         stops: Stops,
-        ranks: Ranks,
+        ranks: TrainingRanks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._every = every

@@ -17,11 +17,11 @@ from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with
 from hps.train.start import together
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.reader.reader import Reader
     from hps.train.options import TrainOptions
     from hps.train.progress import Progress
-    from hps.train.ranks import Ranks
+    from hps.train.ranks import TrainingRanks
     from hps.train.recipe import ModelRecipe
 
 _WAYS_OUT = (
@@ -51,7 +51,9 @@ def nothing_to_resume(options: "TrainOptions", *, is_there: bool) -> ConfigError
     )
 
 
-def checkpoint_to_resume(options: "TrainOptions", server: "CutServer") -> ModelCheckpoint | None:
+def checkpoint_to_resume(
+    options: "TrainOptions", server: "TrainingServer"
+) -> ModelCheckpoint | None:
     """What a run with --resume goes on from; None where it may train a new model, and has to.
 
     Raises:
@@ -72,7 +74,9 @@ def checkpoint_to_resume(options: "TrainOptions", server: "CutServer") -> ModelC
     return None
 
 
-def read_ahead(options: "TrainOptions", ranks: "Ranks", reader: "Reader") -> FirstLabels | None:
+def read_ahead(
+    options: "TrainOptions", ranks: "TrainingRanks", reader: "Reader"
+) -> FirstLabels | None:
     """Counts the first labels of a new model's log, on rank 0, for all ranks.
 
     Every rank calls it.
@@ -95,7 +99,7 @@ def read_ahead(options: "TrainOptions", ranks: "Ranks", reader: "Reader") -> Fir
     return None if counts is None else FirstLabels(*counts)
 
 
-def on_first_rank(ranks: "Ranks", what: str, act: Callable[[], Any]) -> Any:
+def on_first_rank(ranks: "TrainingRanks", what: str, act: Callable[[], Any]) -> Any:
     """What `act` returns on rank 0, on every rank; what it raises there is raised on all. Every
     rank calls it.
 
@@ -119,7 +123,7 @@ def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) ->
     files = options.data if what == "DATA" else options.test
     raise ConfigError(
         f"{names_of(files)}: {what} has no example, {why_empty(labels.skipped)}; --allow-empty "
-        "takes it"
+        "accepts it"
     )
 
 

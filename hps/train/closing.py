@@ -9,7 +9,7 @@ from hps.train.report import peak_rss_bytes
 from hps.train.test_figures import measure_test
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.train.context import RunContext
     from hps.train.loop import LoopEnd
     from hps.train.options import TrainOptions
@@ -32,7 +32,7 @@ def save_end(
 
 def add_end_figures(
     figures: dict[str, Any],
-    server: "CutServer",
+    server: "TrainingServer",
     trainer: "Trainer",
     options: "TrainOptions",
     context: "RunContext",

@@ -1,6 +1,6 @@
 """RunContext: what surrounds a training run: who trains, who is told, who may stop it.
 
-Above it: opening.py, loop.py. Below it: `Ranks`, `Progress`, `hps.stops.Stops`.
+Above it: opening.py, loop.py. Below it: `TrainingRanks`, `Progress`, `hps.stops.Stops`.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hps.stops import Stops
 from hps.train.base_rate import FirstLabels
 from hps.train.progress import Progress
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 
 
 @dataclass
@@ -22,7 +22,7 @@ class RunContext:
         labels: of the log's first examples, once they have been counted; None where they are not.
     """
 
-    ranks: Ranks
+    ranks: TrainingRanks
     progress: Progress
     stops: Stops
     labels: FirstLabels | None = None

@@ -14,7 +14,7 @@ import torch
 
 from hps.checkpoint.names import text_of
 from hps.config import GpuCacheConfig
-from hps.contracts.training import CutServer
+from hps.contracts.training import TrainingServer
 from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
 from hps.parameter_server.server import open as open_store
@@ -22,7 +22,7 @@ from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.row_server import connect
 from hps.train.trainer import stored_recipe
@@ -37,7 +37,7 @@ _FAILED = 1000  # above the numbers of all signals
 def evaluate_model(
     model: "ClickModel",
     batches: Iterable[Batch],
-    ranks: Ranks | None = None,
+    ranks: TrainingRanks | None = None,
     stops: Stops | None = None,
 ) -> dict[str, float]:
     """Runs a model over batches in eval mode: rows are read, none is created.
@@ -56,7 +56,7 @@ def evaluate_model(
         ClusterError: another rank cannot read its part.
         HpsError: what the batches raise.
     """
-    ranks = ranks or Ranks()
+    ranks = ranks or TrainingRanks()
     was_training = model.training
     model.eval()
     metrics = BinaryMetrics()
@@ -70,7 +70,7 @@ def evaluate_model(
     return joined_metrics(metrics, ranks).compute()
 
 
-def _in_step(batches: Iterator[Batch], ranks: Ranks, stops: Stops) -> Iterator[Batch]:
+def _in_step(batches: Iterator[Batch], ranks: TrainingRanks, stops: Stops) -> Iterator[Batch]:
     """The batches, until one rank cannot go on: then none does, as each waits for the others'
     rows."""
     while True:
@@ -93,7 +93,7 @@ def _in_step(batches: Iterator[Batch], ranks: Ranks, stops: Stops) -> Iterator[B
         yield batch
 
 
-def _raise_failed(failure: HpsError | None, ranks: Ranks) -> None:
+def _raise_failed(failure: HpsError | None, ranks: TrainingRanks) -> None:
     told = ranks.gather(None if failure is None else str(failure))
     rank = next(rank for rank, text in enumerate(told) if text is not None)
     error = failure or ClusterError(f"rank {rank}: {told[rank]}")
@@ -101,7 +101,7 @@ def _raise_failed(failure: HpsError | None, ranks: Ranks) -> None:
     raise error
 
 
-def joined_metrics(metrics: BinaryMetrics, ranks: Ranks) -> BinaryMetrics:
+def joined_metrics(metrics: BinaryMetrics, ranks: TrainingRanks) -> BinaryMetrics:
     """What all ranks have seen, on every rank: the figures of one that has seen it all."""
     if ranks.world is None:
         return metrics
@@ -163,7 +163,7 @@ def evaluate_store(
             f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
         )
     with open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu) as server:
-        # Of the very cut whose rows are read: a training may have replaced that tag since.
+        # Of the very checkpoint whose rows are read: a training may have replaced that tag since.
         state, _ = server.checkpoint_state()
         if state is None:
             raise ConfigError(
@@ -210,7 +210,7 @@ def evaluate_remote(
 
 
 def _measure(
-    server: CutServer,
+    server: TrainingServer,
     found: ModelCheckpoint,
     data: Sequence[str | Path],
     changes: Mapping[str, Any],

@@ -19,12 +19,12 @@ from hps.train.ranks import cores_of_rank
 from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.train.beginning import Begun
     from hps.train.depth import DepthChooser
     from hps.train.loop import LoopEnd
     from hps.train.options import TrainOptions
-    from hps.train.ranks import Ranks
+    from hps.train.ranks import TrainingRanks
     from hps.train.step_checkpoints import StepCheckpoints
 
 _FEW_BATCHES = 8  # in which queues are only filled: nobody can tell what bounds such a run
@@ -44,9 +44,9 @@ class RunFigures:
 
     def __init__(
         self,
-        server: "CutServer",
+        server: "TrainingServer",
         options: "TrainOptions",
-        ranks: "Ranks",
+        ranks: "TrainingRanks",
         begun: "Begun",
         checkpoints: "StepCheckpoints",
         depths: "DepthChooser",

@@ -10,7 +10,7 @@ from hps.pipeline import Pipeline, Trace, add_seconds
 from hps.stops import StopWaiting
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.train.beginning import Begun
     from hps.train.context import RunContext
     from hps.train.depth import DepthChooser
@@ -47,7 +47,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        server: "CutServer",
+        server: "TrainingServer",
         options: "TrainOptions",
         begun: "Begun",
         checkpoints: "StepCheckpoints",

@@ -213,7 +213,7 @@ class TrainOptions:
             )
         if self.device is not None and self.gpu is None:
             raise ConfigError(
-                f"device={self.device!r} (--device) names the GPU tier's; give its budget "
+                f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
                 "(gpu, --gpu) too"
             )
 
@@ -285,7 +285,7 @@ class TrainOptions:
             ConfigError: the rows lie on servers.
         """
         if self.store is None:
-            raise ConfigError(f"{self.where} has a configuration of its own")
+            raise ConfigError(f"{self.where}: the servers have a configuration of their own")
         gpu = None
         if self.gpu is not None:
             gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")

@@ -1,7 +1,7 @@
 """What several ranks did: totals, and which of them the others waited for.
 
-Above it: the training run, `hps train`, which prints the table. Below it: `Ranks`, the clocks of
-pipelines and channels.
+Above it: the training run, `hps train`, which prints the table. Below it: `TrainingRanks`, the
+clocks of pipelines and channels.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Ranks: this process among those that train one model together, or alone.
+"""TrainingRanks: this process among those that train one model together, or alone.
 
 Above it: the training run and its parts. Below it: `hps.cluster.world.world.World`, what torchrun
 says (`hps.config.RankEnvironment`).
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hps.train.options import TrainOptions
 
 
-class Ranks:
+class TrainingRanks:
     """What a part of a training run asks of the others; alone it answers for itself.
 
     Args:

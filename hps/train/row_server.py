@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hps.config import TableConfig, differences
-from hps.contracts.training import CutServer
+from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.service.client.options import ClientConfig
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def open_server(
     options: TrainOptions, world: "World | None" = None
-) -> AbstractContextManager[CutServer]:
+) -> AbstractContextManager[TrainingServer]:
     """The server of a run, with the run's table.
 
     Args:
@@ -45,7 +45,7 @@ def open_server(
 
 def connect(
     config: ClientConfig, table: TableConfig | None = None
-) -> AbstractContextManager[CutServer]:
+) -> AbstractContextManager[TrainingServer]:
     """A client of the servers; makes the table if it is not there.
 
     Raises:

@@ -24,7 +24,7 @@ from hps.train.loop import TrainingLoop
 from hps.train.opening import open_log
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from hps.train.reading import as_the_model, model_to_resume
 from hps.train.row_server import open_server
 from hps.train.run_mark import RunMark
@@ -66,7 +66,7 @@ def train(
     """
     try:
         told = progress or Progress(0, StringIO())
-        return _train(options, RunContext(Ranks(world), told, stops or Stops()), mark)
+        return _train(options, RunContext(TrainingRanks(world), told, stops or Stops()), mark)
     except BaseException as error:
         if world is not None and not getattr(error, "is_shared", False):
             world.abort(f"{type(error).__name__}: {error}")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.train.boundary import Boundary
     from hps.train.trainer import Trainer
 
@@ -20,7 +20,7 @@ class StepCheckpoints:
         boundary: says when one is due, and is told of each.
     """
 
-    def __init__(self, server: "CutServer", boundary: "Boundary") -> None:
+    def __init__(self, server: "TrainingServer", boundary: "Boundary") -> None:
         self._server = server
         self.boundary = boundary
         self.seconds = 0.0

@@ -17,12 +17,14 @@ from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.checks import checkpoint_to_resume, is_strict, nothing_to_resume
 
 if TYPE_CHECKING:
-    from hps.contracts.training import CutServer
+    from hps.contracts.training import TrainingServer
     from hps.train.options import TrainOptions
-    from hps.train.ranks import Ranks
+    from hps.train.ranks import TrainingRanks
 
 
-def check_store(options: "TrainOptions", ranks: "Ranks", *, has_model: bool) -> Glance | None:
+def check_store(
+    options: "TrainOptions", ranks: "TrainingRanks", *, has_model: bool
+) -> Glance | None:
     """Refuses a store of other tables, before opening it for writing would add this run's own.
 
     Of another dim, too: the store would speak of columns, the user knows of --dim. And of a
@@ -80,7 +82,7 @@ def check_store(options: "TrainOptions", ranks: "Ranks", *, has_model: bool) -> 
     return seen
 
 
-def refuse_model(options: "TrainOptions", server: "CutServer") -> None:
+def refuse_model(options: "TrainOptions", server: "TrainingServer") -> None:
     """A new model may not be trained on top of one, in whatever checkpoint that is."""
     if not options.resume:
         found = newest_with_model(server, passes_over=True)
@@ -91,5 +93,5 @@ def refuse_model(options: "TrainOptions", server: "CutServer") -> None:
 def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
     return ConfigError(
         f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
-        "--resume, or give another one"
+        "--resume, or name another store"
     )

@@ -1,6 +1,7 @@
 """Totals: examples, batches and losses of a model's life, over all ranks.
 
-Above it: `Trainer`, which adds each batch, and checkpoints, which keep them. Below it: `Ranks`.
+Above it: `Trainer`, which adds each batch, and checkpoints, which keep them. Below it:
+`TrainingRanks`.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from hps.types import Batch
 
 _MAX_COMING = 256  # losses that a device may still work on, or that other ranks do not know yet
@@ -36,13 +37,13 @@ class Totals:
         batches: int = 0,
         loss_sum: float = 0.0,
         loss_digest: str = "",
-        ranks: Ranks | None = None,
+        ranks: TrainingRanks | None = None,
     ) -> None:
         self.examples = examples
         self.batches = batches
         self._loss_sum = loss_sum
         self._loss_digest = loss_digest
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks or TrainingRanks()
         self._coming: list[tuple[torch.Tensor, int, int]] = []  # loss, its examples, all ranks'
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:

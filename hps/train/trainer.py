@@ -17,7 +17,7 @@ from hps.nn.grad_scaler import ClusterGradScaler
 from hps.nn.row_optimizer import RowOptimizer
 from hps.train.dense import DenseAverages
 from hps.train.options import TrainOptions
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
 from hps.train.totals import Totals
 from hps.types import Batch
@@ -50,10 +50,10 @@ class Trainer:
         server: "RowServer",
         recipe: ModelRecipe,
         options: TrainOptions,
-        ranks: Ranks | None = None,
+        ranks: TrainingRanks | None = None,
     ) -> None:
         torch.manual_seed(options.seed)
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks or TrainingRanks()
         self.recipe = recipe
         self.totals = Totals(ranks=self._ranks)
         self.device = server.device

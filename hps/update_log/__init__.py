@@ -5,7 +5,7 @@ csrc/update_log, which keeps the bytes.
 """
 
 from hps.update_log.epoch import Epoch
-from hps.update_log.history import History, ServedCut
+from hps.update_log.history import History, ServedCheckpoint
 from hps.update_log.log import FOLDER, OpenLog, UpdateLog, open_update_log
 from hps.update_log.records import Identity, Kind, Mutation, decode, encode
 from hps.update_log.replay import note, replay
@@ -21,7 +21,7 @@ __all__ = [
     "Marks",
     "Mutation",
     "OpenLog",
-    "ServedCut",
+    "ServedCheckpoint",
     "Session",
     "Sessions",
     "UpdateLog",

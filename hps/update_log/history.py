@@ -8,8 +8,8 @@ Whatever moment a process dies at, the next opening finds one of the states that
 
     opening     the newest checkpoint says up to which record (number, epoch) it has the rows and
                 marks; the records after it are applied again
-    checkpoint  rows, marks and number are one cut; the log's files go after it, and a record that
-                they still have is passed over
+    checkpoint  rows, marks and number are saved together; the log's files go after it, and a
+                record that they still have is passed over
     restore     HISTORY names the next epoch and the checkpoint to go back to; then the store goes
                 back. An opening that finds the one without the other goes back first. The records
                 of an older epoch are leftovers from then on, and its sessions have ended. HISTORY
@@ -39,7 +39,7 @@ FIRST_LINEAGE = "0"  # of every store that was never restored, or its shards wou
 
 
 @dataclass(frozen=True)
-class ServedCut:
+class ServedCheckpoint:
     """What a checkpoint says of the service: its epoch, its log number, its sessions."""
 
     epoch: int
@@ -49,15 +49,15 @@ class ServedCut:
     index: int
     count: int
     sessions: Sessions
-    base: str | None = None  # what `History.descent` was; None: a cut's own, or an older hps's
+    base: str | None = None  # `History.descent` then; None: a part of a whole, or an older hps's
 
     @property
-    def cut_name(self) -> str:
-        """Of the cut over several shards that it is a part of; empty if of none."""
-        return cut_name(self.group)
+    def whole_name(self) -> str:
+        """Of the checkpoint over several shards that it is a part of; empty if of none."""
+        return whole_name(self.group)
 
     @classmethod
-    def of(cls, extras: Mapping[str, bytes]) -> "ServedCut | None":
+    def of(cls, extras: Mapping[str, bytes]) -> "ServedCheckpoint | None":
         """From a checkpoint's extras; None if it holds no mutation of a service.
 
         Raises:
@@ -76,8 +76,11 @@ class ServedCut:
             ) from error
 
 
-def cut_name(group: str) -> str:
-    """The name of the cut in a checkpoint's group: shard 0's describes it, the others' is it."""
+def whole_name(group: str) -> str:
+    """The name in a part's group of the checkpoint over all shards.
+
+    Shard 0's group describes that checkpoint; the others' is its name.
+    """
     if not group.startswith("{"):
         return group
     try:
@@ -93,44 +96,47 @@ class History:
     Args:
         store: as RowTier.
         epoch: as HISTORY has it.
-        cut: what the current checkpoint says of the service.
+        served: what the current checkpoint says of the service.
     """
 
-    def __init__(self, store: RowTier, epoch: Epoch, cut: ServedCut | None) -> None:
+    def __init__(self, store: RowTier, epoch: Epoch, served: ServedCheckpoint | None) -> None:
         self._store = store
         self.path: Path = store.path
         self.epoch = epoch
         self.log: UpdateLog | None = None
         self.num_replayed = 0
         self._is_written = True  # HISTORY says what `epoch` says
-        self._take(cut)
+        self._take(served)
 
-    def _take(self, cut: ServedCut | None) -> None:
+    def _take(self, served: ServedCheckpoint | None) -> None:
         """The rows are those of a checkpoint."""
-        if cut is not None and (cut.index, cut.count) != (self.epoch.index, self.epoch.count):
+        if served is not None and (served.index, served.count) != (
+            self.epoch.index,
+            self.epoch.count,
+        ):
             raise CorruptionError(
                 f"{self.path / FOLDER / NAME}: it is of shard {self.epoch.index} of "
-                f"{self.epoch.count}, the checkpoint beside it of shard {cut.index} of "
-                f"{cut.count}: the folder {FOLDER!r} was put into another shard's store; put each "
-                "back"
+                f"{self.epoch.count}, the checkpoint beside it of shard {served.index} of "
+                f"{served.count}: the folder {FOLDER!r} was put into another shard's store; put "
+                "each back"
             )
-        cut = cut or ServedCut(0, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
-        if cut.epoch > self.epoch.number:
+        served = served or ServedCheckpoint(0, 0, FIRST_LINEAGE, "", 0, 1, Sessions())
+        if served.epoch > self.epoch.number:
             raise CorruptionError(
                 f"{self.path / FOLDER / NAME}: it is at epoch {self.epoch.number}, the checkpoint "
-                f"at {cut.epoch}; it was taken from an older copy of the store"
+                f"at {served.epoch}; it was taken from an older copy of the store"
             )
         # Of the last record whose mutation the rows hold, and of that in the newest checkpoint.
-        self.number = cut.number if cut.epoch == self.epoch.number else 0
+        self.number = served.number if served.epoch == self.epoch.number else 0
         self.kept_number = self.number
-        self.sessions = cut.sessions
+        self.sessions = served.sessions
         fence = max(self.sessions.fence, self.epoch.fence)
         self.sessions.fence = fence
         self.sessions.incarnations = max(self.sessions.incarnations, fence)
 
     @classmethod
     def begin(
-        cls, store: RowTier, index: int | None, count: int | None, cut: ServedCut | None
+        cls, store: RowTier, index: int | None, count: int | None, served: ServedCheckpoint | None
     ) -> "History":
         """Of a store that has none yet.
 
@@ -138,23 +144,23 @@ class History:
             store: as RowTier.
             index: of the shard; None is 0.
             count: of shards; None is 1.
-            cut: what the current checkpoint says of a service, which goes on then.
+            served: what the current checkpoint says of a service, which goes on then.
 
         Raises:
             StoreError: the system refused.
         """
-        if cut is None:
-            cut = ServedCut(1, 0, FIRST_LINEAGE, "", index or 0, count or 1, Sessions())
+        if served is None:
+            served = ServedCheckpoint(1, 0, FIRST_LINEAGE, "", index or 0, count or 1, Sessions())
         epoch = Epoch(
             store=secrets.randbits(63),
-            number=cut.epoch,
-            lineage=cut.lineage,
-            fence=cut.sessions.fence,
-            index=cut.index,
-            count=cut.count,
+            number=served.epoch,
+            lineage=served.lineage,
+            fence=served.sessions.fence,
+            index=served.index,
+            count=served.count,
         )
         epoch.save(store.path, store.held_folder())
-        return cls(store, epoch, cut)
+        return cls(store, epoch, served)
 
     @classmethod
     def find(cls, store: RowTier) -> "History | None":
@@ -168,14 +174,14 @@ class History:
         epoch = Epoch.load(store.held_folder(), store.path)
         if epoch is None:
             return None
-        cut = ServedCut.of(store.extras(None))
+        served = ServedCheckpoint.of(store.extras(None))
         if epoch.restoring is not None:
-            if cut is None or cut.epoch != epoch.number:
+            if served is None or served.epoch != epoch.number:
                 store.restore(epoch.restoring)
-                cut = ServedCut.of(store.extras(None))
+                served = ServedCheckpoint.of(store.extras(None))
             epoch = replace(epoch, restoring=None)
             epoch.save(store.path, store.held_folder())
-        return cls(store, epoch, cut)
+        return cls(store, epoch, served)
 
     # The log.
 
@@ -235,28 +241,28 @@ class History:
             "group": group,
             "index": self.epoch.index,
             "count": self.epoch.count,
-            **({} if cut_name(group) else {"base": self.descent()}),
+            **({} if whole_name(group) else {"base": self.descent()}),
             **self.sessions.to_json(),
         }
         return {SERVICE: json.dumps(value).encode()}
 
     def descent(self) -> str:
-        """The cut that the rows descend from: its name, or its checkpoint as id:3; or nothing.
+        """The client's checkpoint that the rows descend from: its name, or its id as id:3; or "".
 
-        What the service takes by itself is no cut, but for `last` of a single shard. It says which
-        cut it follows, since that need not be the newest one: a restore may have come before.
+        What the service takes by itself does not count, but for `last` of a single shard. It says
+        which one it follows, since that need not be the newest: a restore may have come before.
         """
         blobs = self._store.extras(None, (SERVICE, DENSE))
-        cut = ServedCut.of(blobs)
-        if cut is not None and cut.cut_name:
-            return cut.cut_name
+        served = ServedCheckpoint.of(blobs)
+        if served is not None and served.whole_name:
+            return served.whole_name
         current = find_listed("the store", self._store.checkpoints())
         own = (AUTOMATIC, LAST) if self.epoch.count > 1 else (AUTOMATIC,)
         if current is not None and current["tag"] not in own:
             return text_of(int(current["id"]))
-        if cut is not None and cut.base is not None:
-            return cut.base
-        return DenseMark.of(blobs).cut  # of an older hps: the cut that had the model, if any
+        if served is not None and served.base is not None:
+            return served.base
+        return DenseMark.of(blobs).whole  # of an older hps: the one that had the model, if any
 
     def note_checkpoint(self, number: int) -> None:
         """A durable checkpoint holds the rows as they were with this record."""
@@ -306,7 +312,7 @@ class History:
 
     def follow_restore(self, extras: Mapping[str, bytes]) -> None:
         """The store has gone back to a checkpoint with these extras; may be repeated."""
-        self._take(ServedCut.of(extras))
+        self._take(ServedCheckpoint.of(extras))
         self.epoch = replace(self.epoch, restoring=None)
         self._is_written = False
 

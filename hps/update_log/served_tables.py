@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import TABLES, decode_json, described_tables, table_from_json
 from hps.config import TableConfig
 from hps.contracts.tiers import RowTier
 from hps.update_log.epoch import Epoch
-from hps.update_log.history import ServedCut
+from hps.update_log.history import ServedCheckpoint
 
 Described = list[dict[str, Any]]
 
@@ -29,14 +29,14 @@ def tables_now(extras: Mapping[str, bytes], epoch: Epoch | None) -> Described:
     Raises:
         CorruptionError: the checkpoint's blobs cannot be read.
     """
-    in_cut: Described = cut.decode_json(extras, cut.TABLES) or []
+    in_checkpoint: Described = decode_json(extras, TABLES) or []
     if epoch is None:
-        return in_cut
+        return in_checkpoint
     kept = [dict(table) for table in epoch.tables]
-    served = ServedCut.of(extras)
+    served = ServedCheckpoint.of(extras)
     # The records after a restore were made with the numbers that HISTORY has.
     is_older = served is None or served.epoch < epoch.number
-    return merged(kept, in_cut) if is_older else merged(in_cut, kept)
+    return merged(kept, in_checkpoint) if is_older else merged(in_checkpoint, kept)
 
 
 def merged(first: Sequence[Mapping[str, Any]], *others: Sequence[Mapping[str, Any]]) -> Described:
@@ -63,13 +63,13 @@ def known_tables(path: Path, store: RowTier) -> tuple[list[TableConfig], list[Ta
         CorruptionError: HISTORY, or a blob of a checkpoint, cannot be read.
     """
     epoch = Epoch.load(store.held_folder(), path)
-    now = [cut.table_from_json(value) for value in tables_now(store.extras(None), epoch)]
+    now = [table_from_json(value) for value in tables_now(store.extras(None), epoch)]
     missing = set(store.schemas) - {table.name for table in now}
     found: list[TableConfig] = []
     if epoch is None or not missing:
         return now, found
     for one in reversed(store.checkpoints()):
-        for table in cut.described_tables(store.extras(int(one["id"]), (cut.TABLES,))):
+        for table in described_tables(store.extras(int(one["id"]), (TABLES,))):
             if table.name in missing:
                 missing.remove(table.name)
                 found.append(table)

@@ -13,7 +13,7 @@ from hps.common.sharding import ShardMap
 from hps.errors import CorruptionError, StoreError
 from hps.ssd_store import open_store
 from hps.update_log.epoch import NAME, Epoch
-from hps.update_log.history import ServedCut
+from hps.update_log.history import ServedCheckpoint
 from hps.update_log.log import FOLDER
 
 _ATTEMPTS = 3  # a server beside us may cut the log while it is read
@@ -67,11 +67,11 @@ def _other_shards_rows(path: str | os.PathLike[str], epoch: Epoch) -> list[tuple
     owners = ShardMap(epoch.count)
     store = open_store(path, [], read_only=True)
     try:
-        cut = ServedCut.of(store.extras(None))
-        if cut is not None and (cut.index, cut.count) != (epoch.index, epoch.count):
+        served = ServedCheckpoint.of(store.extras(None))
+        if served is not None and (served.index, served.count) != (epoch.index, epoch.count):
             what = (
                 f"it is of shard {epoch.index} of {epoch.count}, the newest checkpoint of shard "
-                f"{cut.index} of {cut.count}; put the folder of the log back"
+                f"{served.index} of {served.count}; put the folder of the log back"
             )
             return [(str(Path(path) / FOLDER / NAME), what)]
         for table in store.schemas:
@@ -96,9 +96,9 @@ def _number_in_checkpoint(path: str | os.PathLike[str], epoch: Epoch) -> int | N
     except CorruptionError:
         return None
     try:
-        cut = ServedCut.of(store.extras(None))
+        served = ServedCheckpoint.of(store.extras(None))
     except CorruptionError:
         return None
     finally:
         store.close()
-    return cut.number if cut is not None and cut.epoch == epoch.number else 0
+    return served.number if served is not None and served.epoch == epoch.number else 0

@@ -25,7 +25,7 @@ from hps.cli.main import main
 from hps.service.shard.location import StoreLocation
 from hps.service.shard.shard import Shard
 from hps.ssd_store import engine_of
-from hps.ssd_store.cluster.catalog import Catalog, Cut, Part
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import service
 from tests.service.serving import Channel
@@ -161,12 +161,14 @@ def test_the_command_line_addresses_tags_of_digits_and_ids(
     assert "deleted id:2" in capsys.readouterr().out
 
 
-def test_ranks_find_a_cut_by_the_same_rule(tmp_path: Path) -> None:
-    cuts = tuple(
-        Cut(id=number, name="0" * 32, tag=tag, created=0.0, generation="g", parts=(Part(1, 1),))
+def test_ranks_find_a_checkpoint_by_the_same_rule(tmp_path: Path) -> None:
+    checkpoints = tuple(
+        ClusterCheckpoint(
+            id=number, name="0" * 32, tag=tag, created=0.0, generation="g", parts=(PartSize(1, 1),)
+        )
         for number, tag in enumerate(TAGS, 1)
     )
-    catalog = replace(Catalog.begin("c"), cuts=cuts)
+    catalog = replace(Catalog.begin("c"), checkpoints=checkpoints)
     for name, number in (("3", 1), (3, 3), ("20261122", 3), (1, 1)):
         assert catalog.find(tmp_path, name).id == number
     with pytest.raises(
@@ -205,7 +207,7 @@ def test_a_request_names_a_checkpoint_as_the_command_line_does(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_client_of_shards_names_cuts_by_the_same_rule(tmp_path: Path, count: int) -> None:
+def test_a_client_of_shards_names_checkpoints_by_the_same_rule(tmp_path: Path, count: int) -> None:
     with service(tmp_path, count=count) as made, made.client() as client:
         for rows, tag in ((10, "77"), (20, "day-1"), (30, None)):
             client.pull("ads", np.arange(rows, dtype=np.uint64), create=True)

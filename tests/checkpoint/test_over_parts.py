@@ -109,7 +109,7 @@ def test_parts_that_may_differ_are_told_and_others_are_not() -> None:
     with pytest.raises(StoreError, match="disk") as apart:
         CheckpointsOverParts(Stores(apart=StoreError("disk"))).restore()
     assert apart.value.__notes__ == [
-        "both stores may be at different cuts now: call restore() again"
+        "both stores may be at different checkpoints now: call restore() again"
     ]
     with pytest.raises(StoreError) as together:
         CheckpointsOverParts(Stores(fails_in="go_back")).restore()

@@ -1,4 +1,4 @@
-"""What the tests of folders, cuts and resharding share.
+"""What the tests of folders, checkpoints and resharding share.
 
 Above it: pytest. Below it: tests/cluster/folder/folder_lab.py.
 """

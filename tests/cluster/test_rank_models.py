@@ -1,4 +1,4 @@
-"""Which cuts over several ranks take a model over: those whose rows it still fits, on every rank.
+"""Which checkpoints over several ranks take a model over: those whose rows it fits on every rank.
 
 Above it: pytest. Below it: tests/cluster/folder/folder_lab.py.
 """
@@ -33,7 +33,7 @@ def pruned(rank: Rank) -> dict[str, Any]:
 
 
 def taken(*changes: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
-    """Changes, then what the checkpoint says, and the state of the newest cut."""
+    """Changes, then what the checkpoint says, and the state of the newest checkpoint."""
 
     def act(rank: Rank) -> Any:
         for change in changes:
@@ -70,7 +70,7 @@ def test_a_model_goes_with_rows_that_no_rank_has_trained_on(path: Path) -> None:
         assert on_ranks(path, size, taken(erase_own)) == [("final", FINAL)] * size
 
 
-def test_a_model_of_a_cut_without_a_tag_is_named_by_the_id_that_the_command_line_takes(
+def test_a_model_of_a_checkpoint_without_a_tag_is_named_by_the_id_that_the_command_line_takes(
     tmp_path: Path,
 ) -> None:
     on_ranks(tmp_path / "cluster", 2, train(range(1, 3)))
@@ -94,7 +94,7 @@ def test_a_push_on_one_rank_ends_it_for_all_until_a_model_is_given(path: Path) -
     assert on_ranks(path, 3, taken(back, erase_own)) == [("final", FINAL)] * 3
 
 
-def test_a_cut_that_fails_leaves_the_model_with_its_own_rows(
+def test_a_checkpoint_that_fails_leaves_the_model_with_its_own_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(catalog: Catalog, folder: Path) -> None:

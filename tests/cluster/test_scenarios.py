@@ -1,5 +1,5 @@
 """Two ranks that read the same batches come to the bits of one: skipped batches, several a step,
-rows taken back, look-ups, cuts and delays between them included.
+rows taken back, look-ups, checkpoints and delays between them included.
 
 Above it: pytest. Below it: tests/pipeline/scenario.py, ranks.py. Half a gradient and its other half
 add up to it in every bit, so one rank's outcome is what two must have.
@@ -62,11 +62,11 @@ def test_two_ranks_come_to_the_bits_of_one(
         lookahead=4 if depth else 0,
     )
     expected = run(scenario, tmp_path / "alone", 0, scale=4.0)
-    (first, first_given, cuts), (second, second_given, _) = run_on_two(
+    (first, first_given, checkpoints), (second, second_given, _) = run_on_two(
         scenario, tmp_path / "two", depth, 2.0, kind
     )
     alone = (expected.digests, expected.losses, expected.rows, expected.positions)
     assert first == second == alone
-    assert cuts > 0
+    assert checkpoints > 0
     assert not depth or first_given + second_given > 0
     assert stage_threads() == []

@@ -22,7 +22,7 @@ from hps.train import TrainOptions
 from hps.train.dense import average_in_rank_order
 from hps.train.evaluate import joined_metrics
 from hps.train.rank_report import find_stragglers, format_ranks, sum_tiers
-from hps.train.ranks import Ranks, options_of_rank
+from hps.train.ranks import TrainingRanks, options_of_rank
 from hps.train.run_mark import RunMark, name_of_run
 from hps.train.totals import Totals
 from hps.types import Batch
@@ -63,7 +63,7 @@ def test_losses_of_all_ranks_are_those_of_the_whole_batches() -> None:
 
     def run(asks_early: bool) -> Any:
         def body(world: World) -> Any:
-            totals = Totals(ranks=Ranks(world))
+            totals = Totals(ranks=TrainingRanks(world))
             for of_ranks, loss in zip(sizes, losses, strict=True):
                 own = of_ranks[world.rank]
                 totals.add(torch.tensor(loss[world.rank]), _batch([0] * own, sum(of_ranks)))
@@ -86,7 +86,7 @@ def test_losses_of_all_ranks_are_those_of_the_whole_batches() -> None:
 
 
 def test_one_rank_has_the_loss_digest_of_one_process() -> None:
-    alone, ranks = Totals(), run_ranks(1, lambda world: Totals(ranks=Ranks(world)))[0]
+    alone, ranks = Totals(), run_ranks(1, lambda world: Totals(ranks=TrainingRanks(world)))[0]
     for loss in (0.7, 0.6, 0.1):
         for totals in (alone, ranks):
             totals.add(torch.tensor(loss), _batch([1, 0, 1], 3))
@@ -103,7 +103,7 @@ def test_metrics_of_all_ranks_are_those_of_one_that_has_seen_all() -> None:
     def body(world: World) -> Any:
         own = BinaryMetrics()
         own.update(logits[world.rank :: world.size], labels[world.rank :: world.size])
-        return joined_metrics(own, Ranks(world)).compute()
+        return joined_metrics(own, TrainingRanks(world)).compute()
 
     assert run_ranks(3, body) == [whole.compute()] * 3
 

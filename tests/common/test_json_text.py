@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hps
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import RATES, READER, TABLES, decode_json
 from hps.cli.main import main
 from hps.common.json_text import MAX_DEPTH, check_depth, parse_json
 from hps.parameter_server.parquet import describe, export_table
@@ -24,7 +24,7 @@ from hps.ssd_store.rocksdb.manifest import RocksDbManifest
 from hps.ssd_store.rocksdb.manifest import _head as rocksdb_head
 from hps.update_log.epoch import Epoch
 from hps.update_log.epoch import _head as epoch_head
-from hps.update_log.history import ServedCut
+from hps.update_log.history import ServedCheckpoint
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -94,11 +94,11 @@ def test_a_deep_token_file_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def test_deep_blobs_of_a_checkpoint_are_damage_not_a_fault_of_the_program() -> None:
-    for name in (cut.READER, cut.RATES, cut.TABLES):
+    for name in (READER, RATES, TABLES):
         with pytest.raises(hps.CorruptionError, match=f"the checkpoint's {name} nests JSON"):
-            cut.decode_json({name: DEEP.encode()}, name)
+            decode_json({name: DEEP.encode()}, name)
     with pytest.raises(hps.CorruptionError, match=r"the checkpoint's service.json nests JSON"):
-        ServedCut.of({"service.json": DEEP.encode()})
+        ServedCheckpoint.of({"service.json": DEEP.encode()})
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_model_does_not_go_with_rows_that_were_trained_on(lab: Lab, change: st
         assert found is not None and found.name == "final"
 
 
-def test_the_model_taken_over_is_that_of_the_cut_gone_back_to(lab: Lab) -> None:
+def test_the_model_taken_over_is_that_of_the_checkpoint_gone_back_to(lab: Lab) -> None:
     with lab.server(table()) as server:
         train(server, "day-1", 1)
         train(server, "day-2", 2)

@@ -136,17 +136,17 @@ def test_an_interrupt_at_any_call_of_a_step_applies_it_to_all_tables_once_or_to_
         assert outcomes[True] >= 1 and outcomes[False] >= 10, outcomes
 
 
-def one_cut(server: ParameterServer, name: str) -> set[float]:
+def one_checkpoint(server: ParameterServer, name: str) -> set[float]:
     """What the rows of a table hold."""
     return {float(value) for _, rows in server.items(name) for value in rows.ravel()}
 
 
 @pytest.mark.parametrize("kind", ["native", "gpu"])
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_a_second_interrupt_of_a_restore_closes_a_server_that_would_mix_cuts(
+def test_a_second_interrupt_of_a_restore_closes_a_server_that_would_mix_checkpoints(
     tmp_path: Path, kind: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first strikes where one table is at its cut, the second anywhere in the way back."""
+    """The first strikes where one table is at its checkpoint, the second on the way back."""
     lab = Lab(kind, tmp_path)
     outcomes = {"closed": 0, "open": 0}
     for number in range(1, 1000):
@@ -172,7 +172,7 @@ def test_a_second_interrupt_of_a_restore_closes_a_server_that_would_mix_cuts(
             finally:
                 sys.settrace(None)
             if strike.left > 0:  # the second did not
-                assert [one_cut(server, name) for name in "ab"] == [{1.0}, {1.0}]
+                assert [one_checkpoint(server, name) for name in "ab"] == [{1.0}, {1.0}]
                 assert server.pins == 0 and outcomes["closed"] >= 5
                 return
             if notes:
@@ -182,8 +182,10 @@ def test_a_second_interrupt_of_a_restore_closes_a_server_that_would_mix_cuts(
                     with pytest.raises(hps.StoreError, match="is closed; open it again"):
                         call()
             else:
-                assert [one_cut(server, name) for name in "ab"] == [{1.0}, {1.0}]
+                assert [one_checkpoint(server, name) for name in "ab"] == [{1.0}, {1.0}]
                 outcomes["open"] += 1
         with lab.server(table(name="a"), table(name="b")) as server:
-            assert [one_cut(server, name) for name in "ab"] == [{1.0}, {1.0}], f"call {number}"
+            assert [one_checkpoint(server, name) for name in "ab"] == [{1.0}, {1.0}], (
+                f"call {number}"
+            )
     pytest.fail("a restore of a thousand calls")

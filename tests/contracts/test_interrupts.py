@@ -225,7 +225,7 @@ class _InterruptedStore:
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_cut_before(lab: Lab) -> None:
+def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_checkpoint_before(lab: Lab) -> None:
     with lab.server(table()) as server:
         server.push("ads", KEYS[:8], ones(8))
         server.checkpoint("old")
@@ -241,7 +241,7 @@ def test_an_interrupt_behind_a_restore_leaves_no_row_of_the_cut_before(lab: Lab)
 
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("struck", ["a", "b"])
-def test_an_interrupt_within_a_restore_leaves_no_table_at_the_cut_before(
+def test_an_interrupt_within_a_restore_leaves_no_table_at_the_checkpoint_before(
     lab: Lab, struck: str, is_after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with lab.server(table(name="a"), table(name="b")) as server:

@@ -149,34 +149,34 @@ def test_fetches_go_on_while_a_checkpoint_syncs_and_updates_wait(lab: Lab) -> No
         away = filled(server)
         before = dump(server)
         with held(server, "checkpoint") as store:
-            cut = Call(lambda: server.checkpoint("cut"))
+            checkpoint = Call(lambda: server.checkpoint("kept"))
             assert store.reached.wait(10)
             rows = server.pin("ads", away[:5])
             np.testing.assert_array_equal(rows.gather(), STAMPS[away[:5].astype(int)])
             np.testing.assert_array_equal(server.pull("ads", KEYS), STAMPS)
             update = Call(lambda: server.push("ads", KEYS[:3], ones(3)))
-            assert update.is_waiting() and cut.is_alive()
+            assert update.is_waiting() and checkpoint.is_alive()
             store.gate.set()
-            cut.result()
+            checkpoint.result()
         update.result()
         rows.release()
-        server.restore("cut")
+        server.restore("kept")
         assert dump(server) == before
 
 
 def test_a_checkpoint_waits_for_an_update_that_is_under_way(lab: Lab) -> None:
-    """Its cut holds all of the update or nothing."""
+    """Its checkpoint holds all of the update or nothing."""
     with lab.server(table()) as server:
         filled(server)
         with held(server, "fetch") as store:
             update = Call(lambda: server.push("ads", KEYS, ones(700)))
             assert store.reached.wait(10)
-            cut = Call(lambda: server.checkpoint("cut"))
-            assert cut.is_waiting() and update.is_alive()
+            checkpoint = Call(lambda: server.checkpoint("kept"))
+            assert checkpoint.is_waiting() and update.is_alive()
             store.gate.set()
             update.result()
-            cut.result()
-        server.restore("cut")
+            checkpoint.result()
+        server.restore("kept")
         np.testing.assert_array_equal(server.pull("ads", KEYS), STAMPS - np.float32(1))
 
 

@@ -71,10 +71,10 @@ def test_a_dirty_victim_updates_the_row_below_or_takes_a_slot_there(lab: Lab) ->
         assert stale.any()
         before = dump(server)
         assert server.num_rows("ads") == count == len(before)
-        info = server.checkpoint("cut")
+        info = server.checkpoint("kept")
         assert info["rows_written"] >= count and dram.cache.num_dirty == top.num_dirty == 0
         server.push("ads", KEYS[:count], ones(count))
-        server.restore("cut")
+        server.restore("kept")
         assert dump(server) == before
 
 

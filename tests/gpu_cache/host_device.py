@@ -80,7 +80,7 @@ class HostDevice:
     def empty(self, num_bytes: int) -> torch.Tensor:
         """As Device.empty."""
         if self.budget is not None and num_bytes > self.budget:
-            raise ConfigError(f"{num_bytes} bytes were asked for, {self.budget} are free")
+            raise ConfigError(f"{num_bytes} bytes were requested, {self.budget} are free")
         memory = torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
         with self._lock:
             self._held.append(memory)

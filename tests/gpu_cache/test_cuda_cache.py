@@ -175,7 +175,7 @@ def test_a_cache_may_be_dropped_while_its_work_is_queued(device: CudaDevice) -> 
 
 def test_memory_that_the_device_has_not_is_an_error_with_both_numbers(device: CudaDevice) -> None:
     gpu = hps.GpuCacheConfig(bytes="100TiB", device=DEVICE)
-    with pytest.raises(hps.ConfigError, match=r"\d{10,} bytes were asked for, \d+ of \d+ are free"):
+    with pytest.raises(hps.ConfigError, match=r"\d{10,} bytes were requested, \d+ of \d+ are free"):
         make_gpu_caches(two_tables(gpu))
     count = torch.cuda.device_count()
     with pytest.raises(hps.ConfigError, match=f"this machine has {count}"):

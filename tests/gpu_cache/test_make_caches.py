@@ -62,7 +62,9 @@ def test_a_device_without_the_memory_says_how_much_was_asked_and_is_free() -> No
     device = HostDevice()
     failures = Failures(device)
     device.budget = 1000
-    with pytest.raises(hps.ConfigError, match=r"'ads' on cuda:0: \d+ bytes were asked.*1000 are"):
+    with pytest.raises(
+        hps.ConfigError, match=r"'ads' on cuda:0: \d+ bytes were requested.*1000 are"
+    ):
         make_gpu_caches(config, lambda options: DeviceCache(device, failures, options))
 
 

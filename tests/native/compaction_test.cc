@@ -19,31 +19,32 @@ constexpr uint64_t kKeys = 200;
 constexpr uint64_t kPlainSegment = 64 + 48;  // what an empty segment takes: header and trailer
 
 // A life with two compactions between checkpoints and one that renews a checkpoint. Notes the state
-// of every cut before it is tried, and how many were acknowledged.
-Status Live(SsdStore* store, std::vector<State>* cuts, size_t* num_acknowledged) {
-  State state = cuts->back();
+// of every checkpoint before it is tried, and how many were acknowledged.
+Status Live(SsdStore* store, std::vector<State>* checkpoints, size_t* num_acknowledged) {
+  State state = checkpoints->back();
   for (uint64_t value = 2; value <= 3; ++value) {
     HPS_RETURN_IF_ERROR(Put(store, Range(0, kKeys, 2), value, &state));
     HPS_RETURN_IF_ERROR(Drop(store, Range(value, kKeys, 7), &state));
     HPS_RETURN_IF_ERROR(Put(store, Range(value, kKeys, 14), value * 10, &state));
     if (value < 3) HPS_RETURN_IF_ERROR(store->Compact(0, 1));
-    cuts->push_back(state);
+    checkpoints->push_back(state);
     HPS_RETURN_IF_ERROR(Save(store));
-    *num_acknowledged = cuts->size();
+    *num_acknowledged = checkpoints->size();
   }
   return store->Compact(0, 1);
 }
 
-// Opens without faults: the index of the cut that the store is at, or -1; and that it goes on.
-int64_t Reopen(const CompactionLab& lab, const std::vector<State>& cuts, size_t num_acknowledged) {
+// Opens without faults: the index of the checkpoint that the store is at, or -1; and it goes on.
+int64_t Reopen(const CompactionLab& lab, const std::vector<State>& checkpoints,
+               size_t num_acknowledged) {
   std::unique_ptr<SsdStore> store;
   if (!SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok()) return -1;
   State state;
   if (!Read(*store, kKeys, &state) || !IsWhole(lab)) return -1;
   HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);  // leftovers are gone
   int64_t found = -1;
-  for (size_t i = num_acknowledged - 1; i < cuts.size(); ++i) {
-    if (state == cuts[i]) found = static_cast<int64_t>(i);
+  for (size_t i = num_acknowledged - 1; i < checkpoints.size(); ++i) {
+    if (state == checkpoints[i]) found = static_cast<int64_t>(i);
   }
   if (found < 0) return -1;
   HPS_CHECK(Put(store.get(), Range(0, kKeys, 3), 99, &state).ok());
@@ -59,19 +60,19 @@ bool CrashAt(const CompactionLab& lab, int64_t call, bool loses_power, bool forg
   lab.Reset();
   FaultFileSystem files;
   std::unique_ptr<SsdStore> store;
-  std::vector<State> cuts(1);
+  std::vector<State> checkpoints(1);
   HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
-  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &cuts[0]).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &checkpoints[0]).ok() && Save(store.get()).ok());
   files.faults.lie = forgets_syncs ? Lie::kForgottenSync : Lie::kNone;
   files.faults.is_crash = true;
   files.faults.fail_at_call = files.num_calls + call;
   size_t num_acknowledged = 1;
-  const bool reached = !Live(store.get(), &cuts, &num_acknowledged).ok();
+  const bool reached = !Live(store.get(), &checkpoints, &num_acknowledged).ok();
   if (!reached && call > 0) HPS_CHECK(store->Figures().compactions > 1);
   store.reset();
   std::mt19937_64 random(static_cast<uint64_t>(call));
   if (loses_power) files.LosePower(&random);
-  *violations += Reopen(lab, cuts, num_acknowledged) < 0;
+  *violations += Reopen(lab, checkpoints, num_acknowledged) < 0;
   return reached;
 }
 
@@ -190,7 +191,7 @@ void TestWhatIsStoredMeanwhileWins(const CompactionLab& lab) {
   }
 }
 
-// A cut that holds inputs and output at once: some keys are in the one, some in the other.
+// A checkpoint that holds inputs and output at once: some keys are in the one, some in the other.
 void TestCheckpointInTheMiddleOfAnInstall(const CompactionLab& lab) {
   constexpr uint64_t kMany = 300000;
   lab.Reset();
@@ -226,10 +227,11 @@ bool FailSyncBesideACompaction(const CompactionLab& lab, int64_t sync, int* num_
   ReadHooks files(&faulty);
   std::unique_ptr<SsdStore> store;
   HPS_CHECK(SsdStore::Open(&files, lab.Options(), &store).ok());
-  std::vector<State> cuts(1);
-  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &cuts[0]).ok() && Save(store.get()).ok());
-  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &cuts[0]).ok() && Save(store.get()).ok());
-  State state = cuts[0];
+  std::vector<State> checkpoints(1);
+  HPS_CHECK(Put(store.get(), Range(0, kKeys), 1, &checkpoints[0]).ok() && Save(store.get()).ok());
+  HPS_CHECK(Put(store.get(), Range(0, kKeys, 2), 2, &checkpoints[0]).ok() &&
+            Save(store.get()).ok());
+  State state = checkpoints[0];
   int num_reads = 0;
   Status saved;
   files.on_read = [&](const std::string&) {
@@ -245,7 +247,7 @@ bool FailSyncBesideACompaction(const CompactionLab& lab, int64_t sync, int* num_
   };
   const Status compacted = store->Compact(0, 1);
   HPS_CHECK(num_reads > 3);
-  cuts.push_back(state);
+  checkpoints.push_back(state);
   const bool has_stopped = !store->Append(0, RowsOf({1}, 9).data(), 1).ok();
   HPS_CHECK(has_stopped ? !saved.ok() && !compacted.ok() : compacted.ok());
   *num_stopped += has_stopped;
@@ -253,7 +255,8 @@ bool FailSyncBesideACompaction(const CompactionLab& lab, int64_t sync, int* num_
   HPS_CHECK(SsdStore::Open(PosixFileSystem(), lab.Options(), &store).ok());
   std::vector<NamedBlob> extras;
   HPS_CHECK(store->Extras({}, &extras).ok() && extras.size() == 1);
-  HPS_CHECK(Holds(*store, kKeys, cuts[1]) || (!saved.ok() && Holds(*store, kKeys, cuts[0])));
+  HPS_CHECK(Holds(*store, kKeys, checkpoints[1]) ||
+            (!saved.ok() && Holds(*store, kKeys, checkpoints[0])));
   HPS_CHECK(IsWhole(lab));
   return !saved.ok();
 }

@@ -1,5 +1,5 @@
 // What goes on beside a clone and a restore of the same store: changes do not wait for the copying
-// and take nothing from it, and a look-up sees the cut before the restore or the one after it.
+// and take nothing from it, and a look-up sees the rows before the restore or those after it.
 //
 // Above it: ctest, also under the thread sanitizer. Below it: compaction_lab.h, csrc/ssd_store.
 #include <atomic>
@@ -21,7 +21,7 @@ void ChangeEverything(SsdStore* store, State* state) {
   std::future<void> done = std::async(std::launch::async, [&] {
     HPS_CHECK(Put(store, Range(0, kKeys, 2), 2, state).ok());
     HPS_CHECK(Drop(store, Range(0, kKeys, 3), state).ok());
-    HPS_CHECK(Save(store).ok());  // the cut that is cloned is kept no longer
+    HPS_CHECK(Save(store).ok());  // the checkpoint that is cloned is kept no longer
     HPS_CHECK(store->Compact(0, 1).ok());
     HPS_CHECK(Holds(*store, kKeys, *state) && !store->Checkpoints().empty());
   });
@@ -29,7 +29,10 @@ void ChangeEverything(SsdStore* store, State* state) {
 }
 
 // Calls `meddle` at the first segment that is copied; the clone must hold the state from before.
-void CloneBeside(const CompactionLab& lab, const std::function<void(SsdStore*, State*)>& meddle) {
+// `finish` waits for what `meddle` has begun, before the store is gone.
+void CloneBeside(
+    const CompactionLab& lab, const std::function<void(SsdStore*, State*)>& meddle,
+    const std::function<void()>& finish = [] {}) {
   lab.Reset();
   ReadHooks files;
   std::unique_ptr<SsdStore> store;
@@ -45,10 +48,12 @@ void CloneBeside(const CompactionLab& lab, const std::function<void(SsdStore*, S
   };
   CloneSummary summary;
   const Status cloned = store->Clone(options.path, false, &summary);
+  finish();
   HPS_CHECK(cloned.ok() && num_reads > 0 && summary.files_copied > 4);
   HPS_CHECK(store->CheckReadable().ok() ? Holds(*store, kKeys, state) : state == before);
   if (store->CheckReadable().ok()) {
-    HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);  // the old cut's files are gone
+    // The old checkpoint's files are gone.
+    HPS_CHECK(lab.BytesOnDisk() == store->Figures().files_bytes);
   }
   HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok());
   HPS_CHECK(Holds(*store, kKeys, before));
@@ -60,13 +65,14 @@ void TestAnotherCloneWaitsAndBothAreWhole(const CompactionLab& lab) {
   StoreOptions options = lab.Options();
   options.path += "-other";
   std::future<Status> other;
-  CloneBeside(lab, [&](SsdStore* store, State*) {
+  const auto meddle = [&](SsdStore* store, State*) {
     other = std::async(std::launch::async, [&options, store] {
       CloneSummary summary;
       return store->Clone(options.path, false, &summary);
     });
     HPS_CHECK(other.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
-  });
+  };
+  CloneBeside(lab, meddle, [&] { HPS_CHECK(other.get().ok()); });
 }
 
 void TestACloseWaitsForTheClone(const CompactionLab& lab) {
@@ -98,8 +104,9 @@ Look LookUp(const SsdStore& store) {
   return look;
 }
 
-// A store of two tables, at its cut, beside a snapshot whose half for the second table is damaged:
-// a restore takes the first from it, fails at the second, and begins again with the footers.
+// A store of two tables, at its checkpoint, beside a snapshot whose half for the second table is
+// damaged: a restore takes the first from it, fails at the second, and begins again with the
+// footers.
 std::unique_ptr<SsdStore> OpenBesideADamagedSnapshot(const CompactionLab& lab, ReadHooks* files) {
   lab.Reset();
   StoreOptions options = lab.Options();
@@ -140,7 +147,7 @@ void LookInTheMidst(SsdStore* store, ReadHooks* files, std::future<Look>* look,
   };
 }
 
-void TestALookUpBesideARestoreSeesAWholeCut(const CompactionLab& lab) {
+void TestALookUpBesideARestoreSeesAWholeCheckpoint(const CompactionLab& lab) {
   ReadHooks files;
   const std::unique_ptr<SsdStore> store = OpenBesideADamagedSnapshot(lab, &files);
   HPS_CHECK(store->Append(1, RowsOf({kKeys}, 1).data(), 1).ok());
@@ -153,7 +160,7 @@ void TestALookUpBesideARestoreSeesAWholeCut(const CompactionLab& lab) {
   HPS_CHECK(store->table(1).num_rows() == kKeys);
 }
 
-// Where the cut cannot be loaded: an error, never an absence.
+// Where the checkpoint cannot be loaded: an error, never an absence.
 void TestALookUpBesideARestoreThatFailsSaysSo(const CompactionLab& lab) {
   ReadHooks files;
   const std::unique_ptr<SsdStore> store = OpenBesideADamagedSnapshot(lab, &files);
@@ -174,7 +181,7 @@ int main() {
   hps::TestChangesGoOnBesideAClone(lab);
   hps::TestAnotherCloneWaitsAndBothAreWhole(lab);
   hps::TestACloseWaitsForTheClone(lab);
-  hps::TestALookUpBesideARestoreSeesAWholeCut(lab);
+  hps::TestALookUpBesideARestoreSeesAWholeCheckpoint(lab);
   hps::TestALookUpBesideARestoreThatFailsSaysSo(lab);
   std::printf("ok\n");
   return 0;

@@ -115,7 +115,7 @@ bool CrashInOpening(const Lab& lab, const Plan& plan, int64_t torn_at, Recipe* r
     std::unique_ptr<SsdStore> reader;
     const Status opened = SsdStore::Open(PosixFileSystem(), lab.Options(true), &reader);
     int64_t steps = 0;
-    wrong = opened.ok() ? FindCut(*reader, plan.seed, &steps) : opened.message();
+    wrong = opened.ok() ? FindCheckpoint(*reader, plan.seed, &steps) : opened.message();
     if (wrong.empty() && steps != acknowledged && steps != attempted) {
       wrong = "a reader finds step " + std::to_string(steps);
     }

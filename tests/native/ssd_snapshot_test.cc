@@ -25,7 +25,7 @@ StoreOptions OptionsOf(const std::string& path) {
   return options;
 }
 
-// A store with all keys but every tenth, which a tombstone hides, and a checkpoint "cut".
+// A store with all keys but every tenth, which a tombstone hides, and a checkpoint "kept".
 std::unique_ptr<SsdStore> MakeStore(FileSystem* files, const std::string& path) {
   std::unique_ptr<SsdStore> store;
   HPS_CHECK(SsdStore::Open(files, OptionsOf(path), &store).ok());
@@ -39,11 +39,11 @@ std::unique_ptr<SsdStore> MakeStore(FileSystem* files, const std::string& path) 
   std::vector<uint8_t> found(erased.size());
   HPS_CHECK(store->Erase(0, erased.data(), erased.size(), found.data()).ok());
   CheckpointSummary summary;
-  HPS_CHECK(store->MakeCheckpoint("cut", {{"dense", std::string(6000, 'd')}}, &summary).ok());
+  HPS_CHECK(store->MakeCheckpoint("kept", {{"dense", std::string(6000, 'd')}}, &summary).ok());
   return store;
 }
 
-bool HoldsTheCut(const SsdStore& store) {
+bool HoldsTheCheckpoint(const SsdStore& store) {
   std::vector<uint64_t> keys(kNumKeys);
   for (uint64_t key = 0; key < kNumKeys; ++key) keys[key] = key;
   std::vector<char> rows(kNumKeys * kRowBytes);
@@ -66,10 +66,10 @@ Opened Reopen(const std::string& path) {
   std::unique_ptr<SsdStore> store;
   StoreOptions options = OptionsOf(path);
   options.read_only = true;
-  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok() && HoldsTheCut(*store));
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok() && HoldsTheCheckpoint(*store));
   opened.by_reader = store->Figures().snapshot_bytes > 0;
   options.read_only = false;
-  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok() && HoldsTheCut(*store));
+  HPS_CHECK(SsdStore::Open(PosixFileSystem(), options, &store).ok() && HoldsTheCheckpoint(*store));
   opened.by_writer = store->Figures().snapshot_bytes > 0;
   std::vector<Damage> damages;
   HPS_CHECK(VerifyStore(PosixFileSystem(), path, &damages).ok() && damages.empty());
@@ -216,7 +216,7 @@ void TestThreads(const std::string& folder) {
   std::vector<uint8_t> found(kMany);
   HPS_CHECK(store->Erase(0, &keys[kMany - 5000], 5000, found.data()).ok());
   CheckpointSummary summary;
-  HPS_CHECK(store->MakeCheckpoint("cut", {{"dense", std::string(6000, 'd')}}, &summary).ok());
+  HPS_CHECK(store->MakeCheckpoint("kept", {{"dense", std::string(6000, 'd')}}, &summary).ok());
   HPS_CHECK(store->Close() > 0);
   for (const bool has_snapshot : {true, false}) {
     store.reset();

@@ -57,7 +57,7 @@ struct Life {
   FaultFileSystem files;
   std::unique_ptr<SsdStore> store;
   std::unique_ptr<SmallCache> cache;
-  int64_t acknowledged = 0;  // the newest cut whose call has returned
+  int64_t acknowledged = 0;  // the newest checkpoint whose call has returned
   int64_t attempted = 0;     // the newest whose call has begun
 
   Status Open(const Lab& lab, uint64_t seed, int64_t steps) {
@@ -103,9 +103,9 @@ struct Life {
   }
 };
 
-// Which cut a store is at, by its position; the rows must be those of that many steps, and both the
-// rows and the count of them must be readable. What is wrong, or "".
-inline std::string FindCut(const SsdStore& store, uint64_t seed, int64_t* steps) {
+// Which checkpoint a store is at, by its position; the rows must be those of that many steps, and
+// both the rows and the count of them must be readable. What is wrong, or "".
+inline std::string FindCheckpoint(const SsdStore& store, uint64_t seed, int64_t* steps) {
   std::vector<NamedBlob> extras;
   const Status read = store.Extras({}, &extras);
   if (!read.ok()) return read.message();
@@ -131,7 +131,7 @@ inline std::string FindCut(const SsdStore& store, uint64_t seed, int64_t* steps)
   return "";
 }
 
-// Opens what a fault has left, as a reader and as a writer: each must be at a cut from
+// Opens what a fault has left, as a reader and as a writer: each must be at a checkpoint from
 // `acknowledged` to `attempted`, and nobody's files may lie about. Then the store must go on.
 inline std::string Reopen(const Lab& lab, uint64_t seed, int64_t acknowledged, int64_t attempted) {
   const auto is_allowed = [&](int64_t steps) {
@@ -140,14 +140,14 @@ inline std::string Reopen(const Lab& lab, uint64_t seed, int64_t acknowledged, i
   int64_t steps = 0;
   std::unique_ptr<SsdStore> reader;
   Status opened = SsdStore::Open(PosixFileSystem(), lab.Options(true), &reader);
-  std::string wrong = opened.ok() ? FindCut(*reader, seed, &steps) : opened.message();
+  std::string wrong = opened.ok() ? FindCheckpoint(*reader, seed, &steps) : opened.message();
   if (!wrong.empty()) return "reader: " + wrong;
   if (!is_allowed(steps)) return "a reader finds step " + std::to_string(steps);
   reader.reset();
   FaultFileSystem files;  // without faults, and quicker than the system's own
   std::unique_ptr<SsdStore> store;
   opened = SsdStore::Open(&files, lab.Options(), &store);
-  wrong = opened.ok() ? FindCut(*store, seed, &steps) : opened.message();
+  wrong = opened.ok() ? FindCheckpoint(*store, seed, &steps) : opened.message();
   if (!wrong.empty()) return "writer: " + wrong;
   if (!is_allowed(steps)) return "a writer finds step " + std::to_string(steps);
   if (lab.NumFiles("segment-") != store->table(0).Figures().num_segments ||
@@ -162,7 +162,7 @@ inline std::string Reopen(const Lab& lab, uint64_t seed, int64_t acknowledged, i
     if (const Status went = cache.TakeStep(); !went.ok()) return "going on: " + went.message();
   }
   if (const Status went = cache.Checkpoint(); !went.ok()) return "going on: " + went.message();
-  wrong = FindCut(*store, seed, &steps);
+  wrong = FindCheckpoint(*store, seed, &steps);
   return wrong.empty() && steps != cache.steps() ? "its next checkpoint is not there" : wrong;
 }
 

@@ -106,7 +106,7 @@ class SmallCache {
     return Status::Ok();
   }
 
-  // Writes what is in memory down and takes a cut; its position is the number of steps.
+  // Writes what is in memory down and takes a checkpoint; its position is the number of steps.
   Status Checkpoint() {
     std::vector<char> images;
     for (const auto& [key, weights] : rows_) PutRow(key, weights, &images);

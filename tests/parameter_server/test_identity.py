@@ -61,7 +61,7 @@ def test_the_checkpoint_at_the_end_of_a_block_goes_into_no_other_store(
     for folder, tag, rows in ((path, "last", 100), (tmp_path / "moved", "kept", 500)):
         assert verify(folder) == []
         with hps.open(folder) as reader:
-            assert [cut["tag"] for cut in reader.checkpoints()] == [tag]
+            assert [one["tag"] for one in reader.checkpoints()] == [tag]
             assert reader.num_rows("ads") == rows
 
 
@@ -108,7 +108,7 @@ def test_a_forked_child_is_refused_every_verb_of_a_server(tmp_path: Path) -> Non
         lambda: server.close(),
     ]
     assert refused_in_child(verbs) == []
-    assert [cut["tag"] for cut in server.checkpoints()] == ["first"]
+    assert [one["tag"] for one in server.checkpoints()] == ["first"]
     server.restore("first")
     assert server.digest("ads") == expected
     server.push("ads", KEYS, GRADS)
@@ -194,7 +194,7 @@ def test_a_child_ends_by_itself_and_changes_nothing(
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=root)
     assert verify(path) == []
     with hps.open(path) as reader:
-        assert [cut["tag"] for cut in reader.checkpoints()] == ["first", "last"]
+        assert [one["tag"] for one in reader.checkpoints()] == ["first", "last"]
     assert list((path / "pins").iterdir()) == []
 
 

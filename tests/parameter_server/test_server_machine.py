@@ -53,7 +53,7 @@ class ServerMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.lab = Lab(self.kind, self.folder)
         self.model: Model = {}
-        self.cuts: dict[str, Model] = {}
+        self.checkpoints: dict[str, Model] = {}
         self.newest: Model = {}
         self.pinned: tuple[list[int], BatchRows] | None = None
         self.table = hps.TableConfig(
@@ -160,17 +160,17 @@ class ServerMachine(RuleBasedStateMachine):
         self.server.checkpoint(tag, reader={"rows": len(self.model)})
         self.newest = dict(self.model)
         if tag is not None:
-            self.cuts[tag] = dict(self.model)
+            self.checkpoints[tag] = dict(self.model)
 
     @precondition(lambda self: self.pinned is None)
     @rule(tag=st.sampled_from(TAGS))
     def restore(self, tag: str) -> None:
-        if tag not in self.cuts:
+        if tag not in self.checkpoints:
             with pytest.raises(hps.ConfigError):
                 self.server.restore(tag)
             return
         _, reader = self.server.restore(tag)
-        self.model = dict(self.cuts[tag])
+        self.model = dict(self.checkpoints[tag])
         self.newest = dict(self.model)
         assert reader == {"rows": len(self.model)}
 

@@ -19,7 +19,7 @@ from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.logged import LoggedMutations
 from hps.parameter_server.opening import ServerParts
-from hps.parameter_server.rows import Rows
+from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.server import ParameterServer, RowUpdate
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema, open_store
@@ -99,7 +99,7 @@ def test_a_stack_asserts_the_lock_and_the_turn(tables: Tables) -> None:
 
 
 def test_rows_are_pushed_and_pulled_without_a_front(tables: Tables) -> None:
-    rows = Rows(tables, OutputPool())
+    rows = RowVerbs(tables, OutputPool())
     rows.assign("ads", KEYS, ONES, None)
     rows.push("ads", KEYS, ONES)
     assert (rows.pull("ads", KEYS, None, False) == 0).all() and rows.num_rows("ads") == 8
@@ -133,7 +133,7 @@ def test_batches_ask_those_who_pin_ahead_for_room(tables: Tables) -> None:
 
 
 def test_checkpoints_are_taken_and_gone_back_to_without_a_front(tables: Tables) -> None:
-    rows, batches = Rows(tables, OutputPool()), Batches(tables, OutputPool())
+    rows, batches = RowVerbs(tables, OutputPool()), Batches(tables, OutputPool())
     checkpoints = Checkpoints(tables, batches, None)
     rows.assign("ads", KEYS, ONES, None)
     assert checkpoints.take("one", {"step": 1}, None)["rows_written"] == 8
@@ -149,7 +149,7 @@ def test_checkpoints_are_taken_and_gone_back_to_without_a_front(tables: Tables) 
 
 
 def test_a_logged_mutation_is_logged_before_its_rows_change(tables: Tables) -> None:
-    rows = Rows(tables, OutputPool())
+    rows = RowVerbs(tables, OutputPool())
     logged = LoggedMutations(tables, Batches(tables, OutputPool()))
     rows.assign("ads", KEYS, ONES, None)
     seen: list[Any] = []

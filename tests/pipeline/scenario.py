@@ -38,7 +38,8 @@ class Scenario:
         batch_keys: distinct keys of a batch in table ads at most, in users a third.
         num_keys: distinct keys of a table.
         accumulate: batches a step.
-        has_turns: batches are sometimes skipped or dropped, rows read and cuts taken in between.
+        has_turns: batches are sometimes skipped or dropped, rows read and checkpoints taken in
+            between.
         lookahead: batches that are read before they are fetched; no part of what is trained.
         gives_back: the loop sometimes takes the rows of batches ahead; no part of what is trained.
         loop_seconds: slept in the loop at each batch, so that others get ahead of it.

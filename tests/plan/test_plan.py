@@ -154,7 +154,7 @@ def test_ranks_are_as_few_as_have_enough_of_everything():
 
 
 def test_what_no_number_of_ranks_has_is_named():
-    with pytest.raises(hps.ConfigError, match=r"not even 4096 ranks .* lacks GPU"):
+    with pytest.raises(hps.ConfigError, match=r"4096 ranks are not enough.* lacks GPU"):
         make_plan(replace(LARGE, gpu="1MB"))
     plan = make_plan(replace(LARGE, ranks=1, dram="128GB"))
     assert {"DRAM", "SSD"} <= {need.what for need in plan.missing}

@@ -193,7 +193,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
         open_reader(log, tables=[], config=config)
     with pytest.raises(hps.ConfigError, match="features=None"):
         open_reader(log, tables=tables_of(None, None), config=config)
-    with pytest.raises(hps.ConfigError, match="'C1' stands in tables"):
+    with pytest.raises(hps.ConfigError, match="'C1' appears in tables"):
         open_reader(log, tables=tables_of(["C1"], ["C1"]), config=config)
     with pytest.raises(hps.ConfigError, match="has no dense values"):
         open_reader(log, tables=tables_of(None), config=ReaderConfig(format="libsvm", dense=1))

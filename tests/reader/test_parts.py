@@ -113,7 +113,9 @@ def test_a_bad_line_is_found_by_the_rank_whose_it_is(tmp_path, kind):
     for rank in range(3):
         reader = open_log(paths, kind, batch_size=6, part=(rank, 3), tables=tables)
         if rank == 2:
-            with pytest.raises(hps.errors.DataError, match=r"a\.log\.gz, line 9: .*mend the line"):
+            with pytest.raises(
+                hps.errors.DataError, match=r"a\.log\.gz, line 9: .*correct the line"
+            ):
                 next(reader)
         else:
             assert len(next(reader)) == 2

@@ -41,7 +41,7 @@ def main() -> None:
     expected = []
     for number in (1, 3):
         with SsdStore.open(STORE, [], read_only=True, checkpoint=number) as reader:
-            tag = {cut["id"]: cut["tag"] for cut in reader.checkpoints()}[number]
+            tag = {one["id"]: one["tag"] for one in reader.checkpoints()}[number]
             extras = {name: blob.hex() for name, blob in reader.extras().items()}
             rows = {
                 name: {str(key): row.hex() for key, row in sorted(dump(reader, name).items())}

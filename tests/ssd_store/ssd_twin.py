@@ -66,7 +66,7 @@ def fetch(store: SsdStore, table: str, keys: Keys) -> dict[int, bytes]:
 
 
 def row_files(path: Path) -> set[Path]:
-    """What holds the rows of cuts, by either engine."""
+    """What holds the rows of checkpoints, by either engine."""
     return {*path.glob("segment-*"), *path.glob("cut-*")}
 
 
@@ -76,12 +76,12 @@ def segment_files(path: Path) -> list[Path]:
 
 @dataclass
 class StoreTwin:
-    """The model of a store: appends and erases, cuts by name, and the cut a crash returns to."""
+    """The model of a store: appends, erases, checkpoints by name, the one a crash returns to."""
 
     tables: list[str]
     keep_last: int = 2
     state: State = field(default_factory=dict)
-    cuts: dict[int, tuple[str | None, State]] = field(default_factory=dict)
+    checkpoints: dict[int, tuple[str | None, State]] = field(default_factory=dict)
     current: State = field(default_factory=dict)
     current_id: int = 0
     next_id: int = 1
@@ -102,31 +102,31 @@ class StoreTwin:
 
     def checkpoint(self, tag: str | None) -> None:
         if tag is not None:
-            self.cuts = {i: cut for i, cut in self.cuts.items() if cut[0] != tag}
+            self.checkpoints = {i: one for i, one in self.checkpoints.items() if one[0] != tag}
         self.current = copy.deepcopy(self.state)
-        self.cuts[self.next_id] = (tag, self.current)
+        self.checkpoints[self.next_id] = (tag, self.current)
         self.current_id = self.next_id
         self.next_id += 1
         self.is_changed = False
-        untagged = [i for i, cut in self.cuts.items() if cut[0] is None]
+        untagged = [i for i, one in self.checkpoints.items() if one[0] is None]
         for old in untagged[: -self.keep_last]:
-            del self.cuts[old]
+            del self.checkpoints[old]
 
     def restore(self, number: int | None) -> None:
         if number is not None:
-            self.current = self.cuts[number][1]
+            self.current = self.checkpoints[number][1]
             self.current_id = number
         self.state = copy.deepcopy(self.current)
         self.is_changed = False
 
     def compact(self, listed: list[int]) -> None:
-        """Nothing changes but, if nothing was stored since, the current cut's id."""
-        renewed = set(listed) - set(self.cuts)
+        """Nothing changes but, if nothing was stored since, the current checkpoint's id."""
+        renewed = set(listed) - set(self.checkpoints)
         if renewed:
             assert renewed == {self.next_id} and not self.is_changed
-            self.cuts[self.next_id] = self.cuts.pop(self.current_id)
+            self.checkpoints[self.next_id] = self.checkpoints.pop(self.current_id)
             self.current_id = self.next_id
             self.next_id += 1
 
     def delete(self, number: int) -> None:
-        del self.cuts[number]
+        del self.checkpoints[number]

@@ -25,7 +25,7 @@ from tests.lab import Lab, evictions, random_floats, random_keys, table
 from tests.logs import write_criteo
 
 pytest.importorskip("rocksdict")
-from hps.ssd_store.rocksdb import cuts as rocksdb_cuts
+from hps.ssd_store.rocksdb import checkpoint_files
 from hps.ssd_store.rocksdb.store import RocksDbStore
 
 KEYS = keys_of(range(300))
@@ -40,7 +40,7 @@ def kept(tmp_path: Path) -> Path:
         store.checkpoint("first", {"position": b"one"})
         store.append("ads", make_rows(KEYS[:100], 2))
         store.erase("ads", KEYS[30:33])
-        store.checkpoint("cut", {"position": b"two", "model": bytes(range(256)) * 20})
+        store.checkpoint("kept", {"position": b"two", "model": bytes(range(256)) * 20})
     return path
 
 
@@ -52,23 +52,23 @@ def test_extras_are_read_one_by_one_and_their_lengths_without_reading(
     with open_store(tmp_path, [schema()], engine) as store:
         assert store.extra_bytes() == {} and store.extras(None, ["model"]) == {}
         store.checkpoint("first", {"position": b"one"})
-        store.checkpoint("cut", blobs)
+        store.checkpoint("kept", blobs)
         assert store.extra_bytes("first") == {"position": 3}
         assert (
             store.extra_bytes()
-            == store.extra_bytes("cut")
+            == store.extra_bytes("kept")
             == {name: len(blob) for name, blob in blobs.items()}
         )
-        assert store.extras("cut", ["position", "none"]) == {"position": b"two"}
-        assert store.extras("cut", ()) == {} and store.extras("cut") == blobs
+        assert store.extras("kept", ["position", "none"]) == {"position": b"two"}
+        assert store.extras("kept", ()) == {} and store.extras("kept") == blobs
         with pytest.raises(ConfigError):
             store.extra_bytes("none")
         files = [file for file in tmp_path.rglob("*") if file.is_file()]
         (file,) = [file for file in files if blobs["model"] in file.read_bytes()]
         file.write_bytes(file.read_bytes().replace(blobs["model"], blobs["model"][::-1]))
-        assert store.extras("cut", ["position"]) == {"position": b"two"}
+        assert store.extras("kept", ["position"]) == {"position": b"two"}
         with pytest.raises(CorruptionError):
-            store.extras("cut", ["model"])
+            store.extras("kept", ["model"])
 
 
 def test_two_engines_agree_on_every_bit_of_one_stream(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_store_of_the_other_engine_is_refused_by_name(
     open_store(tmp_path, [schema()], made).close()
     assert engine_of(tmp_path) == made
     before = sorted(tmp_path.iterdir())
-    words = f"of engine '{made}', asked is '{asked}'.*another path"
+    words = f"of engine '{made}', requested is '{asked}'.*another path"
     with pytest.raises(ConfigError, match=words):
         open_store(tmp_path, [schema()], asked)
     with pytest.raises(ConfigError, match=words):
@@ -130,7 +130,7 @@ def test_the_commands_train_look_at_and_check_a_store_of_rocksdb(
     assert main(["evaluate", str(log), "--store", store, "--dram", "8MiB"]) == 0
     capsys.readouterr()
     assert main([*train, "--resume"]) == 1
-    assert "engine 'rocksdb', asked is 'segments'" in capsys.readouterr().err
+    assert "engine 'rocksdb', requested is 'segments'" in capsys.readouterr().err
     assert main([*train, "--resume", "--engine", "rocksdb"]) == 0
 
 
@@ -146,9 +146,9 @@ def test_an_unchanged_sorted_file_is_on_disk_and_digested_once(
 
         def digest_file(file: Path) -> Any:
             read.append(file)
-            return rocksdb_cuts.FileDigest(0, 0)
+            return checkpoint_files.FileDigest(0, 0)
 
-        monkeypatch.setattr(rocksdb_cuts, "digest_file", digest_file)
+        monkeypatch.setattr(checkpoint_files, "digest_file", digest_file)
         store.checkpoint()
         assert read and not [file for file in read if file.suffix == ".sst"]
 
@@ -166,7 +166,7 @@ def test_compaction_renews_an_unchanged_checkpoint_and_gives_space_back(
         bytes_before = store.stats()["files_bytes"]
         store.compact()
         renewed = store.checkpoints()
-        assert [(cut["tag"], cut["rows"], cut["current"]) for cut in renewed] == [(tag, 100, True)]
+        assert [(one["tag"], one["rows"], one["current"]) for one in renewed] == [(tag, 100, True)]
         assert renewed[0]["id"] > made["id"] and renewed[0]["created"] == made["created"]
         assert store.stats()["files_bytes"] < bytes_before / 5
         assert store.extras() == {"value": b"last"} and store.verify() == []
@@ -184,7 +184,7 @@ def data_files(path: Path) -> Iterator[Path]:
 
 
 def use_everything(path: Path) -> None:
-    for tag in ("first", "cut"):
+    for tag in ("first", "kept"):
         with RocksDbStore.open(path, [schema()], read_only=True, checkpoint=tag) as store:
             fetch(store, "ads", KEYS)
             dump(store, "ads")
@@ -217,8 +217,8 @@ def test_what_a_reader_puts_beside_the_store_goes_with_it(
              if file.is_file()}.values()
         )  # fmt: skip
     assert not ours.exists()
-    (cut,) = (file for file in kept.glob("cut-*2/db/CURRENT"))
-    cut.write_bytes(b"nonsense")
+    (damaged,) = (file for file in kept.glob("cut-*2/db/CURRENT"))
+    damaged.write_bytes(b"nonsense")
     with pytest.raises(CorruptionError):
         RocksDbStore.open(kept, [], read_only=True)
     assert not list(temporary.iterdir())
@@ -282,7 +282,7 @@ def test_a_damaged_block_ends_no_scan_in_silence(kept: Path) -> None:
             fetch(store, "ads", KEYS)
 
 
-def test_restore_to_a_damaged_cut_leaves_the_store_where_it_was(kept: Path) -> None:
+def test_restore_to_a_damaged_checkpoint_leaves_the_store_where_it_was(kept: Path) -> None:
     manifest = next(sorted(kept.glob("cut-*"))[0].glob("db/MANIFEST-*"))
     whole = bytearray(manifest.read_bytes())
     whole[-5] ^= 1
@@ -315,7 +315,7 @@ def test_refused_writes_are_typed_errors_and_reads_go_on(tmp_path: Path) -> None
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert len(dump(store, "ads")) == store.num_rows("ads")
-        assert [cut["tag"] for cut in store.checkpoints()] == ["safe"]
+        assert [one["tag"] for one in store.checkpoints()] == ["safe"]
     with RocksDbStore.open(tmp_path, [schema()]) as store:
         assert dump(store, "ads") == before
         store.append("ads", make_rows(many, 2))
@@ -463,7 +463,7 @@ def test_a_write_that_meets_a_full_disk_may_be_repeated(
 
     with RocksDbStore.open(kept, [schema()]) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(rocksdb_cuts, "write_durably", refuse)
+            patch.setattr(checkpoint_files, "write_durably", refuse)
             with pytest.raises(StoreError, match="No space left"):
                 store.checkpoint(extras={"position": b"three"})
         store.checkpoint(extras={"position": b"four"})

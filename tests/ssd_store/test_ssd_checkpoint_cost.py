@@ -22,7 +22,7 @@ def test_a_checkpoint_of_few_dirty_rows_writes_few_bytes(tmp_path: Path) -> None
         for count in (NUM_KEYS, NUM_KEYS, 300, 300, 0):
             server.push("ads", keys[:count], grads[:count])
             before = server.stats()["ssd_store"]["bytes_written"]
-            assert server.checkpoint("cut")["rows_written"] == count
+            assert server.checkpoint("kept")["rows_written"] == count
             written.append(server.stats()["ssd_store"]["bytes_written"] - before)
         assert server.stats()["dram_cache"]["evictions"] == 0
     layout = server.parts.tables.stacks["ads"].layout
@@ -64,7 +64,7 @@ def test_the_syncs_of_a_checkpoint_do_not_depend_on_the_threads(tmp_path: Path) 
         with SsdStore.open(path, [schema()], threads=threads, segment_bytes=2**12) as store:
             for value in range(3):
                 store.append("ads", make_rows(keys_of(range(600)), value))
-                store.checkpoint("cut", {"dense": bytes(5000), "other": bytes(6000)})
+                store.checkpoint("kept", {"dense": bytes(5000), "other": bytes(6000)})
             assert store.verify() == []
         with SsdStore.open(path, [], read_only=True) as reader:
             assert reader.num_rows("ads") == 600 and len(reader.extras()) == 2

@@ -75,7 +75,7 @@ def test_a_clone_is_exactly_one_checkpoint(
 def test_training_on_in_both_changes_neither(source: Path, tmp_path: Path, may_link: bool) -> None:
     target = tmp_path / "clone"
     clone(source, target, "day-1", _may_link=may_link)
-    cut = rows_of(target)
+    checkpoint = rows_of(target)
     shared = data_files(target)
     assert len(shared) > 5
     with open_store(source) as left, open_store(target) as right:
@@ -86,8 +86,8 @@ def test_training_on_in_both_changes_neither(source: Path, tmp_path: Path, may_l
                 store.erase("ads", np.ascontiguousarray(chosen[:: value + 1]))
                 store.checkpoint()
         left.restore("day-1")
-        assert dump(left, "ads") == cut["ads"]
-        assert dump(right, "ads") != cut["ads"]
+        assert dump(left, "ads") == checkpoint["ads"]
+        assert dump(right, "ads") != checkpoint["ads"]
         assert left.verify() == right.verify() == []
         right_rows = dump(right, "ads")
         left.delete_checkpoint("day-1")
@@ -95,7 +95,7 @@ def test_training_on_in_both_changes_neither(source: Path, tmp_path: Path, may_l
         left.checkpoint()
     assert not set(data_files(source)) & {name for name in shared if name.startswith("extra")}
     assert rows_of(target)["ads"] == right_rows
-    assert rows_of(target, "day-1") == cut
+    assert rows_of(target, "day-1") == checkpoint
     assert {name: data_files(target)[name] for name in shared} == shared
 
 

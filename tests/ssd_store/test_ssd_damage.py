@@ -21,7 +21,7 @@ def sealed(tmp_path: Path) -> Path:
     with SsdStore.open(path, [schema()], segment_bytes=2**14) as store:
         store.append("ads", make_rows(KEYS, 1))
         store.erase("ads", KEYS[30:33])
-        store.checkpoint("cut", {"small": b"position", "large": bytes(range(256)) * 20})
+        store.checkpoint("kept", {"small": b"position", "large": bytes(range(256)) * 20})
     return path
 
 
@@ -35,7 +35,7 @@ def use_everything(path: Path) -> None:
     with SsdStore.open(path, [schema()], read_only=True) as store:
         dump(store, "ads")
         fetch(store, "ads", KEYS)
-        store.extras("cut")
+        store.extras("kept")
 
 
 def test_an_untouched_store_has_no_damage(sealed: Path) -> None:
@@ -132,14 +132,14 @@ def test_a_record_beyond_current_is_kept_whole_or_not_at_all(tmp_path: Path) -> 
 def test_a_damaged_tail_beyond_current_ends_the_log(tmp_path: Path) -> None:
     with SsdStore.open(tmp_path, [schema()]) as store:
         store.append("ads", make_rows(KEYS, 1))
-        store.checkpoint("cut")
+        store.checkpoint("kept")
     manifest = next(tmp_path.glob("MANIFEST-*"))
     manifest.write_bytes(manifest.read_bytes() + np.random.default_rng(0).bytes(100))
     with SsdStore.open(tmp_path, [schema()]) as store:
         assert store.num_rows("ads") == 60
         store.checkpoint("next")
     with SsdStore.open(tmp_path, [schema()]) as store:
-        assert [info["tag"] for info in store.checkpoints()] == ["cut", "next"]
+        assert [info["tag"] for info in store.checkpoints()] == ["kept", "next"]
 
 
 def test_a_missing_current_is_no_reason_to_start_anew(sealed: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_missing_current_is_no_reason_to_start_anew(sealed: Path) -> None:
     assert list(sealed.glob("segment-*"))
 
 
-def test_restore_to_a_damaged_cut_leaves_the_store_where_it_was(sealed: Path) -> None:
+def test_restore_to_a_damaged_checkpoint_leaves_the_store_where_it_was(sealed: Path) -> None:
     segment = next(sealed.glob("segment-*"))
     with SsdStore.open(sealed, [schema()]) as store:
         store.append("ads", make_rows(KEYS, 2))
@@ -159,7 +159,7 @@ def test_restore_to_a_damaged_cut_leaves_the_store_where_it_was(sealed: Path) ->
         whole[-60] ^= 1
         segment.write_bytes(whole)
         with pytest.raises(CorruptionError, match=segment.name):
-            store.restore("cut")
+            store.restore("kept")
         assert dump(store, "ads") == before
         store.append("ads", make_rows(KEYS, 3))
         store.checkpoint("newest")

@@ -23,9 +23,9 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def expected_cuts() -> list[dict[str, Any]]:
-    cuts: list[dict[str, Any]] = json.loads(EXPECTED.read_text())
-    return cuts
+def expected_checkpoints() -> list[dict[str, Any]]:
+    checkpoints: list[dict[str, Any]] = json.loads(EXPECTED.read_text())
+    return checkpoints
 
 
 def contents(store: SsdStore) -> dict[str, dict[str, str]]:
@@ -38,29 +38,31 @@ def contents(store: SsdStore) -> dict[str, dict[str, str]]:
 def test_the_fixture_has_something_of_everything() -> None:
     names = {file.name.split("-")[0] for file in STORE.iterdir()}
     assert names == {"CURRENT", "MANIFEST", "segment", "extra", "index"}
-    first, second = expected_cuts()
+    first, second = expected_checkpoints()
     assert first["tag"] == "day-1" and second["tag"] is None
     assert len(first["extras"]["dense"]) > 2 * 4096 > len(first["extras"]["position"])
-    for cut in (first, second):
-        assert [len(rows) for rows in cut["tables"].values()] != [42, 9], "some keys were erased"
+    for checkpoint in (first, second):
+        assert [len(rows) for rows in checkpoint["tables"].values()] != [42, 9], (
+            "some keys were erased"
+        )
 
 
 @pytest.mark.parametrize("has_snapshot", [True, False])
-def test_every_cut_reads_as_it_was_written(store: Path, has_snapshot: bool) -> None:
+def test_every_checkpoint_reads_as_it_was_written(store: Path, has_snapshot: bool) -> None:
     if not has_snapshot:
         next(store.glob("index-*")).unlink()
     assert verify(store) == []
-    for cut in expected_cuts():
-        with SsdStore.open(store, [], read_only=True, checkpoint=cut["id"]) as reader:
-            assert contents(reader) == cut["tables"]
+    for checkpoint in expected_checkpoints():
+        with SsdStore.open(store, [], read_only=True, checkpoint=checkpoint["id"]) as reader:
+            assert contents(reader) == checkpoint["tables"]
             extras = reader.extras()
-            assert {name: blob.hex() for name, blob in extras.items()} == cut["extras"]
+            assert {name: blob.hex() for name, blob in extras.items()} == checkpoint["extras"]
             assert reader.seed == 11
             assert [info["tag"] for info in reader.checkpoints()] == ["day-1", None]
 
 
 def test_it_goes_on_from_there(store: Path, tmp_path: Path) -> None:
-    first, second = expected_cuts()
+    first, second = expected_checkpoints()
     schemas = list(SsdStore.open(store, [], read_only=True).schemas.values())
     clone(store, tmp_path / "clone", "day-1")
     with SsdStore.open(tmp_path / "clone", schemas) as copy:

@@ -81,6 +81,6 @@ def test_a_forked_child_leaves_the_parents_store_alone(
         assert parent.wait(30) == 0
     with SsdStore.open(tmp_path, [schema()], read_only=True) as reader:
         assert dump(reader, "ads") == expected
-        assert {cut["tag"] for cut in reader.checkpoints()} == (
+        assert {one["tag"] for one in reader.checkpoints()} == (
             set() if read_only else {"first", "after"}
         )

@@ -30,7 +30,7 @@ def test_restore_checks_segment_headers_before_it_commits(tmp_path: Path) -> Non
         with pytest.raises(CorruptionError, match=segment.name):
             store.restore("old")
         assert dump(store, "ads") == before
-        assert [cut["tag"] for cut in store.checkpoints() if cut["current"]] == ["new"]
+        assert [one["tag"] for one in store.checkpoints() if one["current"]] == ["new"]
 
 
 def test_a_leftover_that_cannot_be_removed_fails_no_checkpoint(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_nothing_is_committed_into_a_store_that_took_the_path(
     innocent.close()
     with store_class.open(path, [schema()], read_only=True) as reader:
         assert set(dump(reader, "ads")) == set(OTHERS.tolist())
-        assert [cut["tag"] for cut in reader.checkpoints()] == ["theirs", "more"]
+        assert [one["tag"] for one in reader.checkpoints()] == ["theirs", "more"]
 
 
 def test_what_was_acknowledged_before_the_move_is_whole_where_it_is_now(
@@ -95,7 +95,7 @@ def test_what_was_acknowledged_before_the_move_is_whole_where_it_is_now(
     assert not (tmp_path / "model").exists()
     with store_class.open(tmp_path / "moved", [schema()]) as again:
         assert dump(again, "ads") == expected
-        assert [cut["tag"] for cut in again.checkpoints()] == ["first"]
+        assert [one["tag"] for one in again.checkpoints()] == ["first"]
 
 
 @pytest.mark.parametrize("verb", ["checkpoint", "restore", "delete_checkpoint", "compact"])
@@ -110,7 +110,7 @@ def test_no_verb_commits_in_a_folder_that_was_moved(
         getattr(store, verb)(*(() if verb == "compact" else ("first",)))
     store.close()
     with store_class.open(tmp_path / "moved", [schema()], read_only=True) as again:
-        assert [(cut["tag"], cut["current"]) for cut in again.checkpoints()] == [
+        assert [(one["tag"], one["current"]) for one in again.checkpoints()] == [
             ("first", False),
             ("second", True),
         ]
@@ -180,7 +180,7 @@ def test_a_relative_path_goes_on_meaning_the_same_folder(
     store.close()
     assert files_of(there) == before
     with store_class.open(here / "model", [schema()], read_only=True) as reader:
-        assert [cut["tag"] for cut in reader.checkpoints()] == ["kept", "kept too"]
+        assert [one["tag"] for one in reader.checkpoints()] == ["kept", "kept too"]
 
 
 def test_a_link_to_the_folder_that_leads_elsewhere_is_a_folder_replaced(
@@ -209,7 +209,7 @@ def test_a_second_writer_is_kept_out_without_a_lock_file(store_class: Any, tmp_p
         append_and_checkpoint(first, 2)
     first.close()
     with store_class.open(tmp_path, [schema()]) as second:
-        assert [cut["tag"] for cut in second.checkpoints()] == ["first"]
+        assert [one["tag"] for one in second.checkpoints()] == ["first"]
         second.append("ads", make_rows(OTHERS, 3))
         second.checkpoint("second")
     assert verify(tmp_path) == []
@@ -294,7 +294,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_its_parent(
     store.checkpoint("second")
     store.close()
     with store_class.open(tmp_path, [schema()]) as again:
-        assert [cut["tag"] for cut in again.checkpoints()] == ["first", "second"]
+        assert [one["tag"] for one in again.checkpoints()] == ["first", "second"]
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe\x00 \x80host", b"", b"1" * 10_000])

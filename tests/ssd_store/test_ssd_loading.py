@@ -33,7 +33,7 @@ def fill(path: Path, num_keys: int, segment_bytes: int) -> dict[int, bytes]:
             store.erase("ads", chance.choice(keys, num_keys // 9))
             store.append("ads", make_rows(chance.choice(keys, num_keys // 20), value + 10))
         store.append("users", make_rows(keys[:300], 7, TABLES[1].row_bytes))
-        store.checkpoint("cut")
+        store.checkpoint("kept")
         stale = store.stats()["tables"]["ads"]
         assert stale["segments"] > 8 and stale["segment_bytes"] > 1.2 * stale["live_bytes"]
         return dump(store, "ads")
@@ -102,7 +102,7 @@ def test_a_count_that_is_not_the_checkpoints_is_refused(tmp_path: Path) -> None:
     """As if a checkpoint's record and its segments were both whole, but of different moments."""
     with SsdStore.open(tmp_path, TABLES[:1]) as store:
         store.append("ads", make_rows(keys_of(range(60)), 1))
-        store.checkpoint("cut")
+        store.checkpoint("kept")
     (manifest,) = tmp_path.glob("MANIFEST-*")
     log = bytearray(manifest.read_bytes())
     at, chain = 24, _C.crc32c(bytes(log[:24]))
@@ -162,7 +162,7 @@ def test_opening_takes_at_most_sixteen_bytes_a_key(tmp_path: Path) -> None:
 def test_a_store_opened_without_its_rows_tells_the_rest(tmp_path: Path) -> None:
     with SsdStore.open(tmp_path, TABLES, seed=4) as store:
         store.append("ads", make_rows(keys_of(range(60)), 1))
-        store.checkpoint("cut", {"note": b"n"})
+        store.checkpoint("kept", {"note": b"n"})
     with pytest.raises(ConfigError, match="read_only"):
         SsdStore.open(tmp_path, TABLES, rows=False)
     segment = next(tmp_path.glob("segment-*"))
@@ -170,7 +170,7 @@ def test_a_store_opened_without_its_rows_tells_the_rest(tmp_path: Path) -> None:
     with SsdStore.open(tmp_path, [], read_only=True, rows=False) as store:
         assert (list(store.schemas), store.seed) == (["ads", "users"], 4)
         assert store.extras() == {"note": b"n"}
-        assert [cut["rows"] for cut in store.checkpoints()] == [60]
+        assert [one["rows"] for one in store.checkpoints()] == [60]
         for read in (lambda: store.contains("ads", keys_of([1])), lambda: store.num_rows("ads")):
             with pytest.raises(StoreError, match="without its rows"):
                 read()

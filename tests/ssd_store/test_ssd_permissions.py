@@ -50,7 +50,7 @@ def store() -> Iterator[Path]:
         path = Path(folder) / "store"
         with SsdStore.open(path, [schema()], snapshot_rows=0) as opened:
             opened.append("ads", make_rows(KEYS, 1))
-            opened.checkpoint("cut", {"dense": bytes(5000)})
+            opened.checkpoint("kept", {"dense": bytes(5000)})
         for file in (Path(folder), path, *path.rglob("*")):
             file.chmod(0o777 if file.is_dir() else 0o666)
         yield path
@@ -99,7 +99,7 @@ def test_a_file_in_the_place_of_a_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_opening_again_and_again_changes_nothing_but_the_log(store: Path) -> None:
-    """Recovery is idempotent: the files of the cut stay, the numbers go up, no leftover gathers."""
+    """Recovery is idempotent: the checkpoint's files stay, numbers go up, no leftover gathers."""
     kept = {file.name: file.read_bytes() for file in store.glob("segment-*")}
     kept |= {file.name: file.read_bytes() for file in store.glob("extra-*")}
     (store / "segment-000000999999").write_bytes(b"left by a killed process")

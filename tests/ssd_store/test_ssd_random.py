@@ -24,7 +24,7 @@ def compare(store: SsdStore, twin: StoreTwin) -> None:
         assert fetch(store, table, POOL) == twin.state[table]
         assert store.num_rows(table) == len(twin.state[table])
     listed = {info["id"]: info["tag"] for info in store.checkpoints()}
-    assert listed == {number: tag for number, (tag, _) in twin.cuts.items()}
+    assert listed == {number: tag for number, (tag, _) in twin.checkpoints.items()}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -60,11 +60,11 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
             twin.checkpoint(tag)
             assert info["rows"] == sum(len(rows) for rows in twin.state.values())
         elif action == "restore":
-            number = chance.choice([None, *twin.cuts])
+            number = chance.choice([None, *twin.checkpoints])
             store.restore(number)
             twin.restore(number)
-        elif action == "delete" and twin.cuts:
-            number = chance.choice(list(twin.cuts))
+        elif action == "delete" and twin.checkpoints:
+            number = chance.choice(list(twin.checkpoints))
             store.delete_checkpoint(number)
             twin.delete(number)
         elif action == "crash":
@@ -72,7 +72,7 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
             if has_snapshots and step % 4:
                 store.checkpoint()
                 twin.checkpoint(None)
-            store.close()  # as a kill it returns to the current cut
+            store.close()  # as a kill it returns to the current checkpoint
             store = open_store(store_class, tmp_path, **options)
             twin.restore(None)
             num_from_snapshot += store.stats().get("snapshot_bytes", 0) > 0
@@ -90,7 +90,7 @@ def test_random_operations_agree_with_the_twin(store_class: Any, tmp_path: Path,
         assert (num_from_snapshot > 0) == has_snapshots
     compare(store, twin)
     assert store.verify() == []
-    for number, (_, state) in twin.cuts.items():
+    for number, (_, state) in twin.checkpoints.items():
         with store_class.open(tmp_path, [], read_only=True, checkpoint=number) as reader:
             assert {table: dump(reader, table) for table in twin.tables} == state
     store.close()

@@ -1,4 +1,4 @@
-"""Recovery: kill -9 at any moment, restore to older cuts, layouts that do not fit, full disks."""
+"""Recovery: kill -9 at any moment, restore to older checkpoints, other layouts, full disks."""
 
 import errno
 import os
@@ -106,7 +106,9 @@ def test_restore_to_an_older_tag_then_more_then_reopen(store_class: Any, tmp_pat
         assert store.extras() == {"position": b"one"}
         day_1 = dump(store, "ads")
     with store_class.open(tmp_path, [schema()]) as store:
-        assert dump(store, "ads") == day_1, "a kill after restore returns to the restored cut"
+        assert dump(store, "ads") == day_1, (
+            "a kill after restore returns to the restored checkpoint"
+        )
         store.append("ads", make_rows(keys_of([9]), 3))
         store.checkpoint()
         after = dump(store, "ads")
@@ -166,8 +168,8 @@ def test_manifest_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (schema(dim=8), "dim is 4, asked is 8"),
-        (schema(optimizer="adam"), "optimizer is sgd, asked is adam"),
+        (schema(dim=8), "dim is 4, requested is 8"),
+        (schema(optimizer="adam"), "optimizer is sgd, requested is adam"),
         (
             TableSchema(
                 name="ads",
@@ -177,7 +179,7 @@ def test_manifest_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
                 numbers=(0.0, 1.0),
                 row_bytes=32,
             ),
-            r"initializer is normal\(0.01, 0\), asked is uniform\(0, 1\)",
+            r"initializer is normal\(0.01, 0\), requested is uniform\(0, 1\)",
         ),
     ],
 )
@@ -195,7 +197,7 @@ def test_another_seed_is_refused_and_tables_may_be_added(store_class: Any, tmp_p
         store.append("ads", make_rows(keys_of([1]), 1))
         store.checkpoint("one-table")
     for tables in ([schema()], []):
-        with pytest.raises(ConfigError, match=f"{tmp_path}: stored seed is 3, asked is 4"):
+        with pytest.raises(ConfigError, match=f"{tmp_path}: stored seed is 3, requested is 4"):
             store_class.open(tmp_path, tables, seed=4)
     with store_class.open(tmp_path, [schema("users", 8), schema()], seed=3) as store:
         assert store.num_rows("users") == 0

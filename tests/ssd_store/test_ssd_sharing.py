@@ -123,27 +123,27 @@ def test_a_reader_writes_nothing(store_class: Any, tmp_path: Path) -> None:
         store_class.open(tmp_path / "none", [schema()], read_only=True)
     with store_class.open(tmp_path, [schema()]) as writer:
         writer.append("ads", make_rows(KEYS, 1))
-        writer.checkpoint("cut")
+        writer.checkpoint("kept")
     names = sorted(tmp_path.iterdir())
     with store_class.open(tmp_path, [schema()], read_only=True) as reader:
         for mutate in (
             lambda: reader.append("ads", make_rows(KEYS, 2)),
             lambda: reader.erase("ads", KEYS),
             lambda: reader.checkpoint(),
-            lambda: reader.restore("cut"),
-            lambda: reader.delete_checkpoint("cut"),
+            lambda: reader.restore("kept"),
+            lambda: reader.delete_checkpoint("kept"),
         ):
             with pytest.raises(StoreError, match="read-only"):
                 mutate()
         with pytest.raises(ConfigError, match="no table 'other'"):
             store_class.open(tmp_path, [schema("other")], read_only=True)
-        with pytest.raises(ConfigError, match="no checkpoint 'gone'; kept are: id:1 \\('cut'\\)"):
+        with pytest.raises(ConfigError, match="no checkpoint 'gone'; kept are: id:1 \\('kept'\\)"):
             store_class.open(tmp_path, [], read_only=True, checkpoint="gone")
     assert sorted(tmp_path.iterdir()) == names
 
 
 def test_readers_and_verify_run_beside_a_busy_writer(store_class: Any, tmp_path: Path) -> None:
-    """Every cut that a reader opens is whole: all rows of one checkpoint have one value."""
+    """Every checkpoint that a reader opens is whole: all rows of one checkpoint have one value."""
     opened = 0
     with store_class.open(tmp_path, [schema()], segment_bytes=2**14, keep_last=1) as writer:
         writer.append("ads", make_rows(KEYS, 0))

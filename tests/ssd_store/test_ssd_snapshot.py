@@ -1,4 +1,4 @@
-"""The snapshot of the index: made at a clean close, used only for its own cut, never trusted."""
+"""The snapshot of the index: made at a clean close, used for its own checkpoint, never trusted."""
 
 import random
 import resource
@@ -58,11 +58,11 @@ def contents(path: Path) -> dict[str, dict[int, bytes]]:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A store with a checkpoint "cut" and its snapshot."""
+    """A store with a checkpoint "kept" and its snapshot."""
     path = tmp_path / "store"
     with open_store(path) as store:
         fill(store)
-        store.checkpoint("cut", {"note": b"n"})
+        store.checkpoint("kept", {"note": b"n"})
     assert store.closing_bytes == snapshots(path)[0].stat().st_size
     return path
 
@@ -94,7 +94,7 @@ def test_a_store_goes_on_from_a_snapshot_as_from_footers(closed: Path, tmp_path:
             store.append("ads", make_rows(KEYS[3000:4200], 5))
             store.erase("ads", np.ascontiguousarray(KEYS[:2000]))
             store.checkpoint()
-            store.delete_checkpoint("cut")
+            store.delete_checkpoint("kept")
             steps.append(store.stats()["tables"])
             store.erase("ads", KEYS)
             store.checkpoint()
@@ -111,25 +111,25 @@ def test_a_store_goes_on_from_a_snapshot_as_from_footers(closed: Path, tmp_path:
     assert seen[0][0][2]["ads"]["segments"] == 0, "all segments of an empty table were dropped"
 
 
-def test_there_is_at_most_one_and_it_goes_with_its_cut(closed: Path) -> None:
+def test_there_is_at_most_one_and_it_goes_with_its_checkpoint(closed: Path) -> None:
     first = snapshots(closed)
     with open_store(closed) as store:
         store.append("ads", make_rows(KEYS[:10], 9))
-        assert snapshots(closed) == first, "a kill would return to its cut"
+        assert snapshots(closed) == first, "a kill would return to its checkpoint"
         store.checkpoint()
         assert snapshots(closed) == []
     second = snapshots(closed)
     assert len(second) == 1 and second != first
     with open_store(closed) as store:
         assert loaded_bytes(store) == second[0].stat().st_size
-        store.restore("cut")
+        store.restore("kept")
         assert snapshots(closed) == []
     assert len(snapshots(closed)) == 1
     with open_store(closed) as store:
         assert loaded_bytes(store) > 0
         store.erase("ads", KEYS)
         store.restore()
-        assert loaded_bytes(store) > 0, "going back to the cut needs no footers either"
+        assert loaded_bytes(store) > 0, "going back to the checkpoint needs no footers either"
         assert store.num_rows("ads") == len(contents(closed)["ads"])
 
 
@@ -139,12 +139,12 @@ def test_none_is_left_where_it_would_be_wrong_or_of_no_use(tmp_path: Path) -> No
     assert store.closing_bytes == 0, "nothing is in a checkpoint"
     with open_store(tmp_path) as store:
         fill(store)
-        store.checkpoint("cut")
+        store.checkpoint("kept")
         store.append("ads", make_rows(KEYS[:10], 9))
-    assert store.closing_bytes == 0, "more is stored than the cut holds"
+    assert store.closing_bytes == 0, "more is stored than the checkpoint holds"
     with open_store(tmp_path) as store:
         store.erase("ads", KEYS[1:2])
-    assert store.closing_bytes == 0, "less is stored than the cut holds"
+    assert store.closing_bytes == 0, "less is stored than the checkpoint holds"
     with open_store(tmp_path, read_only=True) as store:
         assert store.num_rows("ads") > 0
     assert store.closing_bytes == 0, "a reader writes nothing"
@@ -195,11 +195,11 @@ def test_what_a_killed_process_left_of_one_is_no_damage(closed: Path) -> None:
         assert snapshots(closed) == []
 
 
-def test_one_of_another_cut_or_store_is_not_used(closed: Path, tmp_path: Path) -> None:
+def test_one_of_another_checkpoint_or_store_is_not_used(closed: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with open_store(other) as store:
         store.append("ads", make_rows(KEYS[:100], 1))
-        store.checkpoint("cut")
+        store.checkpoint("kept")
     (old,) = snapshots(closed)
     foreign, whole = snapshots(other)[0].read_bytes(), old.read_bytes()
     with open_store(closed, snapshot_rows=2**40) as store:
@@ -211,7 +211,7 @@ def test_one_of_another_cut_or_store_is_not_used(closed: Path, tmp_path: Path) -
         with open_store(closed, read_only=True) as reader:
             assert loaded_bytes(reader) == 0
             assert fetch(reader, "ads", keys_of([1])) != {}
-        with open_store(closed, read_only=True, checkpoint="cut") as reader:
+        with open_store(closed, read_only=True, checkpoint="kept") as reader:
             assert (loaded_bytes(reader) > 0) == (left is whole)
             assert fetch(reader, "ads", keys_of([1])) == {}
     with open_store(closed, snapshot_rows=2**40):
@@ -264,7 +264,7 @@ def file_size_limit(num_bytes: int) -> Iterator[None]:
 def test_a_close_succeeds_when_the_disk_is_full(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store)
-    store.checkpoint("cut")
+    store.checkpoint("kept")
     with file_size_limit(20_000):
         store.close()
     assert store.closing_bytes == 0 and snapshots(tmp_path) == []

@@ -103,7 +103,7 @@ class Training:
             self.start(host, *flags)
         return self
 
-    def wait_for_cuts(self, number: int) -> None:
+    def wait_for_checkpoints(self, number: int) -> None:
         """Returns when so many more checkpoints have been committed.
 
         Raises:
@@ -203,31 +203,31 @@ class ClusterLab:
         report = HostsReport(runs=1, cuts=1)
         self._clear()
         training = self._training(timeout=timeout).start_both()
-        training.wait_for_cuts(self._chance.randint(2, 4))
+        training.wait_for_checkpoints(self._chance.randint(2, 4))
         self._hosts.cut()
         self._end(report, training, "without its link")
         self._hosts.mend()
         self._resume(report)
         return report
 
-    def killed_host(self, loses_a_cut: bool = False) -> HostsReport:
+    def killed_host(self, loses_a_checkpoint: bool = False) -> HostsReport:
         """Host 1 dies and comes back; torchrun's restart of the other takes it in.
 
         Args:
-            loses_a_cut: a planted bug: its disk comes back as it was at an earlier cut.
+            loses_a_checkpoint: a planted bug: its disk comes back as of an earlier checkpoint.
         """
         report = HostsReport(runs=1, kills=1)
         self._clear()
         training = self._training(restarts=3).start_both()
-        training.wait_for_cuts(1)
+        training.wait_for_checkpoints(1)
         store, kept = (self._hosts.folders[1] / name for name in ("store", "kept"))
-        if loses_a_cut:
+        if loses_a_checkpoint:
             shutil.rmtree(kept, ignore_errors=True)
             copy_living(store, kept)
-        training.wait_for_cuts(self._chance.randint(1, 3))
+        training.wait_for_checkpoints(self._chance.randint(1, 3))
         began = time.monotonic()
         self._hosts.kill(1)
-        if loses_a_cut:
+        if loses_a_checkpoint:
             shutil.rmtree(store)
             kept.rename(store)
         training.processes.pop().wait()
@@ -248,7 +248,7 @@ class ClusterLab:
         report = HostsReport(runs=1, kills=1)
         self._clear()
         training = self._training(restarts=3).start_both()
-        training.wait_for_cuts(self._chance.randint(2, 4))
+        training.wait_for_checkpoints(self._chance.randint(2, 4))
         self._hosts.kill(0)
         self._end(report, training, "without the other host", (*TOLD, ENDED_BY_TORCHRUN))
         self._resume(report)
@@ -336,8 +336,8 @@ RECIPES = (
         "a host that dies and comes back",
         2,
         ClusterLab.killed_host,
-        "the host's disk has lost the newest cut",
-        lambda lab: lab.killed_host(loses_a_cut=True),
+        "the host's disk has lost the newest checkpoint",
+        lambda lab: lab.killed_host(loses_a_checkpoint=True),
     ),
     HostsRecipe("H2", "the host of the rendezvous dies", 1, ClusterLab.killed_rendezvous),
 )

@@ -56,7 +56,7 @@ def _append(store: SsdStore, seed: int, value: int) -> None:
 
 
 def make_store(path: Path, seed: int) -> None:
-    """Segments of two cuts and two tables, tombstones, blobs in the manifest and in files."""
+    """Segments of two checkpoints and two tables, tombstones, blobs in manifest and files."""
     with SsdStore.open(path, SCHEMAS, segment_bytes=_SEGMENT_BYTES) as store:
         for value, tag in ((1, "day-1"), (2, None)):
             _append(store, seed, value)

@@ -4,7 +4,7 @@ time: every reader refuses by name, or is right.
 Above it: run.py, test_exchanged_parts.py. Below it: tests/cluster/folder/folder_lab.py (ranks as
 threads), tests/service/client/client_lab.py (shards). Parts have as many rows each, so that numbers
 do not tell. Of shard 0 no older copy is drawn: docs/service.md says why nobody can tell it from a
-cut that died.
+checkpoint that died.
 """
 
 import random
@@ -95,7 +95,7 @@ def _digests(path: Path, checkpoint: str | None = None) -> Digests:
 
 @dataclass
 class _Moments:
-    """Copies of one whole, the oldest first, and the digests of its newest cut at each."""
+    """Copies of one whole, the oldest first, and the digests of its newest checkpoint at each."""
 
     folders: list[Path]
     truths: list[Digests]
@@ -107,7 +107,7 @@ def _train_ranks(folder: Path, size: int) -> _Moments:
 
         def act(rank: Rank, number: int = number) -> None:
             _push_evenly(rank)
-            # Cuts with a tag, which stay, and without one, which are let go.
+            # Checkpoints with a tag, which stay, and without one, which are let go.
             rank.checkpoint("day" if number == 0 else None, reader={"day": number})
 
         on_ranks(folder / "now", size, act)

@@ -83,11 +83,11 @@ class Scene:
         self.attempted.setdefault(self.held, set())
         return server
 
-    def cut(self, server: hps.ParameterServer) -> tuple[str, int]:
+    def save(self, server: hps.ParameterServer) -> tuple[str, int]:
         """A checkpoint of a value of its own; (tag, value)."""
         self.number += 1
         server.assign("ads", KEYS, np.full((len(KEYS), 4), self.number, np.float32))
-        tag = f"cut-{self.number}"
+        tag = f"step-{self.number}"
         server.checkpoint(tag)
         return tag, self.number
 
@@ -97,7 +97,7 @@ class Scene:
         """Acknowledged exactly where path and LOCK lead to what the writer holds."""
         held, is_own = self.held, self.is_own()
         try:
-            tag, value = self.cut(self.writer)
+            tag, value = self.save(self.writer)
         except hps.StoreError as error:
             self.tallies["refused"] += 1
             if is_own:
@@ -105,7 +105,7 @@ class Scene:
             if error.errno not in _LOST:
                 raise Broken(f"refused, but not for what had happened: {error}") from error
             if self.ignores_refusals:
-                self.told[held][f"cut-{self.number}"] = self.number
+                self.told[held][f"step-{self.number}"] = self.number
             self.start_again()
             return
         self.tallies["checkpoints"] += 1
@@ -167,7 +167,7 @@ class Scene:
 
     def make_other(self, path: Path) -> None:
         server = self.open_other(path)
-        tag, value = self.cut(server)
+        tag, value = self.save(server)
         self.told[os.stat(path).st_ino][tag] = value
         server.close()
         self.tallies["others"] += 1
@@ -209,8 +209,8 @@ class Scene:
         mover.start()
         try:
             for _ in range(3):
-                self.attempted[self.held].add(f"cut-{self.number + 1}")
-                tag, value = self.cut(self.writer)
+                self.attempted[self.held].add(f"step-{self.number + 1}")
+                tag, value = self.save(self.writer)
                 self.told[self.held][tag] = value
         except hps.StoreError as error:
             if error.errno not in _LOST:
@@ -233,7 +233,7 @@ class Scene:
                 raise Broken(f"verify of {path.name}: {damage}")
             told = self.told.get(inode, {})
             with hps.open(path, dram="256KiB") as reader:
-                found = {cut["tag"] for cut in reader.checkpoints()}
+                found = {one["tag"] for one in reader.checkpoints()}
             if not told.keys() <= found <= told.keys() | self.attempted.get(inode, set()):
                 raise Broken(f"{path.name} holds {sorted(found)}, told were {sorted(told)}")
             for tag in list(told)[-2:]:

@@ -42,7 +42,7 @@ class KillReport:
     kills: int = 0
     phases: Counter[str] = field(default_factory=Counter)  # what each worker was doing
     tallies: Counter[str] = field(default_factory=Counter)
-    between: int = 0  # kills after which the store was at a cut whose call had not returned
+    between: int = 0  # kills after which the store was at a checkpoint whose call had not returned
     stores: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -69,8 +69,8 @@ class KillReport:
         phases = ", ".join(f"{name.lower()} {n}" for name, n in sorted(self.phases.items()))
         tallies = ", ".join(f"{name} {n:,}" for name, n in self.tallies.items())
         return (
-            f"{self.kills} kills of {self.stores} stores ({phases}; {self.between} left a cut that "
-            f"was still being acknowledged); {tallies}"
+            f"{self.kills} kills of {self.stores} stores ({phases}; {self.between} left a "
+            f"checkpoint that was still being acknowledged); {tallies}"
         )
 
 
@@ -133,7 +133,7 @@ def look(order: Order, report: KillReport) -> None:
     """Asks the oracle, and verify, about the store that a kill has left.
 
     Raises:
-        OracleViolation: it is at no cut that it may be at.
+        OracleViolation: it is at no checkpoint that it may be at.
         HpsError: it does not open.
     """
     ledger = Ledger(Path(order.folder) / "ledger")

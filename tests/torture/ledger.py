@@ -45,7 +45,8 @@ _LENGTH = _ATTEMPTED + NUM_CLIENTS
 class Ledger:
     """The shared numbers; made where `path` is missing.
 
-    `acknowledged` is the cut whose call has returned, `attempted` the one whose call has begun:
+    `acknowledged` is the checkpoint whose call has returned, `attempted` the one whose call has
+    begun:
     after a kill the store must be at one of the two. They are written so that the true one is whole
     at any moment.
     """
@@ -83,13 +84,13 @@ class Ledger:
 
     def allows(self, counts: Counts) -> bool:
         """Whether the store may be at `counts`."""
-        return any(np.array_equal(counts, cut) for cut in (self.acknowledged, self.attempted))
+        return any(np.array_equal(counts, one) for one in (self.acknowledged, self.attempted))
 
     def __str__(self) -> str:
         return f"acknowledged was {self.acknowledged}, attempted {self.attempted}"
 
     def attempt(self, counts: Counts) -> None:
-        """A call that makes `counts` the current cut is about to begin."""
+        """A call that makes `counts` the current checkpoint is about to begin."""
         self._words[_ATTEMPTED:_LENGTH] = counts
 
     def acknowledge(self, counts: Counts) -> None:

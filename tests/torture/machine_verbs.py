@@ -19,6 +19,7 @@ from hps.v1 import parameter_server_pb2 as pb
 from tests.torture.service_model import (
     Floats,
     Keys,
+    KnownCheckpoint,
     Model,
     ModelViolation,
     Table,
@@ -173,7 +174,7 @@ class Verbs(ABC):
         self.note(f"{asked.name}, dim {asked.dim}")
         held = self.model.tables.get(asked.name)
         if held is not None and held.config != asked:
-            words = f"its dim is {held.config.dim}, asked is {asked.dim}"
+            words = f"its dim is {held.config.dim}, requested is {asked.dim}"
             self._expect_refusal(lambda: client.create_table(asked), hps.RemoteError, words)
             self.tallies["tables refused"] += 1
             return
@@ -200,33 +201,39 @@ class Verbs(ABC):
             other.flush()
         client.checkpoint(tag, model=model, reader=reader)
         self.model.checkpoint(tag, (model, reader))
-        self.model.check_cuts(client.checkpoints())
+        self.model.check_checkpoints(client.checkpoints())
+
+    def _name_of(self, checkpoint: KnownCheckpoint) -> str | int | None:
+        is_by_id = checkpoint.tag is None or self.chance.random() < 0.5
+        return checkpoint.id if is_by_id else checkpoint.tag
 
     def _delete_checkpoint(self, client: Any) -> None:
-        if not self.model.cuts:
+        if not self.model.checkpoints:
             return
-        cut = self.chance.choice(self.model.cuts)
-        named = cut.id if cut.tag is None or self.chance.random() < 0.5 else cut.tag
+        checkpoint = self.chance.choice(self.model.checkpoints)
+        named = self._name_of(checkpoint)
         self.note(str(named))
         client.delete_checkpoint(named)
-        self.model.cuts.remove(cut)
-        self.model.check_cuts(client.checkpoints())
+        self.model.checkpoints.remove(checkpoint)
+        self.model.check_checkpoints(client.checkpoints())
 
     def _restore(self, client: Any) -> None:
-        if not self.model.cuts:
+        if not self.model.checkpoints:
             return
-        cut = self.chance.choice(self.model.cuts)
+        checkpoint = self.chance.choice(self.model.checkpoints)
         if self.chance.random() < 0.5:
-            cut = min(self.model.cuts, key=lambda one: len(one.rows))
-        if self.model.is_unnamed(cut) and self.chance.random() < 0.5:
+            checkpoint = min(self.model.checkpoints, key=lambda one: len(one.rows))
+        if self.model.is_unnamed(checkpoint) and self.chance.random() < 0.5:
             named: Any = None
         else:
-            named = cut.id if cut.tag is None or self.chance.random() < 0.5 else cut.tag
+            named = self._name_of(checkpoint)
         self.note(str(named))
-        if client.restore(named) != cut.dense:
-            raise ModelViolation(f"restore({named!r}) gave another dense side than {cut.dense}")
+        if client.restore(named) != checkpoint.dense:
+            raise ModelViolation(
+                f"restore({named!r}) gave another dense side than {checkpoint.dense}"
+            )
         self.tallies["restored"] += 1
-        self.tallies["tables emptied"] += self.model.restore(cut)
+        self.tallies["tables emptied"] += self.model.restore(checkpoint)
         for other in self.others(client):
             self._expect_end(other)
         self.let_others_go(client)
@@ -261,7 +268,9 @@ class Verbs(ABC):
         )
         other = table_named(asked.name, asked.dim == 4)
         self._expect_refusal(
-            lambda: client.create_table(other), hps.RemoteError, f"its dim is {asked.dim}, asked"
+            lambda: client.create_table(other),
+            hps.RemoteError,
+            f"its dim is {asked.dim}, requested",
         )
         if not client.create_table(asked) and not self.is_killed:
             raise ModelViolation(f"{asked.name} was on shard 0 alone, and was not made on shard 1")
@@ -270,11 +279,11 @@ class Verbs(ABC):
 
     def _half_restore(self, client: Any) -> None:
         """A client restores one shard and dies; nobody can use them until all are restored."""
-        if not self.model.cuts:
+        if not self.model.checkpoints:
             return
-        cut = client._checkpoints.parts.find(self.chance.choice(self.model.cuts).id)
+        checkpoint = client._checkpoints.parts.find(self.chance.choice(self.model.checkpoints).id)
         number = self.chance.randrange(2)
-        info, session = cut.parts[number], client._connections.sessions[number]
+        info, session = checkpoint.parts[number], client._connections.sessions[number]
         request = pb.RestoreRequest(
             tag=text_of(info.id), group=info.group, lineage=f"half-{info.id}"
         )
@@ -282,11 +291,13 @@ class Verbs(ABC):
         client.flush()
         client._connections.ask_each("Restore", [request], pb.RestoreReply, [session])
         if number == 0:  # which tells what the rows descend from
-            self.model.current = next(one for one in self.model.cuts if one.id == info.id)
+            self.model.current = next(one for one in self.model.checkpoints if one.id == info.id)
         self.let_others_go(None)
         client = self.client()
         self._expect_refusal(
-            lambda: client.num_rows(self._table().config.name), hps.RemoteError, "different cuts"
+            lambda: client.num_rows(self._table().config.name),
+            hps.RemoteError,
+            "different checkpoints",
         )
         self._restore(client)
         self.tallies["half restored"] += 1
@@ -363,14 +374,14 @@ class Verbs(ABC):
         self._expect(stats["service"]["failure"], "", "failure")
 
     def _checkpoints(self, client: Any) -> None:
-        self.model.check_cuts(client.checkpoints())
+        self.model.check_checkpoints(client.checkpoints())
 
     def _checkpoint_state(self, client: Any) -> None:
         expected: tuple[Any, Any] = (None, None)
         named = None
-        if self.model.cuts:
-            cut = self.chance.choice(self.model.cuts)
-            expected, named = cut.dense, cut.id
+        if self.model.checkpoints:
+            checkpoint = self.chance.choice(self.model.checkpoints)
+            expected, named = checkpoint.dense, checkpoint.id
         if client.checkpoint_state(named) != expected:
             raise ModelViolation(f"checkpoint_state({named}) is not {expected}")
 

@@ -141,14 +141,14 @@ def _train(path: Path, direct_io: bool, chance: random.Random) -> None:
     for _ in range(2):
         with hps.ParameterServer(_config(path, direct_io)) as server:
             before = server.pull("ads", KEYS, create=True).copy()
-            ids = [cut["id"] for cut in server.checkpoints()]
+            ids = [one["id"] for one in server.checkpoints()]
             for number in range(1, 5):
                 _push(server)
                 server.checkpoint("kept" if number == 2 else None)
             listed = server.checkpoints()
-            assert [cut["id"] for cut in listed] == sorted(cut["id"] for cut in listed)
-            assert min(cut["id"] for cut in listed if cut["tag"] is None) > max([0, *ids])
-            assert sum(cut["tag"] is None for cut in listed) == 2, listed
+            assert [one["id"] for one in listed] == sorted(one["id"] for one in listed)
+            assert min(one["id"] for one in listed if one["tag"] is None) > max([0, *ids])
+            assert sum(one["tag"] is None for one in listed) == 2, listed
             assert listed[-1]["current"], listed
             assert np.allclose(server.pull("ads", KEYS) - before, 4, atol=1e-3)
             if chance.random() < 0.5:

@@ -34,7 +34,7 @@ Counts = NDArray[np.int64]
 
 
 class OracleViolation(AssertionError):
-    """Rows that no cut of the workload explains."""
+    """Rows that no checkpoint of the workload explains."""
 
 
 def tables(dim: int = DIM) -> list[hps.TableConfig]:

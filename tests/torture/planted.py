@@ -39,7 +39,7 @@ class SwappingStore(WatchedStore):
 
 
 class TearingWorker(Worker):
-    """Takes its cuts within a batch: one table has it, the other has not."""
+    """Takes its checkpoints within a batch: one table has it, the other has not."""
 
     def checkpoint(self, tag: str | None = None) -> None:
         places = self.oracle.places(0, int(self.counts[0]) + 1)
@@ -49,7 +49,7 @@ class TearingWorker(Worker):
 
 
 class ReturningWorker(Worker):
-    """Restores nothing, and trains on over the cut that was to be abandoned."""
+    """Restores nothing, and trains on over the checkpoint that was to be abandoned."""
 
     def restore(self, counts: Counts) -> None:
         self.ledger.attempt(counts)

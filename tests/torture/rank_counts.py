@@ -79,7 +79,7 @@ def run_rank_counts(
                 report.finished += 1
                 break
             report.kills += 1
-            # The victim had come through so many steps: with it all ranks had the cuts before.
+            # The victim had come through so many steps: all ranks had the checkpoints before.
             acknowledged = steps + dies_after // _EVERY * _EVERY
             before, size = size, draw.choice([other for other in _SIZES if other != size])
             report.moves += 1

@@ -223,7 +223,7 @@ class Machine(Verbs):
         self.count_automatic(stats)
         for name in self.model.tables:
             self.check_table(client, name)
-        self.model.check_cuts(client.checkpoints())
+        self.model.check_checkpoints(client.checkpoints())
 
     def finish(self) -> None:
         """Everything once more after a last kill, and the files as they lie there then."""

@@ -1,4 +1,4 @@
-"""What a service must hold, as dicts: tables, rows with their optimizer state, cuts.
+"""What a service must hold, as dicts: tables, rows with their optimizer state, checkpoints.
 
 Above it: service_machine.py, which does each thing to the service and to this. Below it: numpy.
 Gradients are small whole numbers and learning rates 1, so that SGD and Adagrad come out here in the
@@ -129,7 +129,7 @@ class Table:
 
 
 @dataclass(eq=False)
-class Cut:
+class KnownCheckpoint:
     """A checkpoint.
 
     tag: or None.
@@ -153,48 +153,52 @@ class Model:
     """All of it.
 
     tables: by name; none ever goes.
-    cuts: oldest first.
+    checkpoints: oldest first.
     current: the one that the rows descend from; it may be deleted.
     """
 
     tables: dict[str, Table] = field(default_factory=dict)
-    cuts: list[Cut] = field(default_factory=list)
-    current: Cut | None = None
+    checkpoints: list[KnownCheckpoint] = field(default_factory=list)
+    current: KnownCheckpoint | None = None
 
     def checkpoint(self, tag: str | None, dense: tuple[Any, Any]) -> None:
         """One of the same tag goes; of those without one the newest two stay."""
         rows = {name: copy.copy(table.rows) for name, table in self.tables.items()}
-        self.cuts = [one for one in self.cuts if tag is None or one.tag != tag]
-        self.current = Cut(tag, rows, dense)
-        self.cuts.append(self.current)
-        untagged = [one for one in self.cuts if one.tag is None]
-        self.cuts = [one for one in self.cuts if one.tag is not None or one in untagged[-2:]]
+        self.checkpoints = [one for one in self.checkpoints if tag is None or one.tag != tag]
+        self.current = KnownCheckpoint(tag, rows, dense)
+        self.checkpoints.append(self.current)
+        untagged = [one for one in self.checkpoints if one.tag is None]
+        self.checkpoints = [
+            one for one in self.checkpoints if one.tag is not None or one in untagged[-2:]
+        ]
 
-    def restore(self, cut: Cut) -> int:
+    def restore(self, checkpoint: KnownCheckpoint) -> int:
         """Rows of then; a table that is younger is empty. Returns how many of these had rows."""
         emptied = 0
         for name, table in self.tables.items():
-            emptied += bool(table.rows) and name not in cut.rows
-            table.rows = copy.copy(cut.rows.get(name, {}))
-        self.current = cut
+            emptied += bool(table.rows) and name not in checkpoint.rows
+            table.rows = copy.copy(checkpoint.rows.get(name, {}))
+        self.current = checkpoint
         return emptied
 
-    def is_unnamed(self, cut: Cut) -> bool:
+    def is_unnamed(self, checkpoint: KnownCheckpoint) -> bool:
         """A restore that names none goes to it: the current one, or the newest where none is."""
-        is_kept = any(one is self.current for one in self.cuts)
-        return cut is (self.current if is_kept else self.cuts[-1])
+        is_kept = any(one is self.current for one in self.checkpoints)
+        return checkpoint is (self.current if is_kept else self.checkpoints[-1])
 
-    def check_cuts(self, listed: Sequence[Mapping[str, Any]]) -> None:
+    def check_checkpoints(self, listed: Sequence[Mapping[str, Any]]) -> None:
         """What `checkpoints` gave; takes the ids of those that have none yet.
 
         Raises:
             ModelViolation: others, another order, another number of rows, another id than before.
         """
         told = [(one["tag"], one["rows"]) for one in listed]
-        expected = [(one.tag, one.num_rows) for one in self.cuts]
+        expected = [(one.tag, one.num_rows) for one in self.checkpoints]
         if told != expected:
             raise ModelViolation(f"checkpoints are {told}, must be {expected}")
-        for one, cut in zip(listed, self.cuts, strict=True):
-            if cut.id not in (None, one["id"]):
-                raise ModelViolation(f"checkpoint {cut.tag} has id {one['id']}, had {cut.id}")
-            cut.id = one["id"]
+        for one, checkpoint in zip(listed, self.checkpoints, strict=True):
+            if checkpoint.id not in (None, one["id"]):
+                raise ModelViolation(
+                    f"checkpoint {checkpoint.tag} has id {one['id']}, had {checkpoint.id}"
+                )
+            checkpoint.id = one["id"]

@@ -1,4 +1,4 @@
-"""Recipe K1, the short form: a killed server opens at a cut that the oracle explains."""
+"""Recipe K1, the short form: a killed server opens at a checkpoint that the oracle explains."""
 
 import random
 
@@ -23,13 +23,13 @@ def _assert_premise(report: KillReport, restores: bool) -> None:
     assert not report.missing(restores), f"the run proves nothing; {report}"
 
 
-def test_a_server_killed_thirty_times_is_always_at_an_acknowledged_cut() -> None:
+def test_a_server_killed_thirty_times_is_always_at_an_acknowledged_checkpoint() -> None:
     report = run_kills(_fresh_seed(), 30)
     _assert_premise(report, restores=False)
     assert report.violations == []
 
 
-def test_kills_after_a_restore_never_lead_to_the_abandoned_cut() -> None:
+def test_kills_after_a_restore_never_lead_to_the_abandoned_checkpoint() -> None:
     report = run_kills(_fresh_seed(), 24, restores=True)
     _assert_premise(report, restores=True)
     assert report.violations == []

@@ -1,4 +1,4 @@
-"""Recipe I1, the short form: a folder that moves under its writer costs no acknowledged cut."""
+"""Recipe I1, the short form: a folder that moves under its writer costs no told checkpoint."""
 
 import random
 

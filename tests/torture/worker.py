@@ -34,7 +34,7 @@ class Order:
 
     folder: holds the store and the ledger.
     seed: of the oracle.
-    restores: go back to an older tag now and then, leaving newer cuts behind.
+    restores: go back to an older tag now and then, leaving newer checkpoints behind.
     plant: name of a planted bug of planted.py, or "".
     """
 
@@ -49,7 +49,7 @@ class Order:
 
 
 class WatchedStore:
-    """The server's SsdStore, noting in the ledger when rows go down and cuts are made."""
+    """The server's SsdStore, noting in the ledger when rows go down and checkpoints are made."""
 
     def __init__(self, store: SsdStore, ledger: Ledger) -> None:
         self.store = store
@@ -133,7 +133,7 @@ class Worker:
         self.compactions = compactions
 
     def restore(self, counts: Counts) -> None:
-        """Back to the tagged cut, which was at `counts`."""
+        """Back to the tagged checkpoint, which was at `counts`."""
         self.ledger.phase = Phase.RESTORE
         self.ledger.attempt(counts)
         self.server.restore(KEPT)

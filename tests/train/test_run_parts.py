@@ -12,7 +12,7 @@ from hps.stops import Stops
 from hps.train.boundary import Boundary
 from hps.train.closing import FINAL_TAG, add_end_figures, save_end
 from hps.train.loop import LoopEnd
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from hps.train.step_checkpoints import StepCheckpoints
 from hps.train.test_figures import TestFailed as NotMeasured
 
@@ -36,7 +36,7 @@ class Server:
 
 def parts(every: int = 2) -> tuple[Any, StepCheckpoints]:
     server: Any = Server()
-    return server, StepCheckpoints(server, Boundary(every, 0, Stops(), Ranks()))
+    return server, StepCheckpoints(server, Boundary(every, 0, Stops(), TrainingRanks()))
 
 
 TRAINER: Any = SimpleNamespace(state=lambda: {"of": "the dense side"})
@@ -75,7 +75,7 @@ def test_how_a_run_ends_decides_on_its_last_checkpoint(
 
 def test_a_stopped_run_measures_nothing_more() -> None:
     options: Any = SimpleNamespace(digest=True, test=["log"])
-    context: Any = SimpleNamespace(ranks=Ranks())
+    context: Any = SimpleNamespace(ranks=TrainingRanks())
     figures: dict[str, Any] = {"stopped": "SIGTERM"}
     add_end_figures(figures, parts()[0], TRAINER, options, context)
     assert figures.pop("peak_rss_bytes") > 0
@@ -88,7 +88,7 @@ def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("hps.train.closing.measure_test", fail)
     options: Any = SimpleNamespace(digest=True, test=["log"])
-    context: Any = SimpleNamespace(ranks=Ranks())
+    context: Any = SimpleNamespace(ranks=TrainingRanks())
     figures: dict[str, Any] = {"stopped": None}
     with pytest.raises(NotMeasured):
         add_end_figures(figures, parts()[0], TRAINER, options, context)

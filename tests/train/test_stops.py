@@ -20,7 +20,7 @@ from hps.stops import Interrupted, Stops
 from hps.train import TrainOptions, train
 from hps.train.boundary import Boundary, Due
 from hps.train.progress import Progress
-from hps.train.ranks import Ranks
+from hps.train.ranks import TrainingRanks
 from tests.cluster.ranks import run_ranks, successes
 from tests.logs import write_criteo
 from tests.parity.test_resume import options, same_bits
@@ -195,7 +195,7 @@ def test_checkpoints_are_due_by_number_and_by_time() -> None:
     now = [100.0]
 
     def boundary(every: int, seconds: float) -> Boundary:
-        return Boundary(every, seconds, Stops(), Ranks(), clock=lambda: now[0])
+        return Boundary(every, seconds, Stops(), TrainingRanks(), clock=lambda: now[0])
 
     both, never = boundary(3, 600), boundary(0, 0)
     found = []
@@ -224,7 +224,7 @@ def test_what_is_due_on_one_rank_is_due_on_all() -> None:
     def ask(world: Any) -> list[Due]:
         stops, now = Stops(), [0.0]
         clock = lambda: now[0]  # noqa: E731
-        boundary = Boundary(0, 600, stops, Ranks(world), clock)
+        boundary = Boundary(0, 600, stops, TrainingRanks(world), clock)
         found = [boundary.due()]
         now[0] = 700.0 if world.rank == 1 else 500.0  # clocks that begin at different times
         found.append(boundary.due())

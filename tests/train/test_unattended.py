@@ -96,7 +96,7 @@ def test_new_data_without_an_example_is_refused(
     assert run(log, store, "--limit", "300") == 0
     again = [empty, store, "--resume", "--new-data"]
     assert run(*again) == 1
-    error = f"{empty}: DATA has no example, it holds no line; --allow-empty takes it"
+    error = f"{empty}: DATA has no example, it holds no line; --allow-empty accepts it"
     assert error in capsys.readouterr().err
     assert run(*again, "--allow-empty") == 0
     text = capsys.readouterr().out

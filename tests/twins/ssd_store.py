@@ -21,7 +21,7 @@ Bytes = NDArray[np.uint8]
 Tables = dict[str, dict[int, bytes]]
 
 
-class Cut(NamedTuple):
+class TwinCheckpoint(NamedTuple):
     """One checkpoint."""
 
     tag: str | None
@@ -34,8 +34,8 @@ class TwinDisk:
     """What lies on disk: checkpoints of one store, newest last, and its schemas."""
 
     def __init__(self) -> None:
-        self.checkpoints: list[Cut] = []
-        self.num_cuts = 0
+        self.checkpoints: list[TwinCheckpoint] = []
+        self.num_checkpoints = 0
         self.schemas: dict[str, TableSchema] = {}
         self.seed = 0
         self.writer: int | None = None
@@ -81,10 +81,10 @@ class TwinSsdStore:
             if stored != schema:
                 raise ConfigError(f"table {schema.name!r} is stored as {stored}; asked: {schema}")
 
-    def _find(self, tag: str | int | None) -> Cut:
-        for cut in reversed(self.disk.checkpoints):
-            if tag is None or tag in (cut.tag, cut.id):
-                return cut
+    def _find(self, tag: str | int | None) -> TwinCheckpoint:
+        for checkpoint in reversed(self.disk.checkpoints):
+            if tag is None or tag in (checkpoint.tag, checkpoint.id):
+                return checkpoint
         raise ConfigError(f"{self.path} has no checkpoint {tag!r}")
 
     def _load(self, tag: str | int | None) -> dict[str, bytes]:
@@ -137,11 +137,11 @@ class TwinSsdStore:
         tables = {name: dict(rows) for name, rows in self.tables.items()}
         if taken is not None:
             taken()
-        kept = [cut for cut in self.disk.checkpoints if tag is None or cut.tag != tag]
-        self.disk.num_cuts += 1
-        kept.append(Cut(tag, tables, dict(extras), self.disk.num_cuts))
-        old = [cut.id for cut in kept if cut.tag is None][: -self.keep_last]
-        self.disk.checkpoints = [cut for cut in kept if cut.id not in old]
+        kept = [one for one in self.disk.checkpoints if tag is None or one.tag != tag]
+        self.disk.num_checkpoints += 1
+        kept.append(TwinCheckpoint(tag, tables, dict(extras), self.disk.num_checkpoints))
+        old = [one.id for one in kept if one.tag is None][: -self.keep_last]
+        self.disk.checkpoints = [one for one in kept if one.id not in old]
         return self.checkpoints()[-1]
 
     def space_of_compact(self, table: str | None = None) -> dict[str, int]:
@@ -154,20 +154,20 @@ class TwinSsdStore:
     def restore(self, tag: str | int | None) -> None:
         self._load(tag)
         self.num_loads += 1
-        cut = self._find(tag)
-        self.disk.checkpoints.remove(cut)
-        self.disk.checkpoints.append(cut)  # the newest from now on
+        checkpoint = self._find(tag)
+        self.disk.checkpoints.remove(checkpoint)
+        self.disk.checkpoints.append(checkpoint)  # the newest from now on
 
     def checkpoints(self) -> list[dict[str, Any]]:
         return [
             {
-                "tag": cut.tag,
-                "id": cut.id,
-                "rows": sum(map(len, cut.tables.values())),
+                "tag": checkpoint.tag,
+                "id": checkpoint.id,
+                "rows": sum(map(len, checkpoint.tables.values())),
                 "bytes": 0,
-                "current": cut is self.disk.checkpoints[-1],
+                "current": checkpoint is self.disk.checkpoints[-1],
             }
-            for cut in self.disk.checkpoints
+            for checkpoint in self.disk.checkpoints
         ]
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:

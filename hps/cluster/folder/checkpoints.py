@@ -26,7 +26,7 @@ from hps.cluster.world.agreement import agree, attempt
 from hps.cluster.world.blobs import share_blobs
 from hps.common.forked import refuse_in_children
 from hps.errors import ConfigError, HpsError
-from hps.ssd_store.cluster.catalog import Catalog, Cut, Part, new_name
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize, new_name
 
 
 @dataclass
@@ -113,9 +113,9 @@ class RankParts:
         """
         is_given, has_model, _ = told[0]
         if is_given:
-            return DenseMark(has_model=has_model, cut=name)
+            return DenseMark(has_model=has_model, whole=name)
         marks = [DenseMark(**mark) for _, _, mark in told]
-        if fitting_all(None if mark.is_trained else mark.cut for mark in marks) is None:
+        if fitting_all(None if mark.is_trained else mark.whole for mark in marks) is None:
             return replace(marks[0], is_trained=True)
         current = self._opened.catalog.current
         if not marks[0].has_model or marks[0].source or current is None:
@@ -134,15 +134,15 @@ class RankParts:
     def commit(self, draft: RankDraft) -> Taken:
         """As Parts: rank 0 writes CLUSTER."""
         opened, saved = self._opened, draft.saved
-        cut = Cut(
+        checkpoint = ClusterCheckpoint(
             id=opened.catalog.next_id,
             name=draft.name,
             tag=draft.tag,
             created=draft.created,
             generation=opened.catalog.generation,
-            parts=tuple(Part(one["rows"], one["bytes"]) for one in saved),
+            parts=tuple(PartSize(one["rows"], one["bytes"]) for one in saved),
         )
-        catalog = opened.catalog.with_cut(cut, opened.config.ssd.keep_last)
+        catalog = opened.catalog.with_checkpoint(checkpoint, opened.config.ssd.keep_last)
         self._commit(catalog, draft.part_tag, draft.before)
         opened.is_unsaved = False
         return Taken(
@@ -157,7 +157,7 @@ class RankParts:
 
     # Those that are kept.
 
-    def to_restore(self, tag: str | int | None) -> Cut:
+    def to_restore(self, tag: str | int | None) -> ClusterCheckpoint:
         """As Parts."""
         opened = self._opened
         local = opened.local
@@ -169,15 +169,15 @@ class RankParts:
                     f"restore: {local.num_open_pipelines} open pipeline(s) and {local.pins} "
                     "pins of batches in flight; leave the pipeline's `with` block first"
                 )
-            cut = opened.catalog.find(opened.path, tag)
-            if cut.generation == opened.catalog.generation:
-                local.checkpoint_blobs(cut.part_tag)  # it can be read
+            checkpoint = opened.catalog.find(opened.path, tag)
+            if checkpoint.generation == opened.catalog.generation:
+                local.checkpoint_blobs(checkpoint.part_tag)  # it can be read
             return tag
 
         _check_one_name("restore", agree(self._world, "restore", prepare))
         return opened.catalog.find(opened.path, tag)
 
-    def to_read(self, tag: str | int | None) -> Cut | None:
+    def to_read(self, tag: str | int | None) -> ClusterCheckpoint | None:
         """As Parts."""
         opened = self._opened
 
@@ -191,7 +191,7 @@ class RankParts:
             return None
         return opened.catalog.find(opened.path, tag)
 
-    def to_delete(self, tag: str | int) -> Cut:
+    def to_delete(self, tag: str | int) -> ClusterCheckpoint:
         """As Parts."""
         opened = self._opened
 
@@ -204,7 +204,7 @@ class RankParts:
         _check_one_name("delete_checkpoint", agree(self._world, "delete_checkpoint", prepare))
         return opened.catalog.find(opened.path, tag)
 
-    def state_of(self, whole: Cut) -> tuple[Any, Any]:
+    def state_of(self, whole: ClusterCheckpoint) -> tuple[Any, Any]:
         """As Parts: from the rank that sees its first part, on all ranks."""
         opened, world = self._opened, self._world
         is_own = whole.generation == opened.catalog.generation
@@ -223,7 +223,7 @@ class RankParts:
         dense = {name: held[name] for name in names if name in held}
         return dense_side.decode_dense(share_blobs(world.control, dense))
 
-    def go_back(self, whole: Cut) -> Exception | None:
+    def go_back(self, whole: ClusterCheckpoint) -> Exception | None:
         """As Parts; what has failed on some ranks bars new checkpoints until a restore succeeds."""
         opened = self._opened
         if whole.generation != opened.catalog.generation:
@@ -236,7 +236,7 @@ class RankParts:
         opened.tidy()
         return None
 
-    def delete(self, whole: Cut) -> list[str]:
+    def delete(self, whole: ClusterCheckpoint) -> list[str]:
         """As Parts: CLUSTER first."""
         opened = self._opened
         opened.commit(opened.catalog.without(whole))
@@ -280,26 +280,26 @@ class RankParts:
         self._opened.is_unsaved = True  # until the checkpoint is made, whatever is raised
         self._opened.commit(catalog, undo=lambda: self._drop_part(tag, before))
 
-    def _return_to(self, cut: Cut) -> Exception | None:
+    def _return_to(self, checkpoint: ClusterCheckpoint) -> Exception | None:
         """To a checkpoint that these ranks took."""
         opened = self._opened
 
         def go_back() -> None:
-            opened.local.restore(cut.part_tag)
+            opened.local.restore(checkpoint.part_tag)
 
         failure = attempt(self._world, "going back", go_back).failure
         opened.is_diverged = failure is not None
-        if failure is None and cut.id != opened.catalog.current_id:
-            opened.commit(opened.catalog.with_current(cut))
+        if failure is None and checkpoint.id != opened.catalog.current_id:
+            opened.commit(opened.catalog.with_current(checkpoint))
         return failure
 
-    def _move_in(self, cut: Cut) -> Exception | None:
+    def _move_in(self, checkpoint: ClusterCheckpoint) -> Exception | None:
         """To one of other ranks: their stores stay, the rows are appended to the own ones."""
         opened, world = self._opened, self._world
-        sources = sources_of(opened.path, opened.catalog, cut)
+        sources = sources_of(opened.path, opened.catalog, checkpoint)
         find_readers(world, sources)  # before anything changes
         name = world.control.gather(new_name())[0]
-        moved = replace(cut, name=name, generation=opened.catalog.generation)
+        moved = replace(checkpoint, name=name, generation=opened.catalog.generation)
         opened.is_diverged = True
         try:
             made = move_rows(world, sources, OwnStore(opened.local, moved.part_tag, opened.name))
@@ -308,7 +308,7 @@ class RankParts:
         opened.is_diverged = False
         moved = replace(moved, parts=tuple(made))
         mark = opened.local.parts.checkpoints.dense_mark
-        catalog = opened.catalog.with_cut(moved, opened.config.ssd.keep_last)
+        catalog = opened.catalog.with_checkpoint(moved, opened.config.ssd.keep_last)
         self._commit(catalog, moved.part_tag, mark)
         return None
 

@@ -29,7 +29,7 @@ from hps.ssd_store.cluster.catalog import (
     GENERATIONS,
     NAME,
     Catalog,
-    Cut,
+    ClusterCheckpoint,
     name_of_part,
     new_generation,
     new_name,
@@ -58,8 +58,9 @@ class ClusterParts:
         self.world = world
         self.lock = lock
         self.catalog = catalog
-        self.is_unsaved = False  # the stores have rows in a cut that no catalog names
-        self.is_diverged = False  # a restore failed on some ranks: they are at different cuts
+        self.is_unsaved = False  # the stores have rows in a checkpoint that no catalog names
+        # A restore failed on some ranks: they are at different checkpoints.
+        self.is_diverged = False
         self.failure = ""  # nobody knows whether the newest catalog is on the disk
 
     @property
@@ -135,15 +136,15 @@ class ClusterParts:
             raise StoreError(errno.EIO, f"{self.failure}; start the training again")
 
     def tidy(self) -> list[str]:
-        """Deletes what no cut names any more: parts in this rank's store, generations.
+        """Deletes what no checkpoint names any more: parts in this rank's store, generations.
 
         Returns:
             The living readers, whose files stay until they close.
         """
-        named = {cut.name for cut in self.catalog.cuts}
+        named = {one.name for one in self.catalog.checkpoints}
         readers: list[str] = []
-        # The cut is durable whatever stays: what cannot go now goes the next time. And this rank
-        # must not raise alone, with the others in their next collective.
+        # The checkpoint is durable whatever stays: what cannot go now goes the next time. And this
+        # rank must not raise alone, with the others in their next collective.
         with suppress(OSError, HpsError):
             for one in self.local.checkpoints():
                 name = name_of_part(one["tag"])
@@ -162,10 +163,10 @@ class ClusterParts:
 
 
 def open_parts(config: Config, world: World) -> ClusterParts:
-    """Opens the ranks' stores at the newest cut, each its own; makes them if there are none.
+    """Opens the ranks' stores at the newest checkpoint, each its own; makes them if there are none.
 
-    Collective. Where the ranks are not as many as those that wrote the cut, or do not see the
-    stores that were theirs, the rows move to new stores first: see docs/cluster_format.md.
+    Collective. Where the ranks are not as many as those that wrote the checkpoint, or do not see
+    the stores that were theirs, the rows move to new stores first: see docs/cluster_format.md.
 
     Args:
         config: of this rank. Tables and seed must be those of all ranks; path and budgets may
@@ -175,8 +176,9 @@ def open_parts(config: Config, world: World) -> ClusterParts:
     Raises:
         ConfigError: the ranks' configs differ, or do not fit the stores that are there; a store of
             one process lies in the folder.
-        StoreError: a part of the cut is seen by no rank (names it); another training has the folder
-            open; the system refused. CorruptionError: a file is damaged, or a part of another cut.
+        StoreError: a part of the checkpoint is seen by no rank (names it); another training has
+            the folder open; the system refused. CorruptionError: a file is damaged, or a part is
+            of another checkpoint.
     """
     check_same(world, config)
     run = world.control.gather(new_name())[0]
@@ -187,11 +189,11 @@ def open_parts(config: Config, world: World) -> ClusterParts:
         agree(world, "locking the folder", lambda: locks.append(FolderLock(path, run)))
         agree(world, "checking the lock", locks[0].check)
         parts = ClusterParts(config, world, locks[0], _newest(world, path))
-        cut = parts.catalog.current
-        if cut is None:
+        checkpoint = parts.catalog.current
+        if checkpoint is None:
             _start(parts)
-        elif not _is_in_place(parts, cut):
-            _move(parts, cut)
+        elif not _is_in_place(parts, checkpoint):
+            _move(parts, checkpoint)
 
         def enter() -> None:
             opened.append(_open_local(parts))
@@ -265,8 +267,9 @@ def _newest(world: World, path: Path) -> Catalog:
             newest = one
         elif one["serial"] == newest["serial"] and one != newest:
             raise CorruptionError(
-                f"{path / NAME}: rank {rank} sees another one than other ranks, with the same "
-                f"serial number {one['serial']}: two trainings went on from copies of one folder"
+                f"{path / NAME}: rank {rank} and another rank see different files with the same "
+                f"serial number {one['serial']}: two trainings continued from copies of one "
+                "folder; start the ranks with the folders of one of them"
             )
     if newest is not None:
         return Catalog.from_json(newest)
@@ -275,41 +278,41 @@ def _newest(world: World, path: Path) -> Catalog:
             raise CorruptionError(
                 f"{path / NAME}: no rank sees that file, but rank {rank} sees "
                 f"{path / part['generations'][0]}; put the file back, start the host that has it, "
-                "or remove the folder to begin anew"
+                "or remove the folder to start from the beginning"
             )
     return Catalog.begin(told[0]["new"])
 
 
 def _start(parts: ClusterParts) -> None:
-    """A generation without a cut; CLUSTER names it before there is anything in it."""
+    """A generation without a checkpoint; CLUSTER names it before there is anything in it."""
     catalog, world, config = parts.catalog, parts.world, parts.config
     name = new_generation(catalog.cluster, catalog.serial + 1)
     generation = world.control.gather(name)[0]
     parts.commit(catalog.started(generation, world.size, config.seed))
 
 
-def _is_in_place(parts: ClusterParts, cut: Cut) -> bool:
+def _is_in_place(parts: ClusterParts, checkpoint: ClusterCheckpoint) -> bool:
     """True if every rank sees the store that was its own, in all ranks' eyes."""
     catalog, world = parts.catalog, parts.world
     owners = ShardMap(world.size)
     is_same_map = (catalog.num_virtual, catalog.hash) == (owners.num_virtual, owners.hash)
     if not is_same_map or catalog.ranks != world.size:
         return False
-    own = sources_of(parts.path, catalog, cut)[world.rank]
+    own = sources_of(parts.path, catalog, checkpoint)[world.rank]
     return all(agree(world, "looking for the own part", own.is_here))
 
 
 def _open_local(parts: ClusterParts) -> ParameterServer:
-    """This rank's store, at its part of the current cut."""
+    """This rank's store, at its part of the current checkpoint."""
     make_folders(parts.lock.inside, parts.catalog.generation, parts.world.rank)
     parts.lock.check_held()  # the store is opened by its path
     local = ParameterServer(replace(parts.config, path=parts.folder))
     try:
-        cut = parts.catalog.current
-        if cut is None:
+        checkpoint = parts.catalog.current
+        if checkpoint is None:
             local.parts.checkpoints.save(EMPTY, {})
         else:
-            go_to(local, parts_of(parts.path, parts.catalog, cut)[parts.world.rank])
+            go_to(local, parts_of(parts.path, parts.catalog, checkpoint)[parts.world.rank])
         return local
     except BaseException:
         local.close()
@@ -317,7 +320,7 @@ def _open_local(parts: ClusterParts) -> ParameterServer:
 
 
 def go_to(local: ParameterServer, part: ExpectedPart) -> None:
-    """Brings a rank's store to its part of a cut, if it is not there.
+    """Brings a rank's store to its part of a checkpoint, if it is not there.
 
     Raises:
         CorruptionError: it has no such part, or is another rank's.
@@ -343,13 +346,13 @@ def make_folders(path: Path, generation: str, rank: int) -> None:
             sync(parent)
 
 
-def _move(parts: ClusterParts, cut: Cut) -> None:
-    """The current cut's rows into a new generation, which counts from the commit on."""
+def _move(parts: ClusterParts, checkpoint: ClusterCheckpoint) -> None:
+    """The current checkpoint's rows into a new generation, which counts from the commit on."""
     catalog, world = parts.catalog, parts.world
     names = [new_name(), new_generation(catalog.cluster, catalog.serial + 1)]
     name, generation = world.control.gather(names)[0]
-    sources = sources_of(parts.path, catalog, cut)
-    moved = replace(cut, name=name, generation=generation)
+    sources = sources_of(parts.path, catalog, checkpoint)
+    moved = replace(checkpoint, name=name, generation=generation)
     folder = part_folder(parts.path, generation, world.rank)
     target = NewStore(
         parts.config, folder, moved.part_tag, replace(parts.name, generation=generation)

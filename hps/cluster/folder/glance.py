@@ -14,18 +14,18 @@ from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import text_of
 from hps.errors import ConfigError
 from hps.ssd_store import engine_of, open_store
-from hps.ssd_store.cluster.catalog import Catalog, Cut, part_folder
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, part_folder
 from hps.ssd_store.cluster.part_name import parts_of
 
 
 class FirstParts:
-    """The cuts of a cluster's folder, of all generations, by the first part of each.
+    """The checkpoints of a cluster's folder, of all generations, by the first part of each.
 
-    A host may see some of them only; the dense side of a cut lies in its first part.
+    A host may see some of them only; the dense side of a checkpoint lies in its first part.
 
     Args:
         path: the folder.
-        catalog: of it, with a current cut.
+        catalog: of it, with a current checkpoint.
     """
 
     def __init__(self, path: Path, catalog: Catalog) -> None:
@@ -35,7 +35,7 @@ class FirstParts:
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Those in a folder; None if there is no cluster, or it has no cut.
+        """Those in a folder; None if there is no cluster, or it has no checkpoint.
 
         Raises:
             CorruptionError: the file CLUSTER is damaged.
@@ -48,36 +48,36 @@ class FirstParts:
         return self._catalog.described()
 
     def sees(self, name: str | int | None) -> bool:
-        """True if this host sees the first part of a cut, by its tag or id; None is the current.
+        """True if this host sees the first part of a checkpoint, by tag or id; None is the current.
 
         Raises:
-            ConfigError: there is no such cut.
+            ConfigError: there is no such checkpoint.
         """
         return self.store_of(self._find(name)) is not None
 
     def extras(self, name: str | int | None, names: Collection[str]) -> dict[str, bytes]:
-        """The blobs of these names in a cut; none where its first part is not seen.
+        """The blobs of these names in a checkpoint; none where its first part is not seen.
 
         Raises:
-            ConfigError: there is no such cut. CorruptionError: its first part is another one.
+            ConfigError: there is no such checkpoint. CorruptionError: its first part is another.
         """
-        cut = self._find(name)
-        store = self.store_of(cut)
+        checkpoint = self._find(name)
+        store = self.store_of(checkpoint)
         if store is None:
             return {}
-        parts_of(self._path, self._catalog, cut)[0].check(store)
-        blobs: dict[str, bytes] = store.extras(cut.part_tag, names)
+        parts_of(self._path, self._catalog, checkpoint)[0].check(store)
+        blobs: dict[str, bytes] = store.extras(checkpoint.part_tag, names)
         return blobs
 
-    def store_of(self, cut: Cut) -> Any:
-        """The store in which the first part of a cut lies, open to read; None if not seen."""
-        if cut.generation not in self._stores:
-            folder = part_folder(self._path, cut.generation, 0)
+    def store_of(self, checkpoint: ClusterCheckpoint) -> Any:
+        """The store with the first part of a checkpoint, open to read; None if not seen."""
+        if checkpoint.generation not in self._stores:
+            folder = part_folder(self._path, checkpoint.generation, 0)
             is_here = engine_of(folder) is not None
-            self._stores[cut.generation] = (
+            self._stores[checkpoint.generation] = (
                 open_store(folder, [], read_only=True, rows=False) if is_here else None
             )
-        return self._stores[cut.generation]
+        return self._stores[checkpoint.generation]
 
     def close(self) -> None:
         """Closes the stores."""
@@ -85,20 +85,21 @@ class FirstParts:
             if store is not None:
                 store.close()
 
-    def _find(self, name: str | int | None) -> Cut:
+    def _find(self, name: str | int | None) -> ClusterCheckpoint:
         return self._catalog.find(self._path, name)
 
 
 @dataclass(frozen=True)
 class Glance:
-    """Of the first part of the current cut's ranks.
+    """Of the first part of the current checkpoint's ranks.
 
     Args:
         dims: of its tables by name.
         ranks: how many there are.
-        rows: of the cut, on all ranks.
-        model: tag, or id where there is none, of the first cut that holds a model and a reader's
-            position, of the current one and then from the newest on; None if there is none.
+        rows: of the checkpoint, on all ranks.
+        model: tag, or id where there is none, of the first checkpoint that holds a model and a
+            reader's position, the current one first, then from the newest on; None if there is
+            none.
     """
 
     dims: dict[str, int]
@@ -108,8 +109,8 @@ class Glance:
 
 
 def glance(path: Path) -> Glance | None:
-    """Of the cluster in a folder; None if there is none, it has no cut, or this host does not see
-    the first part of the current one.
+    """Of the cluster in a folder; None if there is none, it has no checkpoint, or this host does
+    not see the first part of the current one.
 
     Raises:
         CorruptionError: the file CLUSTER, or the part, is damaged.
@@ -128,32 +129,32 @@ def glance(path: Path) -> Glance | None:
 
 
 def _first_with_model(parts: FirstParts, catalog: Catalog) -> str | int | None:
-    cuts = sorted(catalog.cuts, key=lambda cut: (cut.id == catalog.current_id, cut.id))
-    for cut in reversed(cuts):
-        store = parts.store_of(cut)
-        if store is not None and {MODEL, READER} <= set(store.extra_bytes(cut.part_tag)):
-            return cut.id if cut.tag is None else cut.tag
+    in_order = sorted(catalog.checkpoints, key=lambda one: (one.id == catalog.current_id, one.id))
+    for checkpoint in reversed(in_order):
+        store = parts.store_of(checkpoint)
+        if store is not None and {MODEL, READER} <= set(store.extra_bytes(checkpoint.part_tag)):
+            return checkpoint.id if checkpoint.tag is None else checkpoint.tag
     return None
 
 
 def check_stays(path: Path, name: str | int, ranks: int) -> None:
-    """Refuses a number of ranks whose opening would let go of the cut that they are to go back to.
+    """Refuses a number of ranks whose opening would delete the checkpoint to go back to.
 
     Args:
         path: of the cluster's folder; one that is not there has nothing to lose.
-        name: the cut's tag or id.
+        name: the checkpoint's tag or id.
         ranks: that would open the folder.
 
     Raises:
-        ConfigError: there is no such cut, or it would not be there any more.
+        ConfigError: there is no such checkpoint, or it would not be there any more.
     """
     catalog = Catalog.load(path)
     if catalog is None or catalog.ranks == ranks:
         return
-    cut = catalog.find(path, name)
-    if cut.tag is None and cut.id != catalog.current_id:
+    checkpoint = catalog.find(path, name)
+    if checkpoint.tag is None and checkpoint.id != catalog.current_id:
         raise ConfigError(
-            f"checkpoint {text_of(cut.id)} of {path} has no tag, and is of {catalog.ranks} "
+            f"checkpoint {text_of(checkpoint.id)} of {path} has no tag, and is of {catalog.ranks} "
             f"rank(s): {ranks} rank(s) would move the current checkpoint to new stores and delete "
             f"this one; start {catalog.ranks} rank(s) to go back to it"
         )

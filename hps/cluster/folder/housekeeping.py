@@ -1,4 +1,4 @@
-"""What is done to a cluster's folder without ranks: the lock, dead generations, deleting a cut.
+"""What is done to a cluster's folder without ranks: lock, dead generations, deleted checkpoints.
 
 Above it: folders.py, offline.py, `hps checkpoints --delete`, `hps compact`. Below it:
 ssd_store/cluster/catalog.py, the stores of the ranks.
@@ -107,7 +107,7 @@ class FolderLock:
 
 
 def remove_generations(path: Path, catalog: Catalog) -> list[str]:
-    """Removes the folders of generations that no cut needs, but for those with living readers.
+    """Removes folders of generations that no checkpoint needs, but for those with living readers.
 
     Returns:
         The folders with readers, in words; they go another time.
@@ -142,16 +142,16 @@ def _leave(function: Callable[..., Any], path: str, error: Any) -> None:
     """What cannot be removed now stays for the next opening."""
 
 
-def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
-    """Deletes a cut while no training has the folder open.
+def delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
+    """Deletes a checkpoint while no training has the folder open.
 
     Returns:
         The living readers, whose files stay until they close.
 
     Raises:
-        ConfigError: no such cut. StoreError: a training has the folder open, rank 0's store is on
-        another host, there are stores of a generation that CLUSTER does not name, or the system
-        refused. CorruptionError: folders of ranks were exchanged.
+        ConfigError: no such checkpoint. StoreError: a training has the folder open, rank 0's store
+        is on another host, there are stores of a generation that CLUSTER does not name, or the
+        system refused. CorruptionError: folders of ranks were exchanged.
     """
     path = path.absolute()
     with _locked(path) as (lock, catalog):
@@ -164,8 +164,8 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
                 f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
                 "in a training",
             )
-        cut = catalog.find(path, checkpoint)
-        after = catalog.without(cut)
+        deleted = catalog.find(path, checkpoint)
+        after = catalog.without(deleted)
         lock.check_held()
         try:
             after.save(lock.inside)
@@ -173,9 +173,10 @@ def delete_cut(path: Path, checkpoint: str | int) -> list[str]:
             raise StoreError(error.errno, f"{path}: {error.strerror}") from error
         lock.check_held()
         readers: list[str] = []
-        if cut.id != after.current_id and cut.generation in after.generations:
-            for rank in range(len(cut.parts)):
-                readers += _delete_part(part_folder(path, cut.generation, rank), cut.part_tag)
+        if deleted.id != after.current_id and deleted.generation in after.generations:
+            for rank in range(len(deleted.parts)):
+                folder = part_folder(path, deleted.generation, rank)
+                readers += _delete_part(folder, deleted.part_tag)
         return [*readers, *remove_generations(path, after)]
 
 
@@ -200,8 +201,8 @@ def _refuse_unnamed(path: Path, catalog: Catalog) -> None:
 def _refuse_exchanged(path: Path, catalog: Catalog) -> None:
     """Refuses to change stores of which one is not the rank's whose folder it lies in. A host's
     CLUSTER may be older than the stores beside it, so which checkpoints they have does not tell."""
-    cut = catalog.current
-    for part in () if cut is None else parts_of(path, catalog, cut):
+    checkpoint = catalog.current
+    for part in () if checkpoint is None else parts_of(path, catalog, checkpoint):
         if engine_of(part.folder) is not None:
             part.check_owner()
 
@@ -219,8 +220,8 @@ def compact_parts(
         path: the cluster's folder.
         table: its name; None is all.
         allow: is shown what `space_of_compact` says of the stores that a compaction makes smaller,
-            with "held_bytes" of all, and the names of the cuts besides the newest; False changes
-            nothing.
+            with "held_bytes" of all, and the names of the checkpoints besides the newest; False
+            changes nothing.
         is_dry_run: only asks `allow`; writes to no file, so a training may have the folder open.
 
     Returns:
@@ -249,7 +250,7 @@ def compact_parts(
                 for name in ("written_bytes", "freed_bytes"):
                     space[name] += part[name]
         before = sum(part["files_bytes"] for part in figures.values())
-        others = {text_of(cut.tag or cut.id) for cut in catalog.listed if cut != catalog.current}
+        others = {text_of(one.tag or one.id) for one in catalog.listed if one != catalog.current}
         if allow(space, others) and not is_dry_run:
             for folder in to_compact:
                 with closing(open_store(folder, [])) as store:

@@ -30,14 +30,14 @@ from hps.errors import ClusterError, ConfigError, StoreError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import (
     Catalog,
-    Cut,
-    Part,
+    ClusterCheckpoint,
+    PartSize,
     new_generation,
     new_name,
     part_folder,
 )
 from hps.ssd_store.cluster.part_name import PartName
-from hps.update_log import ServedCut
+from hps.update_log import ServedCheckpoint
 
 _WHOLE = "whole"  # what is renamed to the target
 _TIMEOUT_SECONDS = 3600.0  # one thread may write while the others wait
@@ -142,9 +142,9 @@ def _find(path: Path, checkpoint: str | int | None) -> _Found:
         return _Found([source], tag, created, _config_of(path, source))
     if catalog.current is None and checkpoint is None:
         raise ConfigError(f"{path}: the ranks have taken no checkpoint yet")
-    cut = catalog.find(path, checkpoint)
-    sources = sources_of(path, catalog, cut)
-    return _Found(sources, cut.tag, cut.created, _config_of(path, sources[0]))
+    found = catalog.find(path, checkpoint)
+    sources = sources_of(path, catalog, found)
+    return _Found(sources, found.tag, found.created, _config_of(path, sources[0]))
 
 
 def _named(path: Path, checkpoint: str | int | None) -> tuple[str | None, float]:
@@ -188,7 +188,7 @@ def _config_of(path: Path, first: Source) -> Config:
 
 def _refuse_shard(path: Path, extras: Mapping[str, bytes]) -> None:
     """Refuses the store of one server among others: it has a part of the rows alone."""
-    served = ServedCut.of(extras)
+    served = ServedCheckpoint.of(extras)
     if served is not None and served.count > 1:
         raise ConfigError(
             f"{path} is the store of shard {served.index} of {served.count}, which has a part of "
@@ -197,7 +197,7 @@ def _refuse_shard(path: Path, extras: Mapping[str, bytes]) -> None:
         )
 
 
-def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
+def _make(found: _Found, folder: Path, ranks: int | None) -> list[PartSize]:
     """The stores of all ranks, and CLUSTER; or one store."""
     folder.mkdir()
     size = ranks or 1
@@ -207,26 +207,28 @@ def _make(found: _Found, folder: Path, ranks: int | None) -> list[Part]:
         return _on_ranks(1, lambda world: move_rows(world, found.sources, target))[0]
     cluster, name = new_name(), new_name()
     generation = new_generation(cluster, 1)
-    cut = Cut(
+    checkpoint = ClusterCheckpoint(
         id=1, name=name, tag=found.tag, created=found.created, generation=generation, parts=()
     )
 
-    def move(world: LocalWorld) -> list[Part]:
+    def move(world: LocalWorld) -> list[PartSize]:
         make_folders(folder, generation, world.rank)
         own = part_folder(folder, generation, world.rank)
         name = PartName(cluster=cluster, generation=generation, rank=world.rank, ranks=size)
-        return move_rows(world, found.sources, NewStore(config, own, cut.part_tag, name))
+        return move_rows(world, found.sources, NewStore(config, own, checkpoint.part_tag, name))
 
     parts = _on_ranks(size, move)[0]
     catalog = Catalog.begin(cluster).started(generation, size, config.seed)
-    catalog.with_cut(replace(cut, parts=tuple(parts)), config.ssd.keep_last).save(folder)
+    catalog.with_checkpoint(replace(checkpoint, parts=tuple(parts)), config.ssd.keep_last).save(
+        folder
+    )
     return parts
 
 
-def _on_ranks(size: int, act: Callable[[LocalWorld], list[Part]]) -> list[list[Part]]:
+def _on_ranks(size: int, act: Callable[[LocalWorld], list[PartSize]]) -> list[list[PartSize]]:
     """Runs act on ranks that are threads; raises the error that the others' come from."""
     worlds = local_worlds(size, _TIMEOUT_SECONDS)
-    results: list[list[Part]] = [[] for _ in worlds]
+    results: list[list[PartSize]] = [[] for _ in worlds]
     failures: list[BaseException] = []
 
     def run(world: LocalWorld) -> None:

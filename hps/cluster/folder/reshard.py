@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hps.checkpoint import blobs as checkpoint
+from hps.checkpoint.blobs import MODEL, RATES, READER, TABLES
 from hps.checkpoint.dense_mark import DENSE
 from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
@@ -26,24 +26,24 @@ from hps.config import Config
 from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import TableSchema, engine_of, open_store
-from hps.ssd_store.cluster.catalog import Catalog, Cut, Part
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize
 from hps.ssd_store.cluster.part_name import ExpectedPart, described, parts_of
 
 _PIECE_BYTES = 2**23
 # Every part describes its tables and says which model fits its rows; the model and the reader's
 # position lie in that of rank 0.
-_OF_ALL = (checkpoint.TABLES, checkpoint.RATES, DENSE)
-_OF_FIRST = (checkpoint.MODEL, checkpoint.READER)
+_OF_ALL = (TABLES, RATES, DENSE)
+_OF_FIRST = (MODEL, READER)
 
 
 @dataclass(frozen=True)
 class Source:
-    """One store whose rows move, and the cut of it.
+    """One store whose rows move, and the checkpoint of it.
 
     Args:
         folder: of the store.
         checkpoint: tag or id; None is its newest.
-        rows: that the cut must have; None where nobody knows.
+        rows: that the checkpoint must have; None where nobody knows.
         part: that it must be; None of a store of one process.
     """
 
@@ -53,14 +53,14 @@ class Source:
     part: ExpectedPart | None = None
 
     def is_here(self) -> bool:
-        """True if this process sees the store, with that cut; errors as `look`."""
+        """True if this process sees the store, with that checkpoint; errors as `look`."""
         return not self.look()
 
     def look(self) -> str:
-        """What this process sees instead of the store with that cut, in words; empty if that.
+        """What this process sees instead of the store with that checkpoint, in words; else empty.
 
         Raises:
-            CorruptionError: it has the cut, and is another part of it.
+            CorruptionError: it has the checkpoint, and is another part of it.
             CorruptionError, StoreError: it is there and cannot be read.
         """
         if engine_of(self.folder) is None:
@@ -93,9 +93,12 @@ class Source:
             store.close()
 
 
-def sources_of(path: Path, catalog: Catalog, cut: Cut) -> list[Source]:
-    """The parts of a cut in a cluster's folder, in rank order."""
-    return [Source(part.folder, part.tag, part.rows, part) for part in parts_of(path, catalog, cut)]
+def sources_of(path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint) -> list[Source]:
+    """The parts of a checkpoint in a cluster's folder, in rank order."""
+    return [
+        Source(part.folder, part.tag, part.rows, part)
+        for part in parts_of(path, catalog, checkpoint)
+    ]
 
 
 def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
@@ -126,7 +129,7 @@ def find_readers(world: World, sources: Sequence[Source]) -> list[int]:
     return readers
 
 
-def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[Part]:
+def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[PartSize]:
     """Moves the rows of all sources to the ranks that own them now; ends with their checkpoints.
 
     Collective: every rank reads the sources that find_readers gave it, and fills its own target.
@@ -167,12 +170,12 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
             info = target.end(blobs)
             return {"rows": info["rows"], "bytes": info["bytes"]}
 
-        ended = [Part(**part) for part in agree(world, "ending a part", end)]
+        ended = [PartSize(**part) for part in agree(world, "ending a part", end)]
     expected = [sum(one["rows"].values()) for one in described.values()]
     if sum(part.rows for part in ended) != sum(expected):
         raise CorruptionError(
             f"{sources[0].folder}: its parts hold {sum(expected)} rows, {len(ended)} rank(s) got "
-            f"{sum(part.rows for part in ended)}: a key lies in two parts; verify them"
+            f"{sum(part.rows for part in ended)}: a key lies in two parts; run 'hps verify'"
         )
     return ended
 
@@ -211,12 +214,14 @@ def _check_sources(
         if source.rows is not None and sum(one["rows"].values()) != source.rows:
             raise CorruptionError(
                 f"{source.folder}: checkpoint {source.checkpoint!r} holds "
-                f"{sum(one['rows'].values())} rows, {source.rows} are expected; it is another one"
+                f"{sum(one['rows'].values())} rows, {source.rows} are expected; it is "
+                "another checkpoint"
             )
         if one["seed"] != config.seed:
             raise ConfigError(
-                f"{source.folder}: stored seed is {one['seed']}, asked is {config.seed}; it is "
-                "fixed once the store exists: ask for the stored one, or use another path"
+                f"{source.folder}: stored seed is {one['seed']}, requested is "
+                f"{config.seed}; it is fixed once the store exists: use the stored one, or another "
+                "path"
             )
         for fields in one["schemas"]:
             schema = TableSchema.from_native(tuple(fields))
@@ -237,8 +242,8 @@ def check_schema(folder: Path, stored: TableSchema, asked: TableSchema) -> None:
         held, wanted = getattr(stored, field), getattr(asked, field)
         if held != wanted:
             raise ConfigError(
-                f"{folder}: table {stored.name!r}: stored {field} is {held}, asked is {wanted}; it "
-                "is fixed once the store exists: ask for the stored one, or use another path"
+                f"{folder}: table {stored.name!r}: stored {field} is {held}, requested is "
+                f"{wanted}; it is fixed once the store exists: use the stored one, or another path"
             )
 
 

@@ -1,4 +1,4 @@
-"""ShardParts: checkpoints over all shards of a service, of which each keeps a part.
+"""RemoteParts: checkpoints over all shards of a service, of which each keeps a part.
 
 Above it: parameter_server.py, through checkpoint/over_parts.py, which says in which order a
 checkpoint is taken, gone back to and deleted. Below it: shards.py, connections.py.
@@ -28,7 +28,7 @@ from hps.errors import ConfigError, CorruptionError, HpsError
 from hps.service.client.connections import Connections
 from hps.service.client.session import Session
 from hps.service.client.shards import Shards
-from hps.service.client.training import TrainingLoop
+from hps.service.client.training import LoopGradients
 from hps.v1 import parameter_server_pb2 as pb
 
 _KEEP_LAST = 2  # checkpoints without a tag
@@ -88,7 +88,7 @@ class _Draft:
     replies: list[pb.CheckpointReply] = field(default_factory=list)
 
 
-class ShardParts:
+class RemoteParts:
     """The parts on the shards; keeps hps.checkpoint.over_parts.Parts.
 
     Args:
@@ -99,7 +99,7 @@ class ShardParts:
 
     members = "shards"
 
-    def __init__(self, connections: Connections, shards: Shards, loop: TrainingLoop) -> None:
+    def __init__(self, connections: Connections, shards: Shards, loop: LoopGradients) -> None:
         self._connections = connections
         self._shards = shards
         self._loop = loop

@@ -52,8 +52,11 @@ class Verdict(Enum):
 
 # What is in gRPC's words, and what it means to the one that has started the client.
 _HINTS = (
-    ("Connection refused", "nothing listens there: is hps serve running, and the port right?"),
-    ("WRONG_VERSION_NUMBER", "that address talks no TLS: leave TLS out, or serve with --tls-cert"),
+    ("Connection refused", "nothing listens there: check that hps serve is running, and the port"),
+    (
+        "WRONG_VERSION_NUMBER",
+        "the server does not use TLS: leave TLS out, or serve with --tls-cert",
+    ),
     (
         "certificate has expired",
         "the server's certificate has expired: renew its --tls-cert, and send the server SIGHUP",
@@ -74,14 +77,14 @@ _HINTS = (
     ),
     (
         "Failed to create security handshaker",
-        "the files of --tls-ca, --tls-cert and --tls-key (TlsConfig) are no PEM of a certificate "
-        "and its key",
+        "the files of --tls-ca, --tls-cert and --tls-key (TlsConfig) are not PEM files of a "
+        "certificate and its key",
     ),
     ("errors resolving", "there is no host of that name"),
     ("DNS resolution failed", "there is no host of that name"),
-    ("Failed parsing HTTP/2", "something else than hps serve listens there: is the port right?"),
-    ("Method not found", "no hps serve listens there, or an older one: is the port right?"),
-    ("Deadline Exceeded", "it takes connections and does not answer: is the port right?"),
+    ("Failed parsing HTTP/2", "another program than hps serve listens there: check the port"),
+    ("Method not found", "no hps serve listens there, or an older one: check the port"),
+    ("Deadline Exceeded", "it accepts connections and does not answer: check the port"),
 )
 _CLOSED = "Socket closed"
 _CONNECTING = "failed to connect"
@@ -103,7 +106,7 @@ def hint_of(text: str, has_tls: bool) -> str:
     """What is probably wrong where gRPC says `text`; empty if that tells nothing more.
 
     >>> hint_of("ipv4:127.0.0.1:9: Failed to connect to remote host: Connection refused", False)
-    'nothing listens there: is hps serve running, and the port right?'
+    'nothing listens there: check that hps serve is running, and the port'
     """
     for words, hint in _HINTS:
         if words in text:

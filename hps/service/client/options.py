@@ -139,7 +139,7 @@ class ClientConfig:
         for address in self.addresses:
             if not is_loopback(str(address).rpartition(":")[0]):
                 raise ConfigError(
-                    f"address {address!r}: without TLS the token could be read on the way there; "
+                    f"address {address!r}: without TLS others can read the token; "
                     f"give tls= (--tls, --tls-ca), or allow_insecure=True (--allow-insecure) if "
                     f"the network is trusted"
                 )

@@ -21,7 +21,7 @@ from hps.common.sharding import ShardMap
 from hps.config import TableConfig
 from hps.contracts.training import RowUpdate
 from hps.errors import RemoteError
-from hps.service.client.checkpoints import ShardParts
+from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
 from hps.service.client.options import ClientConfig, ClientFields
@@ -30,7 +30,7 @@ from hps.service.client.pulls import Pulls
 from hps.service.client.pushes import Pushes
 from hps.service.client.shards import Shards
 from hps.service.client.tables import TableVerbs
-from hps.service.client.training import TrainingLoop
+from hps.service.client.training import LoopGradients
 from hps.service.client.transport import GrpcTransport
 from hps.service.client.waiters import Waiters
 from hps.service.messages.memory import expect_messages
@@ -92,7 +92,7 @@ class RemoteParameterServer:
     ) -> None:
         expect_messages()
         self.config = config = ClientConfig(addresses=addresses, client_id=client_id, **options)
-        self._loop = TrainingLoop()
+        self._loop = LoopGradients()
         self._connections = Connections(config, self._connect)
         try:
             self._shards = Shards(self._connections)
@@ -105,7 +105,7 @@ class RemoteParameterServer:
         self._pushes = Pushes(self._connections, self._shards, division, plans, self._pulls)
         self._table_verbs = TableVerbs(self._connections, self._shards, division)
         self._checkpoints = CheckpointsOverParts(
-            ShardParts(self._connections, self._shards, self._loop)
+            RemoteParts(self._connections, self._shards, self._loop)
         )
         self._waiters = Waiters(self._connections.where)
 
@@ -358,11 +358,12 @@ class RemoteParameterServer:
         model: Mapping[str, Any] | None = None,
         reader: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Makes everything durable in one cut over all shards: rows, model, reader position.
+        """Makes everything durable in one checkpoint over all shards: rows, model, reader.
 
         Changes of this client that come before are in it, those after are not; other clients must
         hold still meanwhile, or each shard has its own idea of theirs. Without model and reader it
-        takes over those of the cut that the rows descend from, if no client has pushed since.
+        takes over those of the checkpoint that the rows descend from, if no client has pushed
+        since.
 
         Args:
             tag: its name; it replaces an older one of that name. None: the newest two are kept.
@@ -371,20 +372,20 @@ class RemoteParameterServer:
 
         Returns:
             {"tag", "rows_written", "bytes", "seconds", "marks"}: of each shard this client's
-            incarnation and the last change that the cut holds; None on a shard it never changed.
+            incarnation and the last change that it holds; None on a shard it never changed.
             "model_from" as hps.ParameterServer.checkpoint says.
 
         Raises:
             ConfigError: a bad tag, or a model or reader that could not be read back.
-            RemoteError: a shard did not answer; the cut before it stays the newest.
+            RemoteError: a shard did not answer; the one before it stays the newest.
         """
         return self._checkpoints.checkpoint(tag, model, reader)
 
     def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """Goes back to a cut, on all shards or none.
+        """Goes back to a checkpoint, on all shards or none.
 
         All clients' sessions end: those of others are refused from then on, this one goes on. A
-        table that is younger than the cut stays, and is empty.
+        table that is younger than the checkpoint stays, and is empty.
 
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the current one, or the
@@ -394,8 +395,8 @@ class RemoteParameterServer:
             (model, reader) as they were given to checkpoint(), each None if it was not.
 
         Raises:
-            ConfigError: no such cut, or a shard lacks its part (no shard went back); a pipeline is
-                open.
+            ConfigError: no such checkpoint, or a shard lacks its part (no shard went back); a
+                pipeline is open.
             CorruptionError: the checkpoint is damaged; no shard went back.
             RemoteError: a shard did not answer. If others went back already, no client can use the
                 shards until restore() has been called again.
@@ -403,34 +404,34 @@ class RemoteParameterServer:
         return self._checkpoints.restore(tag)
 
     def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
-        """(model, reader) of a cut, without going back to it.
+        """(model, reader) of a checkpoint, without going back to it.
 
         Args:
             tag: its tag, or its id as checkpoints() lists it; None is the current one.
 
         Raises:
-            ConfigError: no such cut, or None and no cut that is kept is current.
+            ConfigError: no such checkpoint, or None and none that is kept is current.
             CorruptionError: the checkpoint is damaged.
         """
         return self._checkpoints.checkpoint_state(tag)
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
+        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created.
 
-        Checkpoints that the shards take by themselves are no cuts; of a single shard the one that
-        it takes at its end is listed, as `automatic`. The cut that the rows descend from is
+        Those that the shards take by themselves are not listed, but for the one that a single
+        shard takes at its end, as `automatic`. The checkpoint that the rows descend from is
         `current`; none is if that one is not kept any more, or the servers cannot tell.
         """
         return self._checkpoints.checkpoints()
 
     def delete_checkpoint(self, tag: str | int) -> list[str]:
-        """Deletes a cut, named by its tag or its id.
+        """Deletes a checkpoint, named by its tag or its id.
 
         Returns:
             The living readers of it, in words; its files stay until they close.
 
         Raises:
-            ConfigError: no such cut, or None.
+            ConfigError: no such checkpoint, or None.
         """
         return self._checkpoints.delete_checkpoint(tag)
 

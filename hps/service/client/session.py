@@ -265,7 +265,7 @@ class Session:
         if change.sequence == self.window.freed:
             change.error = RemoteError(
                 f"shard {self}: {change.what} was not applied: number {change.sequence} went to "
-                "a change that had been refused before, and was applied after all; give it again"
+                "a change that had been refused before, and was applied after all; repeat the call"
             )
             change.is_acknowledged = True  # the shard wants nothing more under this number
 

@@ -96,8 +96,8 @@ class Shards:
         self._mixed_histories = ""
         if len(set(lineages.values())) > 1:
             self._mixed_histories = (
-                f"the shards are at different cuts, with histories {lineages}: a restore has not "
-                "reached all of them, or they are not of one service; restore() a checkpoint again"
+                f"the shards are at different checkpoints, with histories {lineages}: a restore "
+                "has not reached all of them, or they are not of one service; call restore() again"
             )
         else:
             self._mixed_histories = self._lacking_part(replies)
@@ -144,7 +144,7 @@ class Shards:
             if not lacking:
                 return ""
             # It may have been taken between the answers, or let go of: shard 0 is asked on both
-            # sides of the others, for it is the last to have a cut and the first to be without.
+            # sides of the others, for it is the last to have one and the first to be without.
             others = self._connections.ask_all(
                 "Describe", pb.DescribeRequest(), pb.DescribeReply, sessions[1:]
             )
@@ -160,7 +160,7 @@ class Shards:
             if still and name in replies[0].cuts.names:
                 return (
                     f"shard {still[0]} lacks its part of the newest checkpoint that shard "
-                    f"{sessions[0]} holds (cut {name}): its store is of another service, or "
+                    f"{sessions[0]} holds (checkpoint {name}): its store is of another service, or "
                     "an older copy; start that server over its own store, or restore() a "
                     "checkpoint that all shards hold. If that part was deleted on purpose, delete "
                     "the checkpoint on shard 0, too ('hps checkpoints DIR --delete')"

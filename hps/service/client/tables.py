@@ -119,7 +119,7 @@ class TableVerbs:
         """As `RemoteParameterServer.items`."""
         dim = self._shards.table(table, "items").dim
         if batch < 1:
-            raise ConfigError(f"items(batch={batch}): at least 1 row a piece is needed")
+            raise ConfigError(f"items(batch={batch}): batch must be at least 1")
         request = pb.ItemsRequest(table=table, batch=batch, state=state).SerializeToString()
         for session in self._connections.sessions:
             seconds = SLOW * self._connections.config.deadline

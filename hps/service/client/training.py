@@ -1,4 +1,4 @@
-"""TrainingLoop: what a training loop keeps at its server between backward and step.
+"""LoopGradients: what a training loop keeps at its server between backward and step.
 
 Above it: parameter_server.py; checkpoints.py, which goes back to none while a pipeline is open.
 Below it: nothing; hps.nn.gradients reads and writes it.
@@ -7,7 +7,7 @@ Below it: nothing; hps.nn.gradients reads and writes it.
 from typing import Any
 
 
-class TrainingLoop:
+class LoopGradients:
     """The gradients that are pending, and who listens to them."""
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ def check_exposure(flag: str, host: str, what: str, *, has_tls: bool, allow_inse
     """
     if not has_tls and not allow_insecure and not is_loopback(host):
         raise ConfigError(
-            f"{flag} {host}: others can reach it, and without TLS they read {what}; give "
+            f"{flag} {host}: other machines can reach it, and can read {what} without TLS; give "
             f"--tls-cert and --tls-key, or --allow-insecure if the network is trusted, or listen "
             f"on 127.0.0.1"
         )

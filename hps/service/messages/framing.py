@@ -65,7 +65,7 @@ class Incoming(Generic[M]):
         first, num_bytes = self.places.get(number, (0, 0))
         if num_bytes % kind.itemsize:
             raise FramingError(
-                f"{what} has {num_bytes} bytes; {kind.name} takes a multiple of {kind.itemsize}"
+                f"{what} has {num_bytes} bytes; {kind.name} needs a multiple of {kind.itemsize}"
             )
         view: NDArray[Any] = np.frombuffer(self.data, kind, num_bytes // kind.itemsize, first)
         return view if view.flags.aligned else view.copy()
@@ -110,7 +110,7 @@ class Frame(Generic[M]):
             number, first, at = _field(data, at)
             if number in self._known and number != PADDING:
                 if number in seen:
-                    raise FramingError(f"field {number} of {self._name} stands twice")
+                    raise FramingError(f"field {number} of {self._name} appears twice")
                 seen.add(number)
             if number not in self._arrays:
                 pieces.append((start, at))
@@ -166,7 +166,7 @@ def read_small(kind: type[M], data: bytes, most: int = MAX_HEAD_BYTES) -> M:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise FramingError(f"these bytes are no {kind.DESCRIPTOR.name}") from error
+        raise FramingError(f"these bytes are not a {kind.DESCRIPTOR.name}") from error
     return message
 
 

@@ -205,7 +205,7 @@ def _expires(value: Any, where: str) -> float | None:
     try:
         moment = datetime.fromisoformat(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: expires={value!r} is no ISO 8601 time") from error
+        raise ConfigError(f"{where}: expires={value!r} is not an ISO 8601 time") from error
     if moment.tzinfo is None:
         raise ConfigError(f"{where}: expires={value!r} needs a zone, such as +00:00")
     return moment.timestamp()

@@ -251,7 +251,7 @@ class HttpServer:
         line, _, rest = head.partition(b"\n")
         words = line.decode("latin-1").split()
         if len(words) != 3 or not words[2].startswith("HTTP/"):
-            return HttpReply(400, b"this is no HTTP request\n")
+            return HttpReply(400, b"this is not an HTTP request\n")
         if words[0] != "GET":
             return HttpReply(405, b"only GET is answered\n", headers={"Allow": "GET"})
         try:

@@ -182,7 +182,7 @@ class RowHandlers:
         if lineage and lineage != self._shard.lineage:
             raise mismatch(
                 f"the shard's history is {self._shard.lineage!r}, not {lineage[:80]!r}: it was "
-                f"restored meanwhile, or belongs to another cut; restore all shards to one cut"
+                f"restored meanwhile, or is at another checkpoint; restore all shards to one"
             )
         return tables[name]
 
@@ -242,7 +242,7 @@ def _wire(number: int) -> Wire:
         return Wire(number)
     except ValueError as error:
         known = {wire.name: int(wire) for wire in Wire}
-        raise ConfigError(f"wire={number}: there is no such DType; known are {known}") from error
+        raise ConfigError(f"wire={number}: must be the number of a DType: {known}") from error
 
 
 def _marks(applied: Applied) -> pb.Marks:
@@ -255,7 +255,7 @@ def _terms(call: Call, ack: int) -> Terms:
     try:
         return Terms(Ack(ack), call.remaining())
     except ValueError as error:
-        raise ConfigError(f"ack={ack}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
+        raise ConfigError(f"ack={ack} must be 0 (MEMORY), 1 (LOGGED) or 2 (DURABLE)") from error
 
 
 def _flags(values: Any) -> bytes:

@@ -184,7 +184,8 @@ class Server:
             bound, reason = 0, error
         if not bound:
             raise ConfigError(
-                f"--listen {name}:{port}: cannot listen there; is another server running?"
+                f"--listen {name}:{port}: cannot listen there; check whether another "
+                "server uses this port"
             ) from reason
         return f"{name}:{bound}"
 

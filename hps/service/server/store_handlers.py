@@ -33,7 +33,7 @@ from hps.v1 import parameter_server_pb2 as pb
 _MAX_GROUP_BYTES = 2**16  # of a checkpoint's group
 _REPLY_ROOM = 4096  # bytes of a reply beside what there may be much of
 _MAX_MARK_BYTES = 128  # of one client's mark in a reply: its name has 64 at most
-_MAX_CUT_NAMES = 1000  # that a shard tells of itself
+_MAX_CHECKPOINT_NAMES = 1000  # that a shard tells of itself
 _MAX_TABLE_BYTES = 2**20  # of a table's message: thousands of names of features
 
 
@@ -69,7 +69,7 @@ class StoreHandlers:
             ),
             tables=self._tables(call),
             seed=self._shard.seed,
-            cuts=self._cut_names(call),
+            cuts=self._checkpoint_names(call),
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -84,7 +84,7 @@ class StoreHandlers:
         if request.lineage and request.lineage != self._shard.lineage:
             raise mismatch(
                 f"the shard's history is {self._shard.lineage!r}, not {request.lineage[:80]!r}; "
-                f"restore all shards to one cut"
+                f"restore all shards to one checkpoint"
             )
         session = self._shard.open_session(
             request.client_id,
@@ -121,7 +121,7 @@ class StoreHandlers:
         request = read_small(pb.FlushRequest, data)
         require_some_right(call.caller, WRITE)
         if request.ack not in (pb.LOGGED, pb.DURABLE):
-            raise ConfigError(f"Flush: ack={request.ack}; 1 is LOGGED, 2 DURABLE")
+            raise ConfigError(f"Flush: ack={request.ack} must be 1 (LOGGED) or 2 (DURABLE)")
         self._shard.flush(Ack(request.ack), call.remaining())
         return pb.FlushReply().SerializeToString()
 
@@ -172,7 +172,10 @@ class StoreHandlers:
         request = read_small(pb.CheckpointRequest, data, int(self._limits.message_bytes))
         require_right(call.caller, EVERY_TABLE, ADMIN)
         if len(request.group.encode()) > _MAX_GROUP_BYTES:
-            raise ConfigError(f"Checkpoint: group has {len(request.group)} characters; 64 KiB")
+            raise ConfigError(
+                f"Checkpoint: group has {len(request.group.encode())} bytes; at most "
+                f"{_MAX_GROUP_BYTES} are allowed"
+            )
         check_depth(request.group, "Checkpoint: group")  # every client's checkpoints() parses it
         info = self._shard.checkpoint(
             request.tag or None,
@@ -190,7 +193,7 @@ class StoreHandlers:
             seconds=info["seconds"],
             lineage=info["lineage"],
             sessions=self._marks_of(info["sessions"], request.clients),
-            model_cut=info["model_cut"],
+            model_cut=info["model_whole"],
             model_from=info.get("model_from", ""),
         ).SerializeToString()
 
@@ -285,10 +288,12 @@ class StoreHandlers:
         tables = self._shard.tables
         return [to_message(table) for table in tables if call.caller.right(table.name)]
 
-    def _cut_names(self, call: Call) -> pb.CutNames | None:
+    def _checkpoint_names(self, call: Call) -> pb.CutNames | None:
         """Those that matter to who compares shards; a shard whose store is gone tells none."""
         try:
-            return pb.CutNames(names=self._shard.cut_names(call.remaining())[:_MAX_CUT_NAMES])
+            return pb.CutNames(
+                names=self._shard.checkpoint_names(call.remaining())[:_MAX_CHECKPOINT_NAMES]
+            )
         except HpsError:
             return None
 

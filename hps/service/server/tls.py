@@ -70,7 +70,7 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
         except OSError as error:
             raise ConfigError(f"{flag} {path}: {error.strerror}") from error
         if b"-----BEGIN" not in text or word not in text:
-            raise ConfigError(f"{flag} {path}: it holds no PEM of a {word.decode().lower()}")
+            raise ConfigError(f"{flag} {path}: it contains no PEM {word.decode().lower()}")
         texts.append(text)
     server_context(files)  # which looks whether they belong together
     key, cert, *roots = texts

@@ -10,14 +10,14 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_tag, part_name
 from hps.errors import MismatchError, StoreError
 from hps.service.shard.core import LONG, ServedStore
 from hps.service.shard.mutations import Mutations
 from hps.service.shard.reads import Reads
-from hps.update_log import ServedCut
+from hps.update_log import ServedCheckpoint
 from hps.update_log.history import FIRST_LINEAGE
 
 
@@ -36,16 +36,16 @@ class ShardCheckpoints:
         reader: bytes | None,
         group: str,
         timeout: float,
-        model_cut: str | None,
+        model_whole: str | None,
     ) -> dict[str, Any]:
         """As Shard.checkpoint."""
         if tag is not None and part_name(tag) is None:
             check_tag(tag)
         started = monotonic()
-        dense = {cut.MODEL: model, cut.READER: reader}
+        dense = {MODEL: model, READER: reader}
         with self._store.gate.change(started + timeout):
             blobs = {name: blob for name, blob in dense.items() if blob is not None}
-            mark = self._mark(blobs, model_cut)
+            mark = self._mark(blobs, model_whole)
             if mark is not None and mark.is_taken_over:
                 blobs |= self._store.server.checkpoint_blobs(None, DENSE_PARTS)
             info = self._store.save(tag, blobs, group, mark=mark)
@@ -56,23 +56,23 @@ class ShardCheckpoints:
                 **info,
                 "seconds": seconds,
                 "lineage": self._store.lineage,
-                "model_cut": fitting.cut if fitting.fits else "",
+                "model_whole": fitting.whole if fitting.fits else "",
                 "sessions": sessions,
             }
 
-    def _mark(self, blobs: Mapping[str, bytes], model_cut: str | None) -> DenseMark | None:
+    def _mark(self, blobs: Mapping[str, bytes], model_whole: str | None) -> DenseMark | None:
         """What a new checkpoint says of its dense side; None: the store decides alone. Within the
         turn."""
         self._store.gate.assert_turn()
         if self._store.count == 1:
             return None
         index, saved = self._store.index, self._store.server.parts.checkpoints
-        if holds_dense(blobs) or (index and model_cut):
-            return DenseMark(has_model=index > 0 or cut.MODEL in blobs, cut=model_cut or "")
+        if holds_dense(blobs) or (index and model_whole):
+            return DenseMark(has_model=index > 0 or MODEL in blobs, whole=model_whole or "")
         mark = saved.dense_mark
         if index or not mark.fits:
             return mark
-        if model_cut and model_cut == mark.cut:
+        if model_whole and model_whole == mark.whole:
             return saved.named_mark
         return replace(mark, is_trained=True)  # the rows of another shard were
 
@@ -85,18 +85,18 @@ class ShardCheckpoints:
         """As Shard.prepare_restore."""
         with self._store.reading(timeout) as server:
             self._store.check_open()
-            served = ServedCut.of(server.checkpoint_blobs(tag))
+            served = ServedCheckpoint.of(server.checkpoint_blobs(tag))
         found = "" if served is None else served.group
         index, count = self._store.index, self._store.count
         if group and group != found:
             raise MismatchError(
-                f"checkpoint {tag!r} of shard {index} belongs to group {found!r}, asked is "
+                f"checkpoint {tag!r} of shard {index} belongs to group {found!r}, requested is "
                 f"{group!r}; restore one that all shards have"
             )
         if served is not None and (served.index, served.count) != (index, count):
             raise MismatchError(
                 f"checkpoint {tag!r} is of shard {served.index} of {served.count}, this is "
-                f"{index} of {count}"
+                f"shard {index} of {count}; restore one of this shard"
             )
         sessions = {} if served is None else dict(served.sessions)
         marks = {name: (session.incarnation, session.mark) for name, session in sessions.items()}
@@ -111,7 +111,7 @@ class ShardCheckpoints:
             self.prepare_restore(tag, "", LONG)
             if self._is_restored(lineage):
                 blobs = self._store.server.checkpoint_blobs(tag)
-                return blobs.get(cut.MODEL), blobs.get(cut.READER)
+                return blobs.get(MODEL), blobs.get(READER)
             with suppress(StoreError):  # a log that has failed is given up with its epoch
                 self._store.history.close_log()
             try:
@@ -123,7 +123,7 @@ class ShardCheckpoints:
             finally:
                 self._store.open_log()
         self._mutations.tell()
-        return blobs.get(cut.MODEL), blobs.get(cut.READER)
+        return blobs.get(MODEL), blobs.get(READER)
 
     def _is_restored(self, lineage: str | None) -> bool:
         is_open = self._store.history.log is not None and not self._store.change_failure

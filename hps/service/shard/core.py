@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import LAST
 from hps.checkpoint.dense_mark import DenseMark
 from hps.checkpoint.names import AUTOMATIC
 from hps.common.field_checks import require_whole
@@ -25,7 +25,7 @@ from hps.parameter_server.server import ParameterServer
 from hps.service.shard.checkpointer import Checkpointer
 from hps.service.shard.gate import ChangeTurn, Gate
 from hps.service.shard.location import ServedConfig, StoreLocation, served_config
-from hps.update_log import MAX_SESSIONS, History, ServedCut, UpdateLog
+from hps.update_log import MAX_SESSIONS, History, ServedCheckpoint, UpdateLog
 from hps.update_log.history import SERVICE
 
 LONG = 3600.0  # seconds: what an administrator's verb may take
@@ -121,8 +121,8 @@ class ServedStore:
         asked = (epoch.index if index is None else index, epoch.count if count is None else count)
         if asked != (epoch.index, epoch.count):
             raise ConfigError(
-                f"{where} is shard {epoch.index} of {epoch.count}, asked is {asked[0]} of "
-                f"{asked[1]}; it is fixed once the store is served"
+                f"{where} is shard {epoch.index} of {epoch.count}, requested is {asked[0]} of "
+                f"{asked[1]}; it is fixed once the store is served: use the stored one"
             )
         return history
 
@@ -130,7 +130,7 @@ class ServedStore:
         """A user's own checkpoint, whose place a shard's would take; those tell of a service."""
         where, own = self.server.config.path, (AUTOMATIC, (SERVICE,))
         is_taken = any(one["tag"] == AUTOMATIC for one in self.server.checkpoints())
-        if is_taken and ServedCut.of(self.server.checkpoint_blobs(*own)) is None:
+        if is_taken and ServedCheckpoint.of(self.server.checkpoint_blobs(*own)) is None:
             raise ConfigError(
                 f"{where} has a checkpoint {AUTOMATIC!r}, whose place the server's own would take; "
                 f"delete it: 'hps checkpoints {where} --delete {AUTOMATIC}'"
@@ -271,7 +271,7 @@ class ServedStore:
             try:
                 history = self.history
                 if checkpoint and not self.change_failure and history.number != history.kept_number:
-                    self.save(cut.LAST, {}, "")
+                    self.save(LAST, {}, "")
             finally:
                 self.is_closed = True
                 self._close_files()
@@ -331,8 +331,8 @@ class ServedStore:
         if self.is_dead:
             raise StoreError(
                 errno.EIO,
-                f"the shard has no store any more: {self.change_failure}; start the server again: "
-                f"store and log have all that was acknowledged",
+                f"the shard has lost its store: {self.change_failure}; start the server again: "
+                f"store and log hold all acknowledged changes",
             )
 
     def check_able(self) -> None:

@@ -77,8 +77,8 @@ class Gate:
                 return
             self._waiting.remove(ticket)
         raise DeadlineError(
-            "the deadline passed while other changes of the shard were worked off; nothing was "
-            "done: send it again, with more time or fewer at once"
+            "the deadline passed while the shard made other changes; nothing was changed: send the "
+            "call again with a longer deadline, or send fewer at once"
         )
 
     def give(self) -> None:
@@ -110,8 +110,8 @@ class Gate:
             seconds = max(0.0, deadline - monotonic())
             if not self._may_read.wait_for(lambda: not self._is_closing, seconds):
                 raise DeadlineError(
-                    "the deadline passed while the store was opened anew, for a table that is "
-                    "made; nothing was read: ask again"
+                    "the deadline passed while the store was reopened for a new table; nothing was "
+                    "read: send the call again"
                 )
             self._readers += 1
         try:
@@ -137,7 +137,7 @@ class Gate:
                 if not self._is_unread.wait_for(lambda: not self._readers, seconds):
                     raise DeadlineError(
                         f"the deadline passed while {self._readers} reads of the shard went on; "
-                        f"nothing was done: send it again, with more time"
+                        "nothing was changed: send the call again with a longer deadline"
                     )
             yield
         finally:

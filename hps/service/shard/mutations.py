@@ -230,7 +230,7 @@ class Mutations:
 
 def _gap(identity: Identity, mark: int) -> GapError:
     return GapError(
-        f"client {identity.client_id!r}: sequence {identity.sequence} came, and {mark + 1} is "
-        f"missing; send again from there on",
+        f"client {identity.client_id!r}: sequence {identity.sequence} arrived, but {mark + 1} is "
+        f"missing; send the changes from that one on again",
         mark,
     )

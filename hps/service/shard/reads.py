@@ -10,14 +10,14 @@ from time import monotonic
 from typing import Any
 
 from hps import _C
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import find_listed
 from hps.common.arrays import as_keys, on_host
 from hps.common.sharding import NUM_VIRTUAL
 from hps.errors import ChangedError, DeadlineError, MismatchError
 from hps.service.shard.core import LONG, ServedStore
-from hps.update_log import ServedCut
-from hps.update_log.history import SERVICE, cut_name
+from hps.update_log import ServedCheckpoint
+from hps.update_log.history import SERVICE, whole_name
 
 _DIGEST_ATTEMPTS = 3  # beside mutations
 _DIGEST_TURN_SECONDS = 1.0  # that mutations may wait for a digest
@@ -110,9 +110,9 @@ class Reads:
                     raise
                 raise ChangedError(
                     f"table {table!r} was changed during each of {_DIGEST_ATTEMPTS} digests, and "
-                    f"takes longer than the {_DIGEST_TURN_SECONDS:g} s for which changes may be "
-                    f"held up: hold the clients that write still, or take a checkpoint and hash "
-                    f"that ('hps stats DIR --digest --checkpoint TAG')"
+                    f"hashing it takes longer than the {_DIGEST_TURN_SECONDS:g} s for which "
+                    f"changes may wait: stop the clients that write, or take a checkpoint and hash "
+                    f"it ('hps stats DIR --digest --checkpoint TAG')"
                 ) from error
 
     def _sum_rows(self, table: str, until: float) -> tuple[int, int]:
@@ -155,7 +155,7 @@ class Reads:
         return self.checkpoints_and_descent(timeout)[0]
 
     def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
-        """`checkpoints`, and the cut that the rows descend from, as History.descent says it."""
+        """`checkpoints`, and the one that the rows descend from, as History.descent says it."""
         with self._store.reading(timeout) as server:
             listed = server.checkpoints()
             self._groups = {int(one["id"]): self._group(int(one["id"])) for one in listed}
@@ -163,11 +163,11 @@ class Reads:
                 one["group"], _ = self._groups[int(one["id"])]
             return listed, server.parts.checkpoints.descent()
 
-    def cut_names(self, timeout: float = LONG) -> list[str]:
-        """Of the cuts over several shards that were taken in this history, the newest first."""
+    def checkpoint_names(self, timeout: float = LONG) -> list[str]:
+        """Of those over several shards that were taken in this history, the newest first."""
         listed = self.checkpoints(timeout)
         groups = [self._groups[int(one["id"])] for one in reversed(listed)]
-        names = [cut_name(group) for group, lineage in groups if lineage == self._store.lineage]
+        names = [whole_name(group) for group, lineage in groups if lineage == self._store.lineage]
         return [name for name in names if name]
 
     def checkpoint_named(
@@ -184,7 +184,9 @@ class Reads:
     def _group(self, checkpoint: int) -> tuple[str, str]:
         """(group, lineage) of a checkpoint."""
         if checkpoint not in self._groups:
-            served = ServedCut.of(self._store.server.checkpoint_blobs(checkpoint, (SERVICE,)))
+            served = ServedCheckpoint.of(
+                self._store.server.checkpoint_blobs(checkpoint, (SERVICE,))
+            )
             return ("", "") if served is None else (served.group, served.lineage)
         return self._groups[checkpoint]
 
@@ -193,21 +195,21 @@ class Reads:
         with self._store.reading(timeout) as server:
             lengths = server.checkpoint_blob_bytes(tag)
             group = _group_of(server.checkpoint_blobs(tag, (SERVICE,)))
-        return lengths.get(cut.MODEL, 0) + lengths.get(cut.READER, 0) + len(group.encode())
+        return lengths.get(MODEL, 0) + lengths.get(READER, 0) + len(group.encode())
 
     def checkpoint_state(
         self, tag: str | int | None = None, timeout: float = LONG
     ) -> tuple[bytes | None, bytes | None, str]:
         """(model, reader, group) as they were given to `checkpoint`."""
         with self._store.reading(timeout) as server:
-            blobs = server.checkpoint_blobs(tag, (cut.MODEL, cut.READER, SERVICE))
-        return blobs.get(cut.MODEL), blobs.get(cut.READER), _group_of(blobs)
+            blobs = server.checkpoint_blobs(tag, (MODEL, READER, SERVICE))
+        return blobs.get(MODEL), blobs.get(READER), _group_of(blobs)
 
 
 def _group_of(blobs: dict[str, bytes]) -> str:
-    served = ServedCut.of(blobs)
+    served = ServedCheckpoint.of(blobs)
     return "" if served is None else served.group
 
 
 def _changed(table: str) -> ChangedError:
-    return ChangedError(f"table {table!r} was reopened while all of it was read; start again")
+    return ChangedError(f"table {table!r} was reopened while all of it was read; repeat the call")

@@ -266,12 +266,12 @@ class Shard:
         return self.parts.reads.checkpoints(timeout)
 
     def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
-        """`checkpoints`, and the cut that the rows descend from, as History.descent says it."""
+        """`checkpoints`, and the one that the rows descend from, as History.descent says it."""
         return self.parts.reads.checkpoints_and_descent(timeout)
 
-    def cut_names(self, timeout: float = LONG) -> list[str]:
-        """Of the cuts over several shards that were taken in this history, the newest first."""
-        return self.parts.reads.cut_names(timeout)
+    def checkpoint_names(self, timeout: float = LONG) -> list[str]:
+        """Of those over several shards that were taken in this history, the newest first."""
+        return self.parts.reads.checkpoint_names(timeout)
 
     def checkpoint_named(
         self, tag: str | int | None, timeout: float = LONG
@@ -298,31 +298,32 @@ class Shard:
         reader: bytes | None = None,
         group: str = "",
         timeout: float = LONG,
-        model_cut: str | None = None,
+        model_whole: str | None = None,
     ) -> dict[str, Any]:
-        """Makes rows, marks, model and reader durable in one cut; mutations wait meanwhile.
+        """Makes rows, marks, model and reader durable in one checkpoint; mutations wait meanwhile.
 
         Args:
             tag: its name; None is kept by keep_last.
             model: torch.save of a mapping; kept as it is.
             reader: JSON of a reader's position; kept as it is.
-            group: names the cut over several shards that this is a part of.
+            group: names the checkpoint over several shards that this is a part of.
             timeout: seconds to wait for the turn.
-            model_cut: of several shards: names the cut whose dense side this one has. Where one is
-                given, this cut, on all shards. Else None, and on shard 0 what `model_cut` of all
-                the others is: then it takes that cut's dense side over, if its rows fit it, too.
+            model_whole: of several shards: names the checkpoint whose dense side this one has.
+                Where one is given, this checkpoint, on all shards. Else None, and on shard 0 what
+                `model_whole` of all the others is: then it takes that one's dense side over, if
+                its rows fit it, too.
 
         Returns:
-            {"tag", "rows_written", "bytes", "seconds", "lineage", "model_cut", "sessions"}, the
-            last a dict from client to (incarnation, sequence); "model_cut" names the cut whose
-            dense side fits this shard's rows, or is empty. "model_from" as
+            {"tag", "rows_written", "bytes", "seconds", "lineage", "model_whole", "sessions"}, the
+            last a dict from client to (incarnation, sequence); "model_whole" names the checkpoint
+            whose dense side fits this shard's rows, or is empty. "model_from" as
             ParameterServer.checkpoint says.
 
         Raises:
             ConfigError: a bad tag, or the shard's own. StoreError: disk full or an I/O error; the
                 one before stays the newest. DeadlineError: the turn did not come.
         """
-        return self.parts.checkpoints.take(tag, model, reader, group, timeout, model_cut)
+        return self.parts.checkpoints.take(tag, model, reader, group, timeout, model_whole)
 
     def delete_checkpoint(self, tag: str | int, timeout: float = LONG) -> list[str]:
         """As ParameterServer.delete_checkpoint."""

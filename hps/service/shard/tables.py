@@ -58,6 +58,6 @@ def _check_same(stored: TableConfig, asked: TableConfig) -> None:
             new = replace(new, lr=old.lr)
         if old != new:
             raise MismatchError(
-                f"create_table({stored.name!r}): its {part} is {old!r}, asked is {new!r}; use "
+                f"create_table({stored.name!r}): its {part} is {old!r}, requested is {new!r}; use "
                 f"another name, or the stored one"
             )

@@ -1,4 +1,4 @@
-"""Catalog: what a cluster's folder holds: its generation, its ranks, its cuts; the file CLUSTER.
+"""Catalog: what a cluster's folder holds: its generation, ranks, checkpoints; the file CLUSTER.
 
 Above it: cluster/folder/folders.py and cluster/folder/checkpoints.py, which change it,
 cluster_store.py, parameter_server/opening.py, which refuses to write beside it. Below it:
@@ -28,7 +28,7 @@ _MAGIC = "HPSCLUS1"
 
 
 def new_name() -> str:
-    """A name that no cluster, cut or run has had."""
+    """A name that no cluster, checkpoint or run has had."""
     return secrets.token_hex(16)
 
 
@@ -46,7 +46,7 @@ def part_folder(path: Path, generation: str, rank: int) -> Path:
 
 
 def name_of_part(tag: object) -> str | None:
-    """The cut's name in the tag that a rank's own checkpoint has; None for any other tag."""
+    """The name of the whole in the tag of a rank's own checkpoint; None for any other tag."""
     return part_name(tag)
 
 
@@ -66,15 +66,15 @@ def refuse_cluster(path: str | os.PathLike[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one rank's store holds of a cut."""
+class PartSize:
+    """What one rank's store holds of a checkpoint."""
 
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class ClusterCheckpoint:
     """One checkpoint of all ranks.
 
     Args:
@@ -92,7 +92,7 @@ class Cut:
     tag: str | None
     created: float
     generation: str
-    parts: tuple[Part, ...]
+    parts: tuple[PartSize, ...]
     is_deleted: bool = False
 
     @property
@@ -118,14 +118,14 @@ class Catalog:
     Args:
         cluster: random; all folders of one cluster have the same.
         serial: grows with every change; of several files of a cluster the highest counts.
-        generation: the folder that the ranks write to; the current cut lies there.
+        generation: the folder that the ranks write to; the current checkpoint lies there.
         ranks: of that generation.
         num_virtual, hash: of the map from keys to ranks.
         seed: of the rows' initial values.
         version: of the hps that wrote it.
-        next_id: of the cut to come.
-        current_id: of the cut at which the ranks open.
-        cuts: oldest first.
+        next_id: of the checkpoint to come.
+        current_id: of the checkpoint at which the ranks open.
+        checkpoints: oldest first.
     """
 
     cluster: str
@@ -138,7 +138,7 @@ class Catalog:
     version: str
     next_id: int = 1
     current_id: int = 0
-    cuts: tuple[Cut, ...] = ()
+    checkpoints: tuple[ClusterCheckpoint, ...] = ()
 
     @classmethod
     def begin(cls, cluster: str) -> Self:
@@ -182,15 +182,18 @@ class Catalog:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """What `to_json` gave."""
-        cuts = tuple(
-            Cut(**{**one, "parts": tuple(Part(**part) for part in one["parts"])})
+        listed = tuple(
+            ClusterCheckpoint(**{**one, "parts": tuple(PartSize(**part) for part in one["parts"])})
             for one in value["cuts"]
         )
-        return cls(**{**value, "cuts": cuts})
+        others = {name: value[name] for name in value if name != "cuts"}
+        return cls(**others, checkpoints=listed)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
+        """As plain values, under the names that the file has."""
+        fields = asdict(self)
+        fields["cuts"] = fields.pop("checkpoints")
+        return fields
 
     def save(self, path: Path) -> None:
         """Replaces the folder's file durably.
@@ -204,33 +207,33 @@ class Catalog:
     # Questions.
 
     @property
-    def listed(self) -> list[Cut]:
-        """The kept cuts, oldest first."""
-        return [cut for cut in self.cuts if not cut.is_deleted]
+    def listed(self) -> list[ClusterCheckpoint]:
+        """The kept checkpoints, oldest first."""
+        return [one for one in self.checkpoints if not one.is_deleted]
 
     @property
-    def current(self) -> Cut | None:
-        """The cut at which the ranks open; None before the first."""
-        return next((cut for cut in self.cuts if cut.id == self.current_id), None)
+    def current(self) -> ClusterCheckpoint | None:
+        """The checkpoint at which the ranks open; None before the first."""
+        return next((one for one in self.checkpoints if one.id == self.current_id), None)
 
     @property
     def generations(self) -> set[str]:
         """The folders that are needed."""
-        return {self.generation, *(cut.generation for cut in self.cuts)}
+        return {self.generation, *(one.generation for one in self.checkpoints)}
 
     def described(self) -> list[dict[str, Any]]:
         """As ParameterServer.checkpoints() lists them."""
-        return [cut.described(cut.id == self.current_id) for cut in self.listed]
+        return [one.described(one.id == self.current_id) for one in self.listed]
 
-    def find(self, path: Path, checkpoint: str | int | None) -> Cut:
-        """A cut by its tag or id; None is the current one.
+    def find(self, path: Path, checkpoint: str | int | None) -> ClusterCheckpoint:
+        """A checkpoint by its tag or id; None is the current one.
 
         Raises:
             ConfigError: there is none; lists those there are.
         """
         words = (str(path), "the ranks have taken no checkpoint yet")
         return find_or_current(
-            self.listed, checkpoint, lambda cut: (cut.tag, cut.id), self.current, words
+            self.listed, checkpoint, lambda one: (one.tag, one.id), self.current, words
         )
 
     def is_own(self, generation: str) -> bool:
@@ -240,7 +243,7 @@ class Catalog:
     # Changes.
 
     def started(self, generation: str, ranks: int, seed: int) -> Self:
-        """The same, without a cut, in a new generation: what came before is dropped."""
+        """The same, without a checkpoint, in a new generation: what came before is dropped."""
         owners = ShardMap(ranks)
         return self._next(
             generation=generation,
@@ -248,49 +251,51 @@ class Catalog:
             num_virtual=owners.num_virtual,
             hash=owners.hash,
             seed=seed,
-            cuts=(),
+            checkpoints=(),
             current_id=0,
         )
 
-    def with_cut(self, new: Cut, keep_last: int) -> Self:
-        """The same, with a new current cut in the place of those that it supersedes."""
-        kept = [cut for cut in self.listed if new.tag is None or cut.tag != new.tag]
-        kept = [*(cut for cut in kept if cut.id != new.id), new]
-        old = {cut.id for cut in [cut for cut in kept if cut.tag is None][:-keep_last]}
-        cuts = sorted((cut for cut in kept if cut.id not in old), key=lambda cut: cut.id)
+    def with_checkpoint(self, new: ClusterCheckpoint, keep_last: int) -> Self:
+        """The same, with a new current checkpoint in the place of those that it supersedes."""
+        kept = [one for one in self.listed if new.tag is None or one.tag != new.tag]
+        kept = [*(one for one in kept if one.id != new.id), new]
+        old = {one.id for one in [one for one in kept if one.tag is None][:-keep_last]}
+        remaining = sorted((one for one in kept if one.id not in old), key=lambda one: one.id)
         next_id = max(self.next_id, new.id + 1)
-        return self._next(cuts=tuple(cuts), current_id=new.id, next_id=next_id)
+        return self._next(checkpoints=tuple(remaining), current_id=new.id, next_id=next_id)
 
-    def with_current(self, cut: Cut) -> Self:
-        """The same, at another cut of its generation."""
-        cuts = tuple(one for one in self.cuts if not one.is_deleted or one.id == cut.id)
-        return self._next(cuts=cuts, current_id=cut.id)
+    def with_current(self, checkpoint: ClusterCheckpoint) -> Self:
+        """The same, at another checkpoint of its generation."""
+        remaining = tuple(
+            one for one in self.checkpoints if not one.is_deleted or one.id == checkpoint.id
+        )
+        return self._next(checkpoints=remaining, current_id=checkpoint.id)
 
-    def without(self, deleted: Cut) -> Self:
-        """The same, without a kept cut; hidden only, if it is the current one."""
+    def without(self, deleted: ClusterCheckpoint) -> Self:
+        """The same, without a kept checkpoint; hidden only, if it is the current one."""
         is_current = deleted.id == self.current_id
         hidden = [replace(deleted, is_deleted=True)] if is_current else []
-        cuts = [*hidden, *(cut for cut in self.cuts if cut.id != deleted.id)]
-        return self._next(cuts=tuple(sorted(cuts, key=lambda cut: cut.id)))
+        remaining = [*hidden, *(one for one in self.checkpoints if one.id != deleted.id)]
+        return self._next(checkpoints=tuple(sorted(remaining, key=lambda one: one.id)))
 
-    def moved(self, cut: Cut) -> Self:
-        """The same, in a new generation, to which one cut has moved and is current.
+    def moved(self, checkpoint: ClusterCheckpoint) -> Self:
+        """The same, in a new generation, to which one checkpoint has moved and is current.
 
-        Tagged cuts stay in the folders of their generations; those without a tag are let go.
+        Those with a tag stay in the folders of their generations; those without are let go.
 
         Args:
-            cut: as it lies in the new generation, with its old id.
+            checkpoint: as it lies in the new generation, with its old id.
         """
-        owners = ShardMap(len(cut.parts))
-        others = [one for one in self.listed if one.tag is not None and one.id != cut.id]
+        owners = ShardMap(len(checkpoint.parts))
+        others = [one for one in self.listed if one.tag is not None and one.id != checkpoint.id]
         return self._next(
-            generation=cut.generation,
+            generation=checkpoint.generation,
             ranks=owners.count,
             num_virtual=owners.num_virtual,
             hash=owners.hash,
-            next_id=max(self.next_id, cut.id + 1),
-            current_id=cut.id,
-            cuts=tuple(sorted([*others, cut], key=lambda one: one.id)),
+            next_id=max(self.next_id, checkpoint.id + 1),
+            current_id=checkpoint.id,
+            checkpoints=tuple(sorted([*others, checkpoint], key=lambda one: one.id)),
         )
 
     def _next(self, **changes: Any) -> Self:

@@ -1,4 +1,4 @@
-"""ClusterStore: the parts of a cut over several ranks, read as the one store that they are.
+"""ClusterStore: the parts of a checkpoint over several ranks, read as the one store that they are.
 
 Above it: `hps.open`, which stacks caches over it; through it `hps evaluate`, `stats`, `export`.
 Below it: catalog.py, the ssd_store's own readers. It is a RowTier (hps/contracts/tiers.py) that
@@ -18,7 +18,7 @@ from hps.common.sharding import ShardMap
 from hps.contracts.tiers import Flags, Keys, Rows, RowTier
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.ssd_store import TableSchema, engine_of, open_store
-from hps.ssd_store.cluster.catalog import Catalog, Cut
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, parts_of
 from hps.ssd_store.open_store import verify
 
@@ -28,15 +28,17 @@ _NOT_ADDED = ("write_amplification",)
 
 
 class ClusterStore:
-    """All parts of one cut, read-only. Use `open`; the verbs are those of RowTier."""
+    """All parts of one checkpoint, read-only. Use `open`; the verbs are those of RowTier."""
 
     num_loads = 1
 
-    def __init__(self, path: Path, catalog: Catalog, cut: Cut | None, parts: list[Any]) -> None:
+    def __init__(
+        self, path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint | None, parts: list[Any]
+    ) -> None:
         self.path = path
         self.seed = catalog.seed
         self._catalog = catalog
-        self._cut = cut
+        self._checkpoint = checkpoint
         self._parts = parts
         self._owners = ShardMap(max(1, len(parts)))
         self.schemas: dict[str, TableSchema] = parts[0].schemas if parts else {}
@@ -45,7 +47,7 @@ class ClusterStore:
     def open(
         cls, path: str | os.PathLike[str], tables: Sequence[TableSchema], **options: Any
     ) -> Self:
-        """Opens every part of a cut; they must all be seen from here.
+        """Opens every part of a checkpoint; they must all be seen from here.
 
         Args:
             path: the cluster's folder.
@@ -63,7 +65,7 @@ class ClusterStore:
             try:
                 return cls._open_once(folder, catalog, tables, options)
             except HpsError:
-                # A trainer beside us may have let go of the cut; then there is another one.
+                # A trainer beside us may have let go of the checkpoint; then there is another one.
                 if _load(folder).serial == catalog.serial:
                     raise
         raise StoreError(
@@ -75,20 +77,20 @@ class ClusterStore:
     def _open_once(
         cls, path: Path, catalog: Catalog, tables: Sequence[TableSchema], options: dict[str, Any]
     ) -> Self:
-        checkpoint = options.get("checkpoint")
-        if checkpoint is None and catalog.current is None:
+        name = options.get("checkpoint")
+        if name is None and catalog.current is None:
             raise StoreError(
                 errno.ENOENT, f"{path}: the ranks have taken no checkpoint yet; wait for the first"
             )
-        cut = catalog.find(path, checkpoint)
-        own = {**options, "engine": None, "checkpoint": cut.part_tag}
+        checkpoint = catalog.find(path, name)
+        own = {**options, "engine": None, "checkpoint": checkpoint.part_tag}
         parts: list[Any] = []
         try:
             has_rows = options.get("rows", True)
-            for part in _parts_here(path, catalog, cut):
+            for part in _parts_here(path, catalog, checkpoint):
                 parts.append(_open_part(part, tables, own))
                 (part.check_rows if has_rows else part.check)(parts[-1])
-            return cls(path, catalog, cut, parts)
+            return cls(path, catalog, checkpoint, parts)
         except BaseException:
             for store in parts:
                 store.close()
@@ -132,7 +134,7 @@ class ClusterStore:
         scans = [part.scan(table, batch_rows) for part in self._parts]
         return (rows for scan in scans for rows in scan)
 
-    # Cuts.
+    # Checkpoints.
 
     def checkpoint(
         self,
@@ -160,7 +162,7 @@ class ClusterStore:
         raise self._read_only()
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The cuts over all ranks, oldest first, as of the opening."""
+        """The checkpoints over all ranks, oldest first, as of the opening."""
         return self._catalog.described()
 
     def extras(
@@ -177,16 +179,18 @@ class ClusterStore:
 
     @contextmanager
     def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[Any, str | None]]:
-        """The store of the first part of a cut, and the tag of that part in it."""
-        cut = self._cut if checkpoint is None else self._catalog.find(self.path, checkpoint)
-        if cut is None or cut == self._cut:
-            yield self._parts[0], None if cut is None else cut.part_tag
+        """The store of the first part of a checkpoint, and the tag of that part in it."""
+        found = self._checkpoint
+        if checkpoint is not None:
+            found = self._catalog.find(self.path, checkpoint)
+        if found is None or found == self._checkpoint:
+            yield self._parts[0], None if found is None else found.part_tag
             return
-        part = _parts_here(self.path, self._catalog, cut)[0]
+        part = _parts_here(self.path, self._catalog, found)[0]
         store: RowTier = open_store(part.folder, [], read_only=True, rows=False)
         try:
             part.check(store)
-            yield store, cut.part_tag
+            yield store, found.part_tag
         finally:
             store.close()
 
@@ -208,12 +212,14 @@ class ClusterStore:
             part.close()
 
     def _read_only(self) -> ConfigError:
-        return ConfigError(f"{self.path}: the parts of a cut over several ranks are read-only here")
+        return ConfigError(
+            f"{self.path}: the parts of a checkpoint over several ranks are read-only here"
+        )
 
 
 def verify_cluster(path: Path) -> list[tuple[str, str]]:
-    """Checks CLUSTER, every checksum of every part that a cut names, whose part each is, and, at
-    the newest cut that lies in a store, that each key's rank is the one that has it.
+    """Checks CLUSTER, every checksum of every part that a checkpoint names, whose part each is,
+    and, at the newest checkpoint that lies in a store, that each key's rank is the one that has it.
 
     Returns:
         (file, what is wrong with it), also of parts that are not here, or are not those.
@@ -224,8 +230,8 @@ def verify_cluster(path: Path) -> list[tuple[str, str]]:
     catalog = _load(path)
     damaged: list[tuple[str, str]] = []
     parts: dict[Path, list[ExpectedPart]] = {}
-    for cut in catalog.cuts:
-        for part in parts_of(path, catalog, cut):
+    for checkpoint in catalog.checkpoints:
+        for part in parts_of(path, catalog, checkpoint):
             parts.setdefault(part.folder, []).append(part)
     for folder, needed in parts.items():
         if engine_of(folder) is None:
@@ -234,8 +240,8 @@ def verify_cluster(path: Path) -> list[tuple[str, str]]:
         of_folder = verify(folder)
         damaged += of_folder
         wrong = [] if of_folder else list(_wrong_parts(needed))
-        if wrong:  # a trainer beside us may have let go of the cut
-            named = {cut.part_tag for cut in _load(path).cuts}
+        if wrong:  # a trainer beside us may have let go of the checkpoint
+            named = {one.part_tag for one in _load(path).checkpoints}
             damaged += [(str(folder), what) for tag, what in wrong if tag in named]
     return damaged
 
@@ -268,13 +274,13 @@ def _load(path: Path) -> Catalog:
     return catalog
 
 
-def _parts_here(path: Path, catalog: Catalog, cut: Cut) -> list[ExpectedPart]:
-    """Each rank's part of a cut.
+def _parts_here(path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint) -> list[ExpectedPart]:
+    """Each rank's part of a checkpoint.
 
     Raises:
         StoreError: one is not here.
     """
-    parts = parts_of(path, catalog, cut)
+    parts = parts_of(path, catalog, checkpoint)
     for rank, part in enumerate(parts):
         if engine_of(part.folder) is None:
             raise StoreError(

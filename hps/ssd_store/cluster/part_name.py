@@ -1,6 +1,6 @@
-"""PartName: which rank's part a store is; each of its parts of a cut says so, and readers compare.
+"""PartName: which rank's part a store is; each checkpoint in it says so, and readers compare.
 
-Above it: all that opens the parts of a cut: cluster/folder/folders.py, cluster_store.py,
+Above it: all that opens the parts of a checkpoint: cluster/folder/folders.py, cluster_store.py,
 cluster/folder/reshard.py, cluster/folder/glance.py, cluster/folder/housekeeping.py. Below it:
 catalog.py. The name is a blob of the checkpoint that is the part, so it is committed with the rows.
 Parts that an older hps has taken have none; then the keys tell, for each has one owner.
@@ -21,7 +21,7 @@ from hps.common.sharding import ShardMap
 from hps.contracts.tiers import RowTier
 from hps.errors import CorruptionError
 from hps.ssd_store import open_store
-from hps.ssd_store.cluster.catalog import Catalog, Cut, part_folder
+from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, part_folder
 
 PART = "part.json"  # among the blobs of a part's checkpoint
 _SAMPLE_KEYS = 1024  # of each table, where a part has no name
@@ -196,21 +196,21 @@ class ExpectedPart:
         return f"checkpoint {self.tag} of {self.name}"
 
 
-def parts_of(path: Path, catalog: Catalog, cut: Cut) -> list[ExpectedPart]:
-    """The parts of a cut in a cluster's folder, in rank order."""
+def parts_of(path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint) -> list[ExpectedPart]:
+    """The parts of a checkpoint in a cluster's folder, in rank order."""
     return [
         ExpectedPart(
-            folder=part_folder(path, cut.generation, rank),
-            tag=cut.part_tag,
+            folder=part_folder(path, checkpoint.generation, rank),
+            tag=checkpoint.part_tag,
             rows=part.rows,
             name=PartName(
                 cluster=catalog.cluster,
-                generation=cut.generation,
+                generation=checkpoint.generation,
                 rank=rank,
-                ranks=len(cut.parts),
+                ranks=len(checkpoint.parts),
             ),
         )
-        for rank, part in enumerate(cut.parts)
+        for rank, part in enumerate(checkpoint.parts)
     ]
 
 

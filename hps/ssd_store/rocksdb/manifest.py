@@ -1,6 +1,6 @@
 """RocksDbManifest: what a RocksDB store holds: tables, seed, checkpoints, and which one is current.
 
-Above it: store.py, cuts.py. Below it: one file, `ROCKSDB`, replaced as a whole: a
+Above it: store.py, checkpoint_files.py. Below it: one file, `ROCKSDB`, replaced as a whole: a
 line with the CRC32C and the length of the JSON text that follows it.
 """
 
@@ -16,11 +16,12 @@ from hps.checkpoint.names import find_named
 from hps.common.durable_file import replace_durably
 from hps.common.json_text import parse_json
 from hps.errors import ConfigError, CorruptionError, StoreError
-from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
+from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
 from hps.table.schema import TableSchema
 
 FORMAT_VERSION = 1
 _MAGIC = "HPSROCK"
+_CHECKPOINTS = "cuts"  # their key in the file
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FileDigest:
 
 
 @dataclass(frozen=True)
-class Cut:
+class RocksDbCheckpoint:
     """One checkpoint: a folder with a RocksDB database that nobody writes to, and its extras.
 
     `files` has a digest of every file by its path in the folder; `extras` the file of each blob by
@@ -50,7 +51,7 @@ class Cut:
     @property
     def folder(self) -> str:
         """Its name in the store's directory."""
-        return f"{ROCKSDB_CUT_PREFIX}{self.id:012d}"
+        return f"{ROCKSDB_CHECKPOINT_PREFIX}{self.id:012d}"
 
     def summary(self, is_current: bool) -> dict[str, Any]:
         """As `SsdStore.checkpoint` returns it; a segment here is a sorted file of RocksDB."""
@@ -74,7 +75,7 @@ class RocksDbManifest:
 
     seed: int
     tables: tuple[TableSchema, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    checkpoints: tuple[RocksDbCheckpoint, ...] = ()
     current_id: int = 0
     next_id: int = 1
 
@@ -90,7 +91,7 @@ class RocksDbManifest:
         try:
             text = file.read_bytes()
         except FileNotFoundError:
-            if any(path.glob(f"{ROCKSDB_CUT_PREFIX}*")):
+            if any(path.glob(f"{ROCKSDB_CHECKPOINT_PREFIX}*")):
                 raise CorruptionError(
                     f"{file}: the file is missing, but the store has checkpoints; copy it back"
                 ) from None
@@ -112,13 +113,13 @@ class RocksDbManifest:
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> Self:
         tables = [{**table, "numbers": tuple(table["numbers"])} for table in fields["tables"]]
-        cuts = [
-            {**cut, "files": {name: FileDigest(**file) for name, file in cut["files"].items()}}
-            for cut in fields["cuts"]
+        listed = [
+            {**one, "files": {name: FileDigest(**file) for name, file in one["files"].items()}}
+            for one in fields.pop(_CHECKPOINTS)
         ]
         known = {
             "tables": tuple(TableSchema(**table) for table in tables),
-            "cuts": tuple(Cut(**cut) for cut in cuts),
+            "checkpoints": tuple(RocksDbCheckpoint(**one) for one in listed),
         }
         return cls(**{**fields, **known})
 
@@ -128,31 +129,33 @@ class RocksDbManifest:
         Raises:
             OSError: the old or the new one stands, whole.
         """
-        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = asdict(self)
+        named = {_CHECKPOINTS if name == "checkpoints" else name: fields[name] for name in fields}
+        body = json.dumps(named, separators=(",", ":")).encode()
         replace_durably(path / ROCKSDB_MANIFEST, _head(body) + b"\n" + body)
 
     # Questions.
 
     @property
-    def current(self) -> Cut | None:
+    def current(self) -> RocksDbCheckpoint | None:
         """The checkpoint at which the store opens; None before the first checkpoint."""
         return self._by_id(self.current_id)
 
     @property
-    def listed(self) -> list[Cut]:
+    def listed(self) -> list[RocksDbCheckpoint]:
         """The kept checkpoints, oldest first."""
-        return [cut for cut in self.cuts if not cut.is_deleted]
+        return [one for one in self.checkpoints if not one.is_deleted]
 
-    def _by_id(self, number: int) -> Cut | None:
-        return next((cut for cut in self.cuts if cut.id == number), None)
+    def _by_id(self, number: int) -> RocksDbCheckpoint | None:
+        return next((one for one in self.checkpoints if one.id == number), None)
 
-    def find(self, path: Path, checkpoint: str | int) -> Cut:
+    def find(self, path: Path, checkpoint: str | int) -> RocksDbCheckpoint:
         """A kept checkpoint by its tag or id.
 
         Raises:
             ConfigError: there is none; lists those kept.
         """
-        return find_named(str(path), self.listed, checkpoint, lambda cut: (cut.tag, cut.id))
+        return find_named(str(path), self.listed, checkpoint, lambda one: (one.tag, one.id))
 
     def check_tables(
         self, path: Path, asked: Sequence[TableSchema], seed: int | None, read_only: bool
@@ -180,28 +183,31 @@ class RocksDbManifest:
             self, tables=(*self.tables, *(table for table in asked if table.name not in names))
         )
 
-    def with_cut(self, new: Cut, keep_last: int) -> Self:
+    def with_checkpoint(self, new: RocksDbCheckpoint, keep_last: int) -> Self:
         """The same, with a new current checkpoint in the place of those that it supersedes."""
-        kept = [cut for cut in self.listed if new.tag is None or cut.tag != new.tag] + [new]
-        old = {cut.id for cut in [cut for cut in kept if cut.tag is None][:-keep_last]}
-        cuts = tuple(cut for cut in kept if cut.id not in old)
-        return replace(self, cuts=cuts, current_id=new.id, next_id=new.id + 1)
+        kept = [one for one in self.listed if new.tag is None or one.tag != new.tag] + [new]
+        old = {one.id for one in [one for one in kept if one.tag is None][:-keep_last]}
+        remaining = tuple(one for one in kept if one.id not in old)
+        return replace(self, checkpoints=remaining, current_id=new.id, next_id=new.id + 1)
 
-    def with_renewed(self, old: Cut, new: Cut) -> Self:
+    def with_renewed(self, old: RocksDbCheckpoint, new: RocksDbCheckpoint) -> Self:
         """The same, with a checkpoint of the same content in the place of the current one."""
-        cuts = (*(cut for cut in self.cuts if cut.id != old.id), new)
-        return replace(self, cuts=cuts, current_id=new.id, next_id=new.id + 1)
+        remaining = (*(one for one in self.checkpoints if one.id != old.id), new)
+        return replace(self, checkpoints=remaining, current_id=new.id, next_id=new.id + 1)
 
-    def with_current(self, cut: Cut) -> Self:
+    def with_current(self, chosen: RocksDbCheckpoint) -> Self:
         """The same, at another checkpoint."""
-        cuts = tuple(one for one in self.cuts if not one.is_deleted or one.id == cut.id)
-        return replace(self, cuts=cuts, current_id=cut.id)
+        remaining = tuple(
+            one for one in self.checkpoints if not one.is_deleted or one.id == chosen.id
+        )
+        return replace(self, checkpoints=remaining, current_id=chosen.id)
 
-    def without(self, deleted: Cut) -> Self:
+    def without(self, deleted: RocksDbCheckpoint) -> Self:
         """The same, without a kept checkpoint; hidden only, if it is the current one."""
         hidden = [replace(deleted, is_deleted=True)] if deleted.id == self.current_id else []
-        cuts = (*hidden, *(cut for cut in self.cuts if cut.id != deleted.id))
-        return replace(self, cuts=tuple(sorted(cuts, key=lambda cut: cut.id)))
+        remaining = (*hidden, *(one for one in self.checkpoints if one.id != deleted.id))
+        in_order = tuple(sorted(remaining, key=lambda one: one.id))
+        return replace(self, checkpoints=in_order)
 
 
 def _head(body: bytes) -> bytes:
@@ -210,8 +216,8 @@ def _head(body: bytes) -> bytes:
 
 def _mismatch(subject: str, field: str, stored: object, asked: object) -> ConfigError:
     return ConfigError(
-        f"{subject}: stored {field} is {stored}, asked is {asked}; it is fixed once the "
-        f"store exists: ask for the stored one, or use another path"
+        f"{subject}: stored {field} is {stored}, requested is {asked}; it is fixed once "
+        f"the store exists: use the stored one, or another path"
     )
 
 

@@ -2,7 +2,7 @@
 `hps.contracts.tiers.RowTier`.
 
 Above it: `hps.ParameterServer`, by ssd_store/open_store.py. Below it: live.py and database.py
-(rows), cuts.py (checkpoints as files), manifest.py (what there is). A checkpoint is
+(rows), checkpoint_files.py (checkpoints as files), manifest.py (what there is). A checkpoint is
 a RocksDB checkpoint: hard links to the sorted files.
 """
 
@@ -33,7 +33,7 @@ from hps.ssd_store.arguments import (
     table_number,
 )
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
-from hps.ssd_store.rocksdb import cuts
+from hps.ssd_store.rocksdb import checkpoint_files
 from hps.ssd_store.rocksdb.database import (
     as_rows,
     compacted_bytes,
@@ -42,7 +42,7 @@ from hps.ssd_store.rocksdb.database import (
     translated,
 )
 from hps.ssd_store.rocksdb.live import Live, LiveDatabases
-from hps.ssd_store.rocksdb.manifest import Cut, RocksDbManifest
+from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint, RocksDbManifest
 from hps.ssd_store.rocksdb.worker import Worker, closed_error
 from hps.table.schema import TableSchema
 
@@ -78,14 +78,14 @@ class RocksDbStore:
         self._options = options
         self._is_read_only = options.get("read_only", False)
         self._worker = Worker(self.path, folder.showing)
-        self._digests = cuts.DigestMemory()
-        self._lock: cuts.WriterLock | None = None
-        self._pin: cuts.ReaderPin | None = None
+        self._digests = checkpoint_files.DigestMemory()
+        self._lock: checkpoint_files.WriterLock | None = None
+        self._pin: checkpoint_files.ReaderPin | None = None
         self._live: Live | None = None
         self._is_closed = False
         self._failure = ""  # the sync that failed; no change is made after it
         self._is_changed = False  # since the current checkpoint
-        self._reader_cut: Cut | None = None
+        self._reader_checkpoint: RocksDbCheckpoint | None = None
         self._bytes_read = self._bytes_written = 0
         refuse_in_children(self, str(self.path), ("_worker", "_live"))
 
@@ -117,7 +117,7 @@ class RocksDbStore:
         if not options.get("read_only", False):
             with translated(path):
                 path.mkdir(parents=True, exist_ok=True)
-        store = cls(cuts.hold_store(path), options)
+        store = cls(checkpoint_files.hold_store(path), options)
         open_files = store._open_reader if store._is_read_only else store._open_writer
         try:
             store._worker.run(open_files, tables)
@@ -127,8 +127,8 @@ class RocksDbStore:
         return store
 
     def _open_writer(self, tables: Sequence[TableSchema]) -> None:
-        self._lock = cuts.WriterLock(self._folder)
-        (self._inside / cuts.PINS).mkdir(exist_ok=True)
+        self._lock = checkpoint_files.WriterLock(self._folder)
+        (self._inside / checkpoint_files.PINS).mkdir(exist_ok=True)
         seed = self._options.get("seed")
         try:
             manifest = RocksDbManifest.load(self._inside)
@@ -140,26 +140,26 @@ class RocksDbStore:
         self._manifest = manifest.with_tables(tables)
         if self._manifest != manifest or not (self._inside / ROCKSDB_MANIFEST).exists():
             self._save(self._manifest)
-        cuts.remove_unneeded(self._inside, self._manifest, None)
-        for cut in self._manifest.cuts:
-            self._digests.learn(self._inside, cut)
+        checkpoint_files.remove_unneeded(self._inside, self._manifest, None)
+        for one in self._manifest.checkpoints:
+            self._digests.learn(self._inside, one)
         self._take_schemas(tables)
         self._load(self._databases.write(self._manifest.current))
 
     def _open_reader(self, tables: Sequence[TableSchema]) -> None:
         if not (self._inside / ROCKSDB_MANIFEST).exists():
             RocksDbManifest.load(self._inside)
-        self._pin = cuts.ReaderPin(self._inside)
+        self._pin = checkpoint_files.ReaderPin(self._inside)
         self._manifest = RocksDbManifest.load(self._inside)
         self._manifest.check_tables(self.path, tables, self._options.get("seed"), True)
         checkpoint = self._options.get("checkpoint")
-        cut = self._manifest.current
+        found = self._manifest.current
         if checkpoint is not None:
-            cut = self._manifest.find(self.path, checkpoint)
-        self._reader_cut = cut
+            found = self._manifest.find(self.path, checkpoint)
+        self._reader_checkpoint = found
         self._take_schemas(tables)
-        live = self._databases.read(cut)
-        self._pin.narrow(0 if cut is None else cut.id)
+        live = self._databases.read(found)
+        self._pin.narrow(0 if found is None else found.id)
         self._load(live)
 
     def _take_schemas(self, asked: Sequence[TableSchema]) -> None:
@@ -330,7 +330,7 @@ class RocksDbStore:
                 return
             yield piece
 
-    # Cuts.
+    # Checkpoints.
 
     def checkpoint(
         self,
@@ -347,22 +347,34 @@ class RocksDbStore:
 
     def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
         counts = dict(self._open_live_or_raise().counts)
-        cut = Cut(self._manifest.next_id, tag, time.time(), counts, cuts.extra_names(extras), {})
+        new = RocksDbCheckpoint(
+            self._manifest.next_id,
+            tag,
+            time.time(),
+            counts,
+            checkpoint_files.extra_names(extras),
+            {},
+        )
         keep_last = self._options.get("keep_last", 2)
-        self._add_cut(cut, extras, lambda: self._manifest.with_cut(cut, keep_last))
-        return cut.summary(is_current=True)
+        self._add_checkpoint(new, extras, lambda: self._manifest.with_checkpoint(new, keep_last))
+        return new.summary(is_current=True)
 
-    def _add_cut(
-        self, cut: Cut, extras: dict[str, bytes], manifest: Callable[[], RocksDbManifest]
+    def _add_checkpoint(
+        self,
+        new: RocksDbCheckpoint,
+        extras: dict[str, bytes],
+        manifest: Callable[[], RocksDbManifest],
     ) -> None:
         """Writes a checkpoint of what is stored now, then the manifest that names it."""
         database = self._open_live_or_raise().database
         try:
-            cuts.write_cut(self._inside, cut, database.checkpoint, extras, self._digests)
+            checkpoint_files.write_checkpoint(
+                self._inside, new, database.checkpoint, extras, self._digests
+            )
             self._commit(manifest())
         except BaseException:
-            if self._manifest.current_id != cut.id:
-                shutil.rmtree(self._inside / cut.folder, ignore_errors=True)
+            if self._manifest.current_id != new.id:
+                shutil.rmtree(self._inside / new.folder, ignore_errors=True)
             raise
         self._is_changed = False
         self._remove_unneeded()
@@ -376,10 +388,10 @@ class RocksDbStore:
     def _space_of_compact(self, table: str | None) -> dict[str, int]:
         live = self._open_live_or_raise()
         current = self._manifest.current
-        others = [self._inside / cut.folder for cut in self._manifest.cuts if cut != current]
-        theirs = cuts.unique_bytes(others, ".sst")
+        others = [self._inside / one.folder for one in self._manifest.checkpoints if one != current]
+        theirs = checkpoint_files.unique_bytes(others, ".sst")
         folder = live.folder if current is None else self._inside / current.folder
-        ours = cuts.unique_bytes([] if folder is None else [folder], ".sst")
+        ours = checkpoint_files.unique_bytes([] if folder is None else [folder], ".sst")
         held = sum(size for inode, size in ours.items() if inode in theirs)
         names = list(self._numbers) if table is None else [table]
         files = sum(ours.values())
@@ -404,7 +416,9 @@ class RocksDbStore:
         old = self._manifest.current
         if old is not None and not old.is_deleted and not self._is_changed:
             new = replace(old, id=self._manifest.next_id, files={})
-            self._add_cut(new, self._extras(None), lambda: self._manifest.with_renewed(old, new))
+            self._add_checkpoint(
+                new, self._extras(None), lambda: self._manifest.with_renewed(old, new)
+            )
 
     def _commit(self, manifest: RocksDbManifest) -> None:
         """Makes a manifest durable; if that fails, what is on disk says which one counts."""
@@ -428,22 +442,22 @@ class RocksDbStore:
             self._failure = f"{error.strerror}{told}"
             raise self._stopped(errno.ESTALE) from error
 
-    def _remove_unneeded(self) -> cuts.Pins:
+    def _remove_unneeded(self) -> checkpoint_files.ReaderPins:
         live = self._open_live_or_raise()
-        return cuts.remove_unneeded(self._inside, self._manifest, live.folder)
+        return checkpoint_files.remove_unneeded(self._inside, self._manifest, live.folder)
 
     def restore(self, checkpoint: str | int | None = None) -> None:
         """As `RowTier.restore`. Cost: a hard link a file; reads all but the sorted ones."""
         self._change(self._restore, checkpoint)
 
     def _restore(self, checkpoint: str | int | None) -> None:
-        cut = self._manifest.current
+        found = self._manifest.current
         if checkpoint is not None:
-            cut = self._manifest.find(self.path, checkpoint)
-        live = self._databases.write(cut)
+            found = self._manifest.find(self.path, checkpoint)
+        live = self._databases.write(found)
         try:
-            if cut is not None:
-                self._commit(self._manifest.with_current(cut))
+            if found is not None:
+                self._commit(self._manifest.with_current(found))
         except BaseException:
             live.discard()
             raise
@@ -454,7 +468,7 @@ class RocksDbStore:
         """As `RowTier.checkpoints`."""
         self._open_live_or_raise()
         manifest = self._manifest
-        return [cut.summary(cut.id == manifest.current_id) for cut in manifest.listed]
+        return [one.summary(one.id == manifest.current_id) for one in manifest.listed]
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
         """As `RowTier.delete_checkpoint`."""
@@ -462,9 +476,9 @@ class RocksDbStore:
         return self._change(self._delete, checkpoint)
 
     def _delete(self, checkpoint: str | int) -> list[str]:
-        cut = self._manifest.find(self.path, checkpoint)
-        self._commit(self._manifest.without(cut))
-        return self._remove_unneeded().of(cut.id)
+        found = self._manifest.find(self.path, checkpoint)
+        self._commit(self._manifest.without(found))
+        return self._remove_unneeded().of(found.id)
 
     def extras(
         self, checkpoint: str | int | None = None, names: Collection[str] | None = None
@@ -476,19 +490,21 @@ class RocksDbStore:
     def _extras(
         self, checkpoint: str | int | None, names: Collection[str] | None = None
     ) -> dict[str, bytes]:
-        cut = self._cut_named(checkpoint)
-        if cut is None:
+        found = self._find(checkpoint)
+        if found is None:
             return {}
         return {
-            name: cuts.read_checked(self._inside / cut.folder / file, cut.files[file])
-            for name, file in cut.extras.items()
+            name: checkpoint_files.read_checked(
+                self._inside / found.folder / file, found.files[file]
+            )
+            for name, file in found.extras.items()
             if names is None or name in names
         }
 
-    def _cut_named(self, checkpoint: str | int | None) -> Cut | None:
+    def _find(self, checkpoint: str | int | None) -> RocksDbCheckpoint | None:
         if checkpoint is not None:
             return self._manifest.find(self.path, checkpoint)
-        return self._reader_cut if self._is_read_only else self._manifest.current
+        return self._reader_checkpoint if self._is_read_only else self._manifest.current
 
     def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
         """As `RowTier.extra_bytes`."""
@@ -496,21 +512,21 @@ class RocksDbStore:
         return self._worker.run(self._extra_bytes, checkpoint)
 
     def _extra_bytes(self, checkpoint: str | int | None) -> dict[str, int]:
-        cut = self._cut_named(checkpoint)
-        if cut is None:
+        found = self._find(checkpoint)
+        if found is None:
             return {}
-        folder = self._inside / cut.folder
-        return {name: (folder / file).stat().st_size for name, file in cut.extras.items()}
+        folder = self._inside / found.folder
+        return {name: (folder / file).stat().st_size for name, file in found.extras.items()}
 
     # Figures and the end.
 
     def stats(self) -> dict[str, Any]:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
-        kept = [self._inside / cut.folder for cut in self._manifest.cuts]
+        kept = [self._inside / one.folder for one in self._manifest.checkpoints]
         opened = kept if live.folder is None or self._is_read_only else [live.folder]
-        ours = cuts.unique_bytes(opened)
-        theirs = cuts.unique_bytes(kept)
+        ours = checkpoint_files.unique_bytes(opened)
+        theirs = checkpoint_files.unique_bytes(kept)
         only = sum(size for inode, size in theirs.items() if inode not in ours)
         tables = {
             name: {
@@ -532,7 +548,7 @@ class RocksDbStore:
         """As `RowTier.verify`."""
         self._open_live_or_raise()
         with translated(self.path):
-            return cuts.verify_held(self._folder)
+            return checkpoint_files.verify_held(self._folder)
 
     def held_folder(self) -> Path:
         """As `RowTier.held_folder`."""

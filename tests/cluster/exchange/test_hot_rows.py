@@ -52,7 +52,7 @@ def test_hot_rows_change_no_bit(tmp_path: Path, size: int, wire: str, optimizer:
 
 
 def train_on(folder: Path, size: int, hot_rows: int, steps: range) -> list[Any]:
-    """Goes on at the folder's newest cut and leaves another; digests and hot rows of each rank."""
+    """Goes on at the newest checkpoint and leaves another; digests and hot rows of each rank."""
     task = Task(num_batches=steps.stop, num_keys=40, num_examples=120, seed=5)
     options = hps.ClusterConfig(hot_rows=hot_rows, row_wire="bfloat16", gradient_wire="int8")
     dram = hps.DramCacheConfig(bytes="256KiB")

@@ -1,6 +1,6 @@
 """Ranks as threads over a cluster's folder, with rows whose right values are known.
 
-Above it: tests of folders, cuts and resharding. Below it: local_world.py, RankParts over
+Above it: tests of folders, checkpoints and resharding. Below it: local_world.py, RankParts over
 open_parts, without the exchange of keys: each rank pushes the keys that it owns.
 """
 
@@ -78,7 +78,7 @@ class Rank:
 
     @property
     def num_parts(self) -> int:
-        """Parts of cuts in this rank's store."""
+        """Parts of checkpoints in this rank's store."""
         return sum(name_of_part(one["tag"]) is not None for one in self.local.checkpoints())
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ def train(steps: range, **checkpoint: Any) -> Callable[[Rank], Any]:
 
 
 def look(rank: Rank) -> tuple[dict[str, str], Any]:
-    """(digests, (model, reader) of the newest cut)."""
+    """(digests, (model, reader) of the newest checkpoint)."""
     return rank.digests(), rank.checkpoint_state()
 
 

@@ -53,7 +53,7 @@ def own_step(rank: Rank) -> None:
 
 
 def even(rank: Rank) -> None:
-    """Two cuts of as many rows on each rank."""
+    """Two checkpoints of as many rows on each rank."""
     own_step(rank)
     rank.checkpoint("day-1", model={"day": 1}, reader={"day": 1})
     own_step(rank)
@@ -108,7 +108,7 @@ def put_plain(cluster: Path) -> None:
 
 
 def put_stale(cluster: Path) -> None:
-    """From a backup that was made between two cuts without a tag."""
+    """From a backup that was made between two checkpoints without a tag."""
     second = ranks_of(cluster)[1]
     backup = cluster.parent / "backup"
     shutil.copytree(second, backup)
@@ -247,7 +247,7 @@ def refusals_of_unnamed(path: Path, options: dict[str, Any]) -> list[tuple[str, 
     return found
 
 
-def test_each_part_of_each_cut_is_named_wherever_its_rows_came_from(tmp_path: Path) -> None:
+def test_each_part_of_each_checkpoint_is_named_wherever_its_rows_came_from(tmp_path: Path) -> None:
     path, made = tmp_path / "cluster", tmp_path / "made"
     on_ranks(path, 2, train(range(1, 3), tag="day-1"))
     on_ranks(path, 3, train(range(3, 4), tag="day-2"))
@@ -260,8 +260,8 @@ def test_each_part_of_each_cut_is_named_wherever_its_rows_came_from(tmp_path: Pa
     for cluster in (path, made):
         catalog = Catalog.load(cluster)
         assert catalog is not None
-        for cut in catalog.cuts:
-            for part in part_name.parts_of(cluster, catalog, cut):
+        for checkpoint in catalog.checkpoints:
+            for part in part_name.parts_of(cluster, catalog, checkpoint):
                 store = open_store(part.folder, [], read_only=True, rows=False)
                 assert PartName.of(store.extras(part.tag)) == part.name
                 store.close()

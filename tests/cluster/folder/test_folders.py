@@ -13,7 +13,14 @@ import pytest
 import hps
 from hps.cluster.folder.folders import open_parts
 from hps.cluster.world.local_world import local_worlds
-from hps.ssd_store.cluster.catalog import NAME, Catalog, Cut, Part, new_generation, new_name
+from hps.ssd_store.cluster.catalog import (
+    NAME,
+    Catalog,
+    ClusterCheckpoint,
+    PartSize,
+    new_generation,
+    new_name,
+)
 from tests.cluster.folder.folder_lab import (
     TABLES,
     Rank,
@@ -154,7 +161,7 @@ def test_generations_of_another_training_are_left_alone(tmp_path: Path) -> None:
     assert foreign.exists() and not leftover.exists()
 
 
-def test_a_part_with_other_rows_than_the_cut_is_refused(tmp_path: Path) -> None:
+def test_a_part_with_other_rows_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 2)))
     catalog = Catalog.load(path)
@@ -168,7 +175,7 @@ def test_a_part_with_other_rows_than_the_cut_is_refused(tmp_path: Path) -> None:
         assert message.startswith("CorruptionError") and "rank-1" in message
 
 
-def test_a_training_that_ended_before_its_first_cut_starts_anew(tmp_path: Path) -> None:
+def test_a_training_that_ended_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
     path = tmp_path / "cluster"
     on_ranks(path, 2, lambda rank: rank.step(1))
     first = generations(path)
@@ -206,28 +213,36 @@ def test_a_store_whose_owner_is_another_rank_now_moves(
 
 
 def test_changes_of_a_catalog() -> None:
-    def cut(number: int, tag: str | None = None, generation: str = "g1") -> Cut:
-        return Cut(
+    def checkpoint(
+        number: int, tag: str | None = None, generation: str = "g1"
+    ) -> ClusterCheckpoint:
+        return ClusterCheckpoint(
             id=number, name=f"{number:032x}", tag=tag, created=float(number),
-            generation=generation, parts=(Part(1, 2), Part(3, 4)),
+            generation=generation, parts=(PartSize(1, 2), PartSize(3, 4)),
         )  # fmt: skip
 
     catalog = Catalog.begin("c" * 32).started("g1", 2, 7)
-    for one in (cut(1, "a"), cut(2), cut(3), cut(4), cut(5, "a")):
-        catalog = catalog.with_cut(one, keep_last=2)
-    assert [one.id for one in catalog.cuts] == [3, 4, 5]
+    for one in (
+        checkpoint(1, "a"),
+        checkpoint(2),
+        checkpoint(3),
+        checkpoint(4),
+        checkpoint(5, "a"),
+    ):
+        catalog = catalog.with_checkpoint(one, keep_last=2)
+    assert [one.id for one in catalog.checkpoints] == [3, 4, 5]
     assert (catalog.serial, catalog.current_id, catalog.next_id) == (6, 5, 6)
-    hidden = catalog.without(cut(5, "a"))
-    assert hidden.described() == catalog.described()[:2] and hidden.current == cut_hidden(
-        cut(5, "a")
+    hidden = catalog.without(checkpoint(5, "a"))
+    assert hidden.described() == catalog.described()[:2] and hidden.current == checkpoint_hidden(
+        checkpoint(5, "a")
     )
-    assert [one.id for one in hidden.with_current(cut(3)).cuts] == [3, 4]
-    moved = catalog.with_cut(cut(6), 2).moved(cut(6, None, "g2"))
-    assert [one.id for one in moved.cuts] == [5, 6] and moved.generations == {"g1", "g2"}
+    assert [one.id for one in hidden.with_current(checkpoint(3)).checkpoints] == [3, 4]
+    moved = catalog.with_checkpoint(checkpoint(6), 2).moved(checkpoint(6, None, "g2"))
+    assert [one.id for one in moved.checkpoints] == [5, 6] and moved.generations == {"g1", "g2"}
     assert Catalog.from_json(moved.to_json()) == moved
 
 
-def cut_hidden(cut: Cut) -> Cut:
+def checkpoint_hidden(checkpoint: ClusterCheckpoint) -> ClusterCheckpoint:
     import dataclasses
 
-    return dataclasses.replace(cut, is_deleted=True)
+    return dataclasses.replace(checkpoint, is_deleted=True)

@@ -1,4 +1,4 @@
-"""A cluster's folder is the one that was opened: no cut is told of that its path does not lead to,
+"""A cluster's folder is the one that was opened: no checkpoint is told of that its path lacks,
 and no other cluster is changed."""
 
 import errno
@@ -40,7 +40,7 @@ def remove(path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("lose", [move_away, remove])
-def test_no_cut_goes_into_a_cluster_that_took_the_path(
+def test_no_checkpoint_goes_into_a_cluster_that_took_the_path(
     tmp_path: Path, lose: Callable[[Path], None], ranks: int
 ) -> None:
     path = tmp_path / "model"
@@ -63,11 +63,11 @@ def test_no_cut_goes_into_a_cluster_that_took_the_path(
     assert states_of(path) == before
     assert verify_cluster(path) == []
     with hps.open(path) as reader:
-        assert [cut["tag"] for cut in reader.checkpoints()] == ["theirs"]
+        assert [one["tag"] for one in reader.checkpoints()] == ["theirs"]
     if lose is move_away:
         assert verify_cluster(tmp_path / "moved") == []
         with hps.open(tmp_path / "moved") as reader:
-            assert [cut["tag"] for cut in reader.checkpoints()] == ["kept"]
+            assert [one["tag"] for one in reader.checkpoints()] == ["kept"]
 
 
 @pytest.mark.parametrize("verb", ["checkpoint", "delete_checkpoint", "restore"])
@@ -86,7 +86,7 @@ def test_no_catalog_is_written_for_a_folder_that_was_moved(tmp_path: Path, verb:
     catalog = Catalog.load(tmp_path / "moved")
     assert catalog is not None and catalog.current is not None
     assert catalog.current.tag == "step-2"
-    assert [cut.tag for cut in catalog.listed] == ["step-1", "step-2"]
+    assert [one.tag for one in catalog.listed] == ["step-1", "step-2"]
     assert verify_cluster(tmp_path / "moved") == []
 
 
@@ -106,7 +106,7 @@ def test_a_cluster_by_a_relative_path_stays_in_its_folder(
     on_ranks(Path("model"), 1, act)
     assert states_of(tmp_path / "there") == before
     with hps.open(tmp_path / "here" / "model") as reader:
-        assert [cut["tag"] for cut in reader.checkpoints()] == ["kept"]
+        assert [one["tag"] for one in reader.checkpoints()] == ["kept"]
 
 
 def test_a_second_training_is_kept_out_without_a_lock_file(tmp_path: Path) -> None:

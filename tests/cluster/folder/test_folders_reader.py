@@ -37,7 +37,7 @@ from tests.logs import write_criteo
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three ranks with two cuts; and one store with the same rows."""
+    """Three ranks with two checkpoints; and one store with the same rows."""
     folder = tmp_path_factory.mktemp("trained")
     on_ranks(folder / "cluster", 3, train(range(1, 3), tag="day-1"))
     on_ranks(folder / "cluster", 3, train(range(3, 5), tag="day-2"))
@@ -79,7 +79,7 @@ def test_a_reader_sees_what_one_store_would(trained: Path) -> None:
             parts.push("ads", stored[:1], np.ones((1, 4), np.float32))
 
 
-def test_a_reader_of_an_older_cut(trained: Path, tmp_path: Path) -> None:
+def test_a_reader_of_an_older_checkpoint(trained: Path, tmp_path: Path) -> None:
     reference = Reference(tmp_path)
     for name, steps in (("day-1", 2), ("day-2", 4), (1, 2)):
         with hps.open(trained / "cluster", checkpoint=name) as server:
@@ -101,7 +101,7 @@ def test_a_reader_stands_beside_a_training(tmp_path: Path) -> None:
         for number in range(3, 7):
             rank.step(number)
             rank.checkpoint()
-        for reader in readers:  # of a cut that was let go meanwhile
+        for reader in readers:  # of a checkpoint that was let go meanwhile
             seen.append({name: reader.digest(name) for name in reader.tables})
             reader.close()
 
@@ -121,7 +121,7 @@ def test_a_missing_part_is_named(cluster: Path, capsys: pytest.CaptureFixture[st
     assert "rank-1" in captured.out and "rank-1" in captured.err
 
 
-def test_an_opening_that_a_new_cut_overtakes_is_tried_again(
+def test_an_opening_that_a_new_checkpoint_overtakes_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, reference = tmp_path / "cluster", Reference(tmp_path / "reference")
@@ -144,7 +144,7 @@ def test_an_opening_that_a_new_cut_overtakes_is_tried_again(
         assert {name: server.digest(name) for name in server.tables} == reference.digests(2)
 
 
-def test_before_the_first_cut_a_reader_is_told_to_wait(tmp_path: Path) -> None:
+def test_before_the_first_checkpoint_a_reader_is_told_to_wait(tmp_path: Path) -> None:
     path = tmp_path / "cluster"
     on_ranks(path, 2, lambda rank: rank.step(1))
     with pytest.raises(hps.StoreError, match="no checkpoint yet"):
@@ -188,11 +188,11 @@ def test_checkpoints_delete_lets_go_of_every_part(
 ) -> None:
     assert main(["checkpoints", str(cluster), "--delete", "day-1"]) == 0
     catalog = Catalog.load(cluster)
-    assert catalog is not None and [cut.tag for cut in catalog.cuts] == ["day-2"]
+    assert catalog is not None and [one.tag for one in catalog.checkpoints] == ["day-2"]
     for rank in range(3):
         with hps.open(part_folder(cluster, catalog.generation, rank)) as part:
             held = [name_of_part(one["tag"]) for one in part.checkpoints()]
-            assert held == [None, catalog.cuts[0].name]
+            assert held == [None, catalog.checkpoints[0].name]
     assert main(["checkpoints", str(cluster), "--delete", "day-1"]) == 1
     assert "day-1" in capsys.readouterr().err
 
@@ -251,7 +251,7 @@ def test_evaluate_measures_the_same_over_parts(
 def test_compact_frees_space_of_every_part(
     cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The parts keep their tags, so that the ranks find the cut."""
+    """The parts keep their tags, so that the ranks find the checkpoint."""
 
     def overwrite(rank: Rank) -> dict[str, str]:
         for table in TABLES:
@@ -291,10 +291,10 @@ def state_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
 
 
-def test_compact_decides_by_part_names_cuts_and_writes_nothing_when_dry(
+def test_compact_decides_by_part_names_checkpoints_and_writes_nothing_when_dry(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Part 0 has something to free, part 1 would grow: a kept cut holds what was overwritten."""
+    """Part 0 has something to free; part 1 would grow: a checkpoint holds what was overwritten."""
     path = tmp_path / "cluster"
 
     def rewrite(rank: Rank) -> dict[str, str]:

@@ -67,7 +67,7 @@ def test_every_row_lies_with_its_owner_alone(tmp_path: Path) -> None:
     assert all(min(of_rank) > 50 for of_rank in counts)
 
 
-def test_tagged_cuts_of_other_ranks_stay_and_can_be_gone_back_to(
+def test_tagged_checkpoints_of_other_ranks_stay_and_can_be_gone_back_to(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -86,7 +86,7 @@ def test_tagged_cuts_of_other_ranks_stay_and_can_be_gone_back_to(
         assert {name: server.digest(name) for name in server.tables} == reference.digests(2)
 
     def go_back(rank: Rank) -> Any:
-        rank.step(4)  # in no cut
+        rank.step(4)  # in no checkpoint
         state = rank.restore("early")
         rows = sum(rank.world.control.gather(rank.local.num_rows("ads")))
         listed = [(one["tag"], one["ranks"], one["current"]) for one in rank.checkpoints()]
@@ -108,7 +108,7 @@ def test_tagged_cuts_of_other_ranks_stay_and_can_be_gone_back_to(
     assert on_ranks(path, 3, forward)[0] == reference.digests(3)
 
 
-def test_a_tagged_cut_of_other_ranks_goes_with_its_folder(
+def test_a_tagged_checkpoint_of_other_ranks_goes_with_its_folder(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -119,7 +119,7 @@ def test_a_tagged_cut_of_other_ranks_goes_with_its_folder(
     assert on_ranks(path, 3, rank_digests)[0] == reference.digests(3)
 
 
-def test_a_disk_that_fills_in_such_a_restore_bars_cuts_until_one_succeeds(
+def test_a_disk_that_fills_in_such_a_restore_bars_checkpoints_until_one_succeeds(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cluster"
@@ -174,7 +174,7 @@ def test_a_part_that_no_rank_sees_is_named(tmp_path: Path) -> None:
     after = {file: file.read_bytes() for file in files_of(hosts[0]) if file.name != "LOCK"}
     assert after == before  # nothing was removed, or made
     lost.rename(hosts[1])
-    hosts[0].rename(lost)  # rank 0's: the other one knows of the cut, too
+    hosts[0].rename(lost)  # rank 0's: the other one knows of the checkpoint, too
     refuse(hosts[1], 2, "part 0 of 2 is missing", "rank-0")
     lost.rename(hosts[0])
     on_ranks(hosts, 2, look)

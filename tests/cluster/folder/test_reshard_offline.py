@@ -27,7 +27,7 @@ from tests.cluster.folder.folder_lab import (
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    """Two ranks with two cuts."""
+    """Two ranks with two checkpoints."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3), tag="day-1"))
     on_ranks(path, 2, train(range(3, 5), tag="day-2"))

@@ -77,7 +77,7 @@ class FakeShard:
                     self._rows[table, key] = self._row(table, key) + grad
             return Applied(Marks(self.mark, self.mark, 0), is_repeat)
 
-    def cut_names(self, timeout: float = 0.0) -> list[str]:
+    def checkpoint_names(self, timeout: float = 0.0) -> list[str]:
         return []
 
     def stats(self, timeout: float = 0.0) -> dict[str, Any]:

@@ -73,13 +73,14 @@ def test_a_file_that_holds_no_array_is_told_by_name(ask, tmp_path: Path, kind: s
     else:
         cut = keys.read_bytes()[:-8]
         bad.write_bytes({"text": b"1 2", "empty": b"", "cut": cut, "zip": b"PK\x03\x04"}[kind])
+    reason = "it is an archive of" if kind == "archive" else "it is not a .npy file"
     for words in (
         ["pull", "ads", "--keys-file", str(bad)],
         ["push", "ads", "--keys-file", str(keys), "--grads", str(bad)],
     ):
         status, _, errors = ask(*words)
         assert status == 1 and errors.count("\n") == 1
-        assert f"{words[-2]} {bad}: it is no .npy file" in errors
+        assert f"{words[-2]} {bad}: {reason}" in errors
 
 
 def test_a_flush_waits_for_the_disks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,9 +117,9 @@ def test_what_cannot_be_is_one_line_and_status_1(ask, words: list[str], message:
     [
         (["train", "log.tsv"], "give --store DIR or --server"),
         (["train", "log.tsv", "--store", "s", "--server", "a:1"], "give --store DIR or --server"),
-        (["train", "log.tsv", "--store", "s", "--tls-ca", "ca.pem"], "--tls-ca goes with --server"),
+        (["train", "log.tsv", "--store", "s", "--tls-ca", "ca.pem"], "--tls-ca needs --server"),
         (["train", "log.tsv", "--server", "a:1", "--gpu", "1GiB"], "the servers' own"),
-        (["train", "log.tsv", "--store", "s", "--allow-insecure"], "--allow-insecure goes with"),
+        (["train", "log.tsv", "--store", "s", "--allow-insecure"], "--allow-insecure needs"),
         (["evaluate", "log.tsv"], "give --store or --server"),
         (["evaluate", "log.tsv", "--server", "a"], "must be 'host:port'"),
         (["client", "stats", "--server", "127.0.0.1:1", "--deadline", "0.2"], "deadline passed"),
@@ -161,7 +162,7 @@ def test_a_token_file_that_is_not_there_is_told_as_such(
     (tmp_path / "empty").write_text("\n")
     for name, words in (
         ("t-secret", "No such file or directory; name a file that holds the token"),
-        ("binary", "it is no text"),
+        ("binary", "it is not text"),
         ("empty", "holds no token"),
     ):
         assert main(["client", "stats", *where, str(tmp_path / name)]) == 1

@@ -91,9 +91,9 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
     [
         ("tls", None, "the server talks TLS: give --tls-ca"),
         ("mutual tls", None, "the server talks TLS: give --tls-ca"),
-        ("clear", {"ca": "ca.pem"}, "talks no TLS"),
+        ("clear", {"ca": "ca.pem"}, "does not use TLS"),
         ("tls", {"ca": "other.pem"}, "not signed by the authority"),
-        ("tls", {"ca": "server.key"}, "no PEM of a certificate"),
+        ("tls", {"ca": "server.key"}, "not PEM files of a certificate"),
         ("tls", {"ca": "ca.pem", "server_name": "elsewhere"}, "of another name than the address"),
         ("mutual tls", {"ca": "ca.pem"}, "takes only clients with a certificate"),
         (
@@ -172,7 +172,9 @@ def test_a_shard_that_comes_back_soon_is_not_spoken_of(caplog: pytest.LogCapture
 def test_a_token_travels_in_the_clear_on_this_machine_only() -> None:
     secret = "t-secret-0123456789"
     for address in ("10.0.0.1:1", "[2001:db8::1]:1", "no-such-host.invalid:1", "0.0.0.0:1"):
-        with pytest.raises(ConfigError, match=r"without TLS the token.*allow_insecure") as caught:
+        with pytest.raises(
+            ConfigError, match=r"without TLS others can read the token.*allow_insecure"
+        ) as caught:
             ClientConfig(addresses=["127.0.0.1:1", address], token=secret)
         assert address in str(caught.value) and secret not in str(caught.value)
         ClientConfig(addresses=[address], token=secret, tls=hps.TlsConfig())

@@ -64,7 +64,7 @@ def current(client: RemoteParameterServer) -> list[str | int]:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("end", ["stopped", "killed", "automatic"])
-def test_the_cut_that_was_restored_is_current_after_a_restart(
+def test_the_checkpoint_that_was_restored_is_current_after_a_restart(
     tmp_path: Path, count: int, end: str
 ) -> None:
     first = {"model": {"step": 0}, "reader": {"line": 0}}
@@ -98,7 +98,7 @@ def test_the_cut_that_was_restored_is_current_after_a_restart(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_rows_of_a_cut_that_was_deleted_are_measured_with_no_other_model(
+def test_rows_of_a_checkpoint_that_was_deleted_are_measured_with_no_other_model(
     tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with service(tmp_path, count) as servers, servers.client() as client:
@@ -120,7 +120,7 @@ def test_rows_of_a_cut_that_was_deleted_are_measured_with_no_other_model(
         assert client.restore() == FINAL and current(client) == ["final"]
 
 
-def test_servers_that_do_not_tell_mark_no_cut_by_guess(
+def test_servers_that_do_not_tell_mark_no_checkpoint_by_guess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
@@ -134,7 +134,7 @@ def test_servers_that_do_not_tell_mark_no_cut_by_guess(
         assert current(client) == ["final"]
 
 
-def test_an_automatic_checkpoint_of_an_older_hps_names_the_cut_of_its_model(
+def test_an_automatic_checkpoint_of_an_older_hps_names_the_one_of_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extras = History.extras
@@ -174,13 +174,13 @@ def test_a_push_to_one_shard_ends_it_for_all(tmp_path: Path, shard: int, count: 
             assert client.checkpoint("again")["model_from"] == "final"
 
 
-def test_a_cut_that_dies_between_its_parts_takes_no_model_with_it(tmp_path: Path) -> None:
+def test_a_checkpoint_that_dies_between_its_parts_takes_no_model_with_it(tmp_path: Path) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
         train(client)
         own = KEYS[ShardMap(2).split(KEYS)[1]]
         client.push("ads", own, ones(own))
-        # The part of a cut with a model, of which shard 0 has never heard.
-        servers.shards[1].checkpoint(f"cut-{'0' * 32}", group="0" * 32, model_cut="0" * 32)
+        # The part of a checkpoint with a model, of which shard 0 has never heard.
+        servers.shards[1].checkpoint(f"cut-{'0' * 32}", group="0" * 32, model_whole="0" * 32)
         assert "model_from" not in client.checkpoint("rows")
 
 
@@ -259,7 +259,7 @@ def test_a_server_refuses_the_store_of_another_shard(
 ) -> None:
     damage(trained(tmp_path))
     with (
-        pytest.raises(hps.ConfigError, match=r"is shard [01] of 2, asked is [01] of 2"),
+        pytest.raises(hps.ConfigError, match=r"is shard [01] of 2, requested is [01] of 2"),
         service(tmp_path, 2),
     ):
         pass
@@ -342,7 +342,7 @@ def test_a_client_refuses_a_shard_of_another_service_or_time(tmp_path: Path, ori
             assert client.num_rows("ads") == 64
 
 
-def test_cuts_that_are_taken_and_let_go_meanwhile_are_no_reason_to_refuse(tmp_path: Path) -> None:
+def test_checkpoints_taken_and_let_go_meanwhile_are_no_reason_to_refuse(tmp_path: Path) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
         train(client)
         ask, looks = Connections.ask_all, []

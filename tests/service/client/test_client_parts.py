@@ -19,7 +19,7 @@ from hps.service.client.division import KeyDivision
 from hps.service.client.options import ClientConfig
 from hps.service.client.plans import RemoteRows
 from hps.service.client.shards import Shards
-from hps.service.client.training import TrainingLoop
+from hps.service.client.training import LoopGradients
 from hps.service.client.waiters import Waiters
 from hps.service.client.window import LOGGED, Draft, Window
 from hps.v1 import parameter_server_pb2 as pb
@@ -89,7 +89,7 @@ def test_waiters_refuse_work_once_they_are_closed() -> None:
 
 
 def test_pipelines_are_counted_by_who_listens_to_the_gradients() -> None:
-    loop = TrainingLoop()
+    loop = LoopGradients()
     assert loop.num_open_pipelines == 0
     loop.pending_gradients = SimpleNamespace(listeners=["one", "two"])
     assert loop.num_open_pipelines == 2

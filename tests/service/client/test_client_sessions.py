@@ -462,7 +462,7 @@ def test_first_open_to_a_shard_that_is_down_does_nothing_anywhere() -> None:
     assert set(lab.counts()) == {1.0}
 
 
-def test_shards_in_the_wrong_order_or_of_different_cuts_are_refused() -> None:
+def test_shards_in_the_wrong_order_or_of_different_checkpoints_are_refused() -> None:
     lab = Lab(count=2)
     lab.services.reverse()
     with pytest.raises(ConfigError, match="in the order of their indices"):
@@ -470,7 +470,7 @@ def test_shards_in_the_wrong_order_or_of_different_cuts_are_refused() -> None:
     lab.services.reverse()
     lab.services[1].lineage = "other"
     client = lab.client()
-    with pytest.raises(RemoteError, match="at different cuts"):
+    with pytest.raises(RemoteError, match="at different checkpoints"):
         client.push("ads", KEYS, ONES)
     client.close()
 

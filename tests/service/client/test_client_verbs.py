@@ -1,4 +1,4 @@
-"""Every verb of RemoteParameterServer against ParameterServer's, and cuts over several shards.
+"""Every verb of RemoteParameterServer against ParameterServer's; checkpoints over several shards.
 
 Above it: pytest. Below it: `hps.RemoteParameterServer` over real shards.
 """
@@ -172,7 +172,7 @@ def test_a_table_is_what_shard_0_has_of_it_on_all_shards(tmp_path: Path) -> None
         with servers.client() as client:
             with pytest.raises(ConfigError, match=r"'ads' is not on all.*\b1 .*\b2 .*lack it"):
                 client.pull("ads", EDGES)
-            with pytest.raises(RemoteError, match="its dim is 8, asked is 9"):
+            with pytest.raises(RemoteError, match="its dim is 8, requested is 9"):
                 client.create_table(replace(ADS, dim=9))
             assert [len(shard.tables) for shard in servers.shards] == [1, 0, 0]
             assert client.create_table(ADS) and not client.create_table(ADS)
@@ -183,7 +183,7 @@ def test_a_table_is_what_shard_0_has_of_it_on_all_shards(tmp_path: Path) -> None
             assert other.num_rows("ads") == 4
 
 
-def test_a_table_that_is_younger_than_the_cut_is_empty_on_all_shards(tmp_path: Path) -> None:
+def test_a_table_that_is_younger_than_the_checkpoint_is_empty_on_all_shards(tmp_path: Path) -> None:
     late = hps.TableConfig(name="late", dim=8, features=["late"])
     tables = (replace(ADS, features=["a"]),)
     with service(tmp_path, 2, tables=tables) as servers, servers.client() as client:
@@ -208,7 +208,7 @@ def grow(client: Any, first: int) -> None:
     client.push("ads", keys, np.ones((100, 8), np.float32))
 
 
-def test_cut_is_restored_on_all_shards_with_model_and_reader(tmp_path: Path) -> None:
+def test_checkpoint_is_restored_on_all_shards_with_model_and_reader(tmp_path: Path) -> None:
     with service(tmp_path, 3) as servers, servers.client() as client:
         grow(client, 0)
         digest = client.digest("ads")
@@ -224,7 +224,7 @@ def test_cut_is_restored_on_all_shards_with_model_and_reader(tmp_path: Path) -> 
         assert client.checkpoint_state("day-1")[1] == {"line": 7}
 
 
-def test_untagged_cuts_give_way_and_leave_nothing_on_any_shard(tmp_path: Path) -> None:
+def test_untagged_checkpoints_give_way_and_leave_nothing_on_any_shard(tmp_path: Path) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
         client.checkpoint("kept")
         for number in range(4):
@@ -239,7 +239,7 @@ def test_untagged_cuts_give_way_and_leave_nothing_on_any_shard(tmp_path: Path) -
         assert [len(parts) for parts in parts_of(client)] == [2, 2]
 
 
-def test_cut_that_a_shard_lacks_is_no_cut_and_no_shard_goes_back(tmp_path: Path) -> None:
+def test_checkpoint_that_a_shard_lacks_is_not_listed_and_no_shard_goes_back(tmp_path: Path) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
         grow(client, 0)
         client.checkpoint("day-1")
@@ -255,7 +255,7 @@ def test_cut_that_a_shard_lacks_is_no_cut_and_no_shard_goes_back(tmp_path: Path)
         assert client.digest("ads") == digest
 
 
-def test_death_before_shard_0_leaves_no_cut(tmp_path: Path) -> None:
+def test_death_before_shard_0_leaves_no_checkpoint(tmp_path: Path) -> None:
     with service(tmp_path, 2) as servers, servers.client() as client:
         grow(client, 0)
         client.checkpoint(reader={"number": 1})
@@ -270,7 +270,7 @@ def test_death_before_shard_0_leaves_no_cut(tmp_path: Path) -> None:
             patch.setattr(Connections, "ask_all", die_at_shard_0)
             with pytest.raises(RemoteError, match="died"):
                 client.checkpoint(reader={"number": 2})
-        assert len(parts_of(client)[1]) == 2  # its part is there, and no cut
+        assert len(parts_of(client)[1]) == 2  # its part is there, and no checkpoint
         assert client.restore() == (None, {"number": 1})
 
 
@@ -284,7 +284,7 @@ def test_restore_that_reaches_one_shard_only_is_seen_and_can_be_repeated(tmp_pat
         with pytest.raises(RemoteError, match="restored meanwhile"):
             grow(client, 200)
         with servers.client("other") as other:
-            with pytest.raises(RemoteError, match=r"at different cuts.*restore"):
+            with pytest.raises(RemoteError, match=r"at different checkpoints.*restore"):
                 other.pull("ads", EDGES)
             other.restore("day-1")
             assert other.digest("ads") == digest

@@ -105,12 +105,12 @@ def test_what_is_accepted_means_the_same_to_the_generated_code(data: bytes) -> N
 
 @settings(deadline=None)
 @given(message=pushes(), data=st.data())
-def test_a_field_that_stands_twice_is_refused(message: PushRequest, data: DataObject) -> None:
+def test_a_field_that_appears_twice_is_refused(message: PushRequest, data: DataObject) -> None:
     message.table = "ads"
     message.ClearField("padding")
     pieces = encoded_fields(message)
     pieces.append(data.draw(st.sampled_from(pieces)))
-    with pytest.raises(FramingError, match="stands twice"):
+    with pytest.raises(FramingError, match="appears twice"):
         PUSH.split(b"".join(data.draw(st.permutations(pieces))))
 
 
@@ -141,7 +141,7 @@ def test_a_message_cut_off_anywhere_is_refused_or_is_whole_fields() -> None:
         (b"\x7b\x7c", "wire type"),
         (b"\x02\x00", "no field number"),
         (b"\x0a", "does not end"),
-        (b"\x0a\x02\xff\xff", "no PullRequest"),  # not UTF-8
+        (b"\x0a\x02\xff\xff", "not a PullRequest"),  # not UTF-8
         (UNKNOWN[0] * (MAX_FIELDS + 1), "more than"),
         (b"\x82\x08\x81\x80\x04" + bytes(MAX_HEAD_BYTES + 1), "beside its arrays"),
         (b"\x7a\x07" + bytes(7), "a multiple of 8"),

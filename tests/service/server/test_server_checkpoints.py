@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hps
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import MODEL
 from hps.service.server.limits import ServerLimits
 from hps.service.shard import core as shard_core
 from hps.v1 import parameter_server_pb2 as pb
@@ -30,7 +30,7 @@ def test_a_dense_side_beyond_the_limit_is_refused_before_it_is_read(
     extras, read = lab._stores[-1].extras, []
 
     def note(checkpoint: Any = None, names: Any = None) -> Any:
-        read.append(names is None or cut.MODEL in names)
+        read.append(names is None or MODEL in names)
         return extras(checkpoint, names)
 
     monkeypatch.setattr(lab._stores[-1], "extras", note)

@@ -144,7 +144,10 @@ def test_connections_that_say_nothing_make_way_for_one_that_asks(
             r"--metrics '0.0.0.0': the port is missing; write HOST:PORT, as 127.0.0.1:9100",
         ),
         ("9100", r"--metrics '9100': write HOST:PORT, such as 127.0.0.1:9100"),
-        ("0.0.0.0:9100", r"--metrics 0.0.0.0: others can reach it.* figures, tokens and tables'"),
+        (
+            "0.0.0.0:9100",
+            r"--metrics 0.0.0.0: other machines can reach it.* figures, tokens and tables'",
+        ),
     ],
 )
 def test_an_address_for_figures_that_cannot_be_is_explained(address: str, words: str) -> None:

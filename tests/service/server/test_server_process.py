@@ -246,7 +246,7 @@ BAD_FLAGS = [
     (["--listen", "nowhere"], "HOST:PORT"),
     (["--shard", "2/2"], "I/N"),
     (["--table", "name=ads"], "dim= is missing"),
-    (["--table", "name=ads,dim=4,dim=5"], "stands twice"),
+    (["--table", "name=ads,dim=4,dim=5"], "given twice"),
     (["--table", "name=ads,dim=x"], "dim='x' must be from 1 to 4096"),
     (["--table", "name=ads,dim=4,optimizer=none"], "none"),
     (["--table", "name=ads,dim=4,eps=1,beta=2"], "no numbers"),

@@ -1,4 +1,4 @@
-"""A checkpoint that a shard takes by itself: changes wait while its cut is taken, not while the
+"""A checkpoint that a shard takes by itself: changes wait while its rows are taken, not while the
 disk is waited for; whatever comes in between, rows, marks and log agree.
 
 Above it: pytest. Below it: shard_lab.py.
@@ -40,7 +40,7 @@ class SlowDisk:
 
     def __init__(self, lab: ShardLab) -> None:
         self.is_taken, self.go_on = threading.Event(), threading.Event()
-        self.number = 0  # of the last record in the cut
+        self.number = 0  # of the last record in the checkpoint
         self.error: hps.StoreError | None = None
         store = lab._stores[-1]
         inner = store.checkpoint
@@ -96,8 +96,8 @@ def test_changes_go_on_while_an_automatic_checkpoint_waits_for_the_disk(lab: Sha
     disk.finish(session)
     assert history.kept_number == disk.number
     opening = 1  # the session's record
-    with hps.open(lab.config.path, checkpoint="automatic") as cut:
-        assert cut.pull("sgd", KEYS).tolist() == expected(disk.number - opening).tolist()
+    with hps.open(lab.config.path, checkpoint="automatic") as checkpoint:
+        assert checkpoint.pull("sgd", KEYS).tolist() == expected(disk.number - opening).tolist()
     lab.kill()
     shard = lab.open()
     assert shard.pull("sgd", KEYS).tolist() == expected(session.sequence).tolist()
@@ -126,7 +126,7 @@ def test_a_restore_beside_an_automatic_checkpoint_is_not_undone_by_its_end(lab: 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_checkpoint_that_fails_behind_its_cut_takes_no_change_back(
+def test_a_checkpoint_that_fails_after_its_rows_are_taken_takes_no_change_back(
     lab: ShardLab, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "_FIRST_PAUSE", PATIENCE)

@@ -271,7 +271,7 @@ def test_a_clean_close_leaves_nothing_to_replay(lab: ShardLab) -> None:
     assert shard.stats()["service"]["records_replayed"] == 0
     assert shard.digest("sgd") == digest
     assert [one["tag"] for one in shard.checkpoints()] == ["automatic", "last"]
-    with pytest.raises(hps.ConfigError, match="own"):
+    with pytest.raises(hps.ConfigError, match="reserved for hps"):
         shard.checkpoint("automatic")
 
 

@@ -76,7 +76,7 @@ def test_a_table_of_that_name_with_other_numbers_is_refused_after_the_restore_to
     shard.restore("base")
     wide = dataclasses.replace(LATE, dim=8)
     for _ in range(2):
-        with pytest.raises(MismatchError, match="its dim is 4, asked is 8"):
+        with pytest.raises(MismatchError, match="its dim is 4, requested is 8"):
             shard.create_table(wide)
         lab.kill()
         shard = lab.open()
@@ -114,7 +114,7 @@ def test_several_tables_come_back_with_the_checkpoint_that_has_them(lab: ShardLa
         assert _digests(shard) == digests
 
 
-def test_a_crash_before_the_store_goes_forward_again_keeps_the_tables_of_both_cuts(
+def test_a_crash_before_the_store_goes_forward_again_keeps_the_tables_of_both_checkpoints(
     lab: ShardLab,
 ) -> None:
     shard = lab.open()
@@ -427,7 +427,7 @@ def test_a_table_that_a_crash_left_half_made_is_made_by_the_retry(lab: ShardLab)
     lab.kill()
     shard = lab.open()
     assert "late" not in [table.name for table in shard.tables]
-    with pytest.raises(MismatchError, match=r"'late'.*dim is 4, asked is 8.*another name"):
+    with pytest.raises(MismatchError, match=r"'late'.*dim is 4, requested is 8.*another name"):
         shard.create_table(dataclasses.replace(LATE, dim=8))
     assert [table.name for table in shard.tables] == ["sgd", "adagrad"]
     assert shard.create_table(LATE)

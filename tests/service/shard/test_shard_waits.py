@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import MODEL
 from hps.errors import ChangedError, DeadlineError, FencedError
 from hps.service.shard import core as shard_core
 from hps.service.shard import reads as shard_reads
@@ -96,7 +96,7 @@ def test_a_large_table_that_changes_all_the_time_holds_nobody_up_for_its_digest(
                 sleep(0.1)
 
         digests._disturb = disturb
-        with pytest.raises(ChangedError, match="hold the clients that write still"):
+        with pytest.raises(ChangedError, match="stop the clients that write"):
             shard.digest("sgd")
         with pytest.raises(DeadlineError, match="during a digest"):
             shard.digest("sgd", timeout=0.01)
@@ -137,7 +137,7 @@ def test_a_read_waits_for_a_reopening_no_longer_than_it_may(lab: ShardLab) -> No
             lambda: shard.checkpoints(0.02),
             lambda: next(shard.items("sgd", timeout=0.02)),
         ):
-            with pytest.raises(DeadlineError, match="opened anew"):
+            with pytest.raises(DeadlineError, match="reopened for a new table"):
                 read()
     assert shard.pull("sgd", KEYS, timeout=0.02).shape == (3, 4)
 
@@ -257,10 +257,10 @@ def test_a_list_of_checkpoints_and_their_size_read_no_dense_side(
     monkeypatch.setattr(store, "extras", note)
     groups = [one["group"] for one in shard.checkpoints()]
     assert groups[-3:] == ["group-0", "group-1", "group-2"]
-    assert len(asked) >= 3 and not any(names is None or cut.MODEL in names for names in asked)
+    assert len(asked) >= 3 and not any(names is None or MODEL in names for names in asked)
     asked.clear()
     assert shard.checkpoint_state_bytes("day-1") == 5000 + 100 + len("group-1")
-    assert not any(names is None or cut.MODEL in names for names in asked)
+    assert not any(names is None or MODEL in names for names in asked)
     assert shard.checkpoint_state("day-1") == (b"m" * 5000, b"r" * 100, "group-1")
     assert shard.checkpoint_named("day-1") == (shard.checkpoint_named("day-1")[0], "day-1")
 

@@ -92,7 +92,7 @@ def test_leaving_by_an_exception_saves_nothing(lab: Lab) -> None:
         server.pull("ads", keys_of(1))
 
 
-def test_read_only_shows_a_cut_and_changes_nothing(lab: Lab) -> None:
+def test_read_only_shows_a_checkpoint_and_changes_nothing(lab: Lab) -> None:
     adagrad = hps.Adagrad(lr=0.5, eps=1e-6)
     keys = np.arange(300, dtype=np.uint64)
     with lab.server(table(adagrad), seed=9) as server:
@@ -131,7 +131,7 @@ def test_read_only_shows_a_cut_and_changes_nothing(lab: Lab) -> None:
         lab.open(read_only=False, checkpoint="one")
 
 
-def test_compact_changes_no_row_and_keeps_the_cuts_model(lab: Lab) -> None:
+def test_compact_changes_no_row_and_keeps_the_checkpoints_model(lab: Lab) -> None:
     generator = np.random.default_rng(9)
     keys = random_keys(generator, 3000, 2000)
     with lab.server(table()) as server:
@@ -168,7 +168,7 @@ def test_restore_waits_for_batches_in_flight(lab: Lab) -> None:
         server.restore("one")
 
 
-def test_a_tag_used_again_replaces_the_old_cut(lab: Lab) -> None:
+def test_a_tag_used_again_replaces_the_old_checkpoint(lab: Lab) -> None:
     with lab.server(table()) as server:
         for turn in range(3):
             server.push("ads", keys_of(turn), ones(1))
@@ -244,7 +244,7 @@ def test_tables_that_a_session_does_not_name_keep_their_numbers(lab: Lab) -> Non
         assert server.learning_rates["users"] == 0.125
 
 
-def test_open_knows_the_tables_of_a_cut_whose_tag_was_deleted(tmp_path: Path) -> None:
+def test_open_knows_the_tables_of_a_checkpoint_whose_tag_was_deleted(tmp_path: Path) -> None:
     lab = Lab("native", tmp_path)
     ads = table(hps.Adam(lr=0.5, eps=0.25))
     with lab.server(ads) as server:
@@ -257,7 +257,7 @@ def test_open_knows_the_tables_of_a_cut_whose_tag_was_deleted(tmp_path: Path) ->
         assert reader.num_rows("ads") == 1
 
 
-def test_a_run_goes_on_from_the_current_cut_first(tmp_path: Path) -> None:
+def test_a_run_goes_on_from_the_current_checkpoint_first(tmp_path: Path) -> None:
     with Lab("native", tmp_path).server(table()) as server:
         for number in (1, 2):
             server.push("ads", keys_of(number), ones(1))

@@ -1,9 +1,10 @@
-"""Processes that are to be killed: ranks as threads train, take cuts and tell of them.
+"""Processes that are to be killed: ranks as threads train, take checkpoints and tell of them.
 
-Above it: test_cuts_crashes.py, which starts it as `python -m tests.cluster.folder.cut_worker
+Above it: test_checkpoint_crashes.py, which starts it as `python -m
+tests.cluster.folder.checkpoint_worker
 FOLDER`. For each number of ranks on standard input it forks a process, so that torch is imported
-once. That one prints "opening PID", then "open N" (the step of the cut at which it stands) and
-"committed N" for each cut; when it has died, "killed SIGNAL" is printed.
+once. That one prints "opening PID", then "open N" (the step of its checkpoint) and
+"committed N" for each checkpoint; when it has died, "killed SIGNAL" is printed.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Whatever moment all ranks die at, each opening finds one cut: the old one or the new one.
+"""Whatever moment all ranks die at, each opening finds one checkpoint: the old one or the new one.
 
-Above it: pytest. Below it: folder_lab.py, cut_worker.py. A death is a copy of the folder between
+Above it: pytest. Below it: folder_lab.py, checkpoint_worker.py. A death is a copy of the folder
+between
 two steps (what the system would still write after SIGKILL), or SIGKILL itself.
 """
 
@@ -82,7 +83,7 @@ def watch_all(deaths: Deaths) -> None:
     deaths.guard(SsdStore, "close")
 
 
-def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_cut_or_the_new_one(
+def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_one_or_the_new_one(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -108,7 +109,7 @@ def test_a_death_at_any_step_of_a_checkpoint_leaves_the_old_cut_or_the_new_one(
     assert "after delete_checkpoint" in deaths.steps
 
 
-def test_a_death_at_any_step_of_a_restore_leaves_one_cut(
+def test_a_death_at_any_step_of_a_restore_leaves_one_checkpoint(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -128,7 +129,7 @@ def test_a_death_at_any_step_of_a_restore_leaves_one_cut(
     assert deaths.steps.count("after restore") == 2
 
 
-def test_a_death_at_any_step_of_a_restore_from_other_ranks_leaves_one_cut(
+def test_a_death_at_any_step_of_a_restore_from_other_ranks_leaves_one_checkpoint(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -175,7 +176,7 @@ def test_a_death_at_any_step_of_a_reshard_leaves_the_rows(
     assert sizes == {2, size}
 
 
-def test_new_folders_are_durable_before_cluster_names_their_cut(
+def test_new_folders_are_durable_before_cluster_names_their_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loss of power may drop names that were not synced: of the folders, then of CLUSTER."""
@@ -198,7 +199,7 @@ def test_new_folders_are_durable_before_cluster_names_their_cut(
     on_ranks(path, 2, train(range(1, 2)))
     on_ranks(path, 3, look)
     commits = [i for i, event in enumerate(events) if event == ("replace", path / "CLUSTER")]
-    assert len(commits) == 3  # the start, the cut, the move
+    assert len(commits) == 3  # the start, the checkpoint, the move
     for before, commit in ((0, commits[1]), (commits[1], commits[2])):
         synced = [file for what, file in events[before:commit] if what == "sync"]
         assert {path, path.parent, path / "CLUSTER.new"} <= set(synced)
@@ -211,7 +212,7 @@ def test_new_folders_are_durable_before_cluster_names_their_cut(
 def nursery(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Forks a process of ranks for each number of them that it is told."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.folder.cut_worker", str(tmp_path / "cluster")],
+        [sys.executable, "-m", "tests.cluster.folder.checkpoint_worker", str(tmp_path / "cluster")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -222,7 +223,7 @@ def nursery(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     assert process.returncode == 0
 
 
-def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
+def test_kills_at_random_leave_one_checkpoint_on_any_number_of_ranks(
     tmp_path: Path, reference: Reference, nursery: subprocess.Popen[str]
 ) -> None:
     path = tmp_path / "cluster"
@@ -243,7 +244,7 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
         num_moved += generations(path) != before
         digests, step = opened[0]
         assert all(one == opened[0] for one in opened)
-        assert step >= told, "a cut that was told of is lost"
+        assert step >= told, "a checkpoint that was told of is lost"
         if step:
             assert digests == reference.digests(step)
         assert len(generations(path)) == 1
@@ -253,9 +254,9 @@ def test_kills_at_random_leave_one_cut_on_any_number_of_ranks(
 def kill_at_random(
     nursery: subprocess.Popen[str], generator: random.Random, size: int, *, is_training: bool
 ) -> int:
-    """The number of the last cut that the ranks told of before they died.
+    """The number of the last checkpoint that the ranks told of before they died.
 
-    They die after their first cut, or else while the stores are opened and rows move.
+    They die after their first checkpoint, or else while the stores are opened and rows move.
     """
     assert nursery.stdin is not None and nursery.stdout is not None
     nursery.stdin.write(f"{size}\n")

@@ -1,4 +1,4 @@
-"""Cuts over all ranks: one checkpoint of all, or none; list, go back, let go.
+"""Checkpoints over all ranks: one of all, or none; list, go back, let go.
 
 Above it: pytest. Below it: folder_lab.py.
 """
@@ -28,7 +28,7 @@ from tests.cluster.folder.folder_lab import (
 )
 
 
-def test_a_cut_holds_what_one_store_would(tmp_path: Path, reference: Reference) -> None:
+def test_a_checkpoint_holds_what_one_store_would(tmp_path: Path, reference: Reference) -> None:
     folder = tmp_path / "cluster"
     for size in (1, 3):
         path = folder / str(size)
@@ -41,7 +41,9 @@ def test_a_cut_holds_what_one_store_would(tmp_path: Path, reference: Reference) 
             assert model == {"step": 3} and reader == {"step": 3}
 
 
-def test_what_no_cut_holds_is_gone_after_opening(tmp_path: Path, reference: Reference) -> None:
+def test_what_no_checkpoint_holds_is_gone_after_opening(
+    tmp_path: Path, reference: Reference
+) -> None:
     path = tmp_path / "cluster"
 
     def go_too_far(rank: Rank) -> bool:
@@ -54,7 +56,9 @@ def test_what_no_cut_holds_is_gone_after_opening(tmp_path: Path, reference: Refe
     assert on_ranks(path, 2, look)[1] == (reference.digests(2), ({"step": 2}, {"step": 2}))
 
 
-def test_a_rank_that_went_ahead_goes_back_to_the_cut(tmp_path: Path, reference: Reference) -> None:
+def test_a_rank_that_went_ahead_goes_back_to_the_checkpoint(
+    tmp_path: Path, reference: Reference
+) -> None:
     """Its store holds a newer checkpoint that no CLUSTER names, as after a death."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))
@@ -75,7 +79,9 @@ def test_a_rank_that_went_ahead_goes_back_to_the_cut(tmp_path: Path, reference: 
     assert "cut-" + 32 * "0" not in opened[1][1] and len(opened[1][1]) == 1
 
 
-def test_untagged_cuts_are_kept_by_number_and_tagged_ones_until_deleted(tmp_path: Path) -> None:
+def test_untagged_checkpoints_are_kept_by_number_and_tagged_ones_until_deleted(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "cluster"
 
     def act(rank: Rank) -> Any:
@@ -84,7 +90,7 @@ def test_untagged_cuts_are_kept_by_number_and_tagged_ones_until_deleted(tmp_path
             rank.checkpoint("day-1" if number in (1, 4) else None, reader={"step": number})
         listed = [(one["tag"], one["id"]) for one in rank.checkpoints()]
         held = {name_of_part(one["tag"]) for one in rank.local.checkpoints()}
-        assert held - {None} == {cut.name for cut in rank.parts.catalog.cuts}
+        assert held - {None} == {one.name for one in rank.parts.catalog.checkpoints}
         state = rank.checkpoint_state("day-1"), rank.checkpoint_state(3)
         rank.delete_checkpoint("day-1")
         left = [one["id"] for one in rank.checkpoints()]
@@ -120,7 +126,7 @@ def test_restore_takes_all_ranks_back(tmp_path: Path, reference: Reference) -> N
     assert on_ranks(path, 2, go_on)[0] == reference.digests(2)
 
 
-def test_a_current_cut_that_is_deleted_stays_until_another_is_taken(
+def test_a_current_checkpoint_that_is_deleted_stays_until_another_is_taken(
     tmp_path: Path, reference: Reference
 ) -> None:
     path = tmp_path / "cluster"
@@ -178,7 +184,7 @@ def test_a_model_that_cannot_be_read_back_is_refused_on_all_ranks(
     assert "rank 0: model" in str(errors[1])
 
 
-def test_a_full_disk_under_one_rank_leaves_the_cut_before(
+def test_a_full_disk_under_one_rank_leaves_the_checkpoint_before(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cluster"
@@ -210,7 +216,7 @@ def test_a_full_disk_under_one_rank_leaves_the_cut_before(
     assert on_ranks(path, 2, look)[0][0] == reference.digests(3)
 
 
-def test_a_full_disk_under_cluster_leaves_the_cut_before(
+def test_a_full_disk_under_cluster_leaves_the_checkpoint_before(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cluster"
@@ -262,10 +268,10 @@ def test_whatever_keeps_cluster_from_being_written_leaves_no_part(
     assert on_ranks(path, 2, look)[0][0] == reference.digests(3)
 
 
-def test_a_rank_that_dies_while_cluster_is_written_costs_neither_cut(
+def test_a_rank_that_dies_while_cluster_is_written_costs_neither_checkpoint(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file may be on the disk: who lives on must let no part go, and take no other cut."""
+    """The file may be on the disk: the others must let no part go, and take no other checkpoint."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))
     commit = ClusterParts.commit
@@ -292,7 +298,7 @@ def test_a_rank_that_dies_while_cluster_is_written_costs_neither_cut(
     assert on_ranks(path, 2, look)[0][0] == reference.digests(3)  # it had been written
 
 
-def test_what_cannot_be_let_go_after_a_cut_fails_no_rank(
+def test_what_cannot_be_let_go_after_a_checkpoint_fails_no_rank(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cluster"
@@ -319,7 +325,7 @@ def test_what_cannot_be_let_go_after_a_cut_fails_no_rank(
 def test_after_a_failed_sync_nobody_goes_on(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLUSTER may be the new one or the old one: neither cut may lose its parts."""
+    """CLUSTER may be the new one or the old one: neither checkpoint may lose its parts."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))
 
@@ -340,7 +346,7 @@ def test_after_a_failed_sync_nobody_goes_on(
     assert on_ranks(path, 2, look)[0][0] in (reference.digests(2), reference.digests(3))
 
 
-def test_a_restore_that_fails_on_one_rank_bars_cuts_until_one_succeeds(
+def test_a_restore_that_fails_on_one_rank_bars_checkpoints_until_one_succeeds(
     tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cluster"
@@ -402,5 +408,6 @@ def test_a_catalog_says_who_wrote_it(tmp_path: Path) -> None:
     assert catalog is not None
     assert (catalog.version, catalog.ranks, catalog.seed) == (hps.__version__, 2, 11)
     assert catalog.serial == 2 and [catalog.generation] == generations(path)
-    (cut,) = catalog.cuts
-    assert cut.tag == "day-1" and len(cut.parts) == 2 and min(p.rows for p in cut.parts) > 100
+    (checkpoint,) = catalog.checkpoints
+    assert checkpoint.tag == "day-1" and len(checkpoint.parts) == 2
+    assert min(part.rows for part in checkpoint.parts) > 100

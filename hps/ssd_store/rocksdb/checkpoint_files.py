@@ -1,4 +1,4 @@
-"""Cuts of a RocksDB store as files: digests, hard links, the writer's lock, readers' pins, verify.
+"""Checkpoints of a RocksDB store as files: digests, hard links, lock, readers' pins, verify.
 
 Above it: store.py. Below it: manifest.py, the file system. A checkpoint's folder has a
 database in `db` and a file an extra; its sorted files are hard links, so that an unchanged one
@@ -19,8 +19,8 @@ from hps import _C
 from hps.common.durable_file import sync, write_durably
 from hps.common.held_folder import HeldFolder
 from hps.errors import CorruptionError, StoreError
-from hps.ssd_store.engine import ROCKSDB_CUT_PREFIX, ROCKSDB_MANIFEST
-from hps.ssd_store.rocksdb.manifest import Cut, FileDigest, RocksDbManifest
+from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
+from hps.ssd_store.rocksdb.manifest import FileDigest, RocksDbCheckpoint, RocksDbManifest
 
 DATABASE = "db"
 LIVE_PREFIX = "live-"
@@ -57,10 +57,10 @@ class DigestMemory:
         found = path.stat()
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def learn(self, path: Path, cut: Cut) -> None:
+    def learn(self, path: Path, checkpoint: RocksDbCheckpoint) -> None:
         """Takes over the digests of a checkpoint in the store at `path`."""
-        for name, digest in cut.files.items():
-            file = path / cut.folder / name
+        for name, digest in checkpoint.files.items():
+            file = path / checkpoint.folder / name
             if file.exists():
                 self._known[self._identity(file)] = digest
 
@@ -80,9 +80,9 @@ def extra_names(extras: Mapping[str, bytes]) -> dict[str, str]:
     return {name: f"extra-{number}" for number, name in enumerate(extras)}
 
 
-def write_cut(
+def write_checkpoint(
     path: Path,
-    cut: Cut,
+    checkpoint: RocksDbCheckpoint,
     make_database: Callable[[Path], None],
     extras: Mapping[str, bytes],
     digests: DigestMemory,
@@ -91,34 +91,36 @@ def write_cut(
 
     Args:
         path: of the store.
-        cut: its `files` are filled in.
+        checkpoint: its `files` are filled in.
         make_database: makes a database over the writer's files in a new folder.
-        extras: blobs by the names in `cut.extras`.
+        extras: blobs by the names in `checkpoint.extras`.
         digests: what is known already.
     """
-    folder = path / cut.folder
+    folder = path / checkpoint.folder
     shutil.rmtree(folder, ignore_errors=True)  # of a checkpoint that a kill cut short
     folder.mkdir()
     make_database(folder / DATABASE)
     for name, blob in extras.items():
-        write_durably(folder / cut.extras[name], blob)
-    cut.files.update(digests.digests(folder))
-    for name in cut.files:
+        write_durably(folder / checkpoint.extras[name], blob)
+    checkpoint.files.update(digests.digests(folder))
+    for name in checkpoint.files:
         sync(folder / name)
     for changed in (folder / DATABASE, folder, path):
         sync(changed)
 
 
-def check_cut(path: Path, cut: Cut) -> None:
+def check_checkpoint(path: Path, checkpoint: RocksDbCheckpoint) -> None:
     """What RocksDB does not check itself when it opens a database: every file but the sorted ones.
 
     Raises:
         CorruptionError: a file is missing, has another length or another checksum.
     """
-    for name, expected in cut.files.items():
-        damage = _damage(path / cut.folder / name, expected, not name.endswith(_SORTED))
+    for name, expected in checkpoint.files.items():
+        damage = _damage(path / checkpoint.folder / name, expected, not name.endswith(_SORTED))
         if damage:
-            raise CorruptionError(f"{path / cut.folder / name}: {damage}; restore another one")
+            raise CorruptionError(
+                f"{path / checkpoint.folder / name}: {damage}; restore another checkpoint"
+            )
 
 
 def _damage(file: Path, expected: FileDigest, reads: bool) -> str:
@@ -183,9 +185,9 @@ def hold_store(path: Path) -> HeldFolder:
 
 def _damages(path: Path, manifest: RocksDbManifest) -> Iterator[tuple[str, str]]:
     whole: set[tuple[int, FileDigest]] = set()  # of files that several checkpoints share, by inode
-    for cut in manifest.cuts:
-        for name, expected in cut.files.items():
-            file = path / cut.folder / name
+    for checkpoint in manifest.checkpoints:
+        for name, expected in checkpoint.files.items():
+            file = path / checkpoint.folder / name
             inode = file.stat().st_ino if file.is_file() else -1
             if (inode, expected) in whole:
                 continue
@@ -204,7 +206,7 @@ def read_checked(file: Path, expected: FileDigest) -> bytes:
     """
     damage = _damage(file, expected, True)
     if damage:
-        raise CorruptionError(f"{file}: {damage}; restore another one")
+        raise CorruptionError(f"{file}: {damage}; restore another checkpoint")
     return file.read_bytes()
 
 
@@ -324,7 +326,7 @@ def _held_by_another(path: Path, text: str) -> StoreError:
 
 
 class ReaderPin:
-    """A locked file in `pins` that keeps a reader's cut alive; a dead reader's lock is gone.
+    """A locked file in `pins` that keeps a reader's checkpoint alive; a dead reader's lock is gone.
 
     Until `narrow` names a checkpoint it keeps every one. A store on a read-only disk needs none.
     """
@@ -360,10 +362,10 @@ class ReaderPin:
         self._path, self._descriptor = pin, descriptor
         return True
 
-    def narrow(self, cut_id: int) -> None:
+    def narrow(self, checkpoint_id: int) -> None:
         """Keeps only this checkpoint from now on."""
         if self._path is not None:
-            os.write(self._descriptor, f"checkpoint {cut_id}\n".encode())
+            os.write(self._descriptor, f"checkpoint {checkpoint_id}\n".encode())
 
     def release(self) -> None:
         """May be repeated."""
@@ -380,20 +382,20 @@ class ReaderPin:
 
 
 @dataclass
-class Pins:
+class ReaderPins:
     """Which checkpoints living readers need, and who they are."""
 
     holders: dict[int, list[str]] = field(default_factory=dict)
     everything: list[str] = field(default_factory=list)
 
-    def of(self, cut_id: int) -> list[str]:
+    def of(self, checkpoint_id: int) -> list[str]:
         """The readers of one checkpoint, in words."""
-        return self.holders.get(cut_id, []) + self.everything
+        return self.holders.get(checkpoint_id, []) + self.everything
 
 
-def read_pins(path: Path) -> Pins:
+def read_pins(path: Path) -> ReaderPins:
     """Looks through the pins, and clears those of the dead away."""
-    pins = Pins()
+    pins = ReaderPins()
     for pin in sorted((path / PINS).glob(f"{_PIN_PREFIX}*")):
         reader = f"process {pin.name.split('-')[1]}"
         try:
@@ -411,24 +413,26 @@ def read_pins(path: Path) -> Pins:
             pins.everything.append(reader)
             continue
         if len(words) == 2 and words[1].isdecimal():
-            cut_id = int(words[1])
-            pins.holders.setdefault(cut_id, []).append(f"{reader} (checkpoint {cut_id})")
+            checkpoint_id = int(words[1])
+            pins.holders.setdefault(checkpoint_id, []).append(
+                f"{reader} (checkpoint {checkpoint_id})"
+            )
         else:
             pins.everything.append(reader)
     return pins
 
 
-def remove_unneeded(path: Path, manifest: RocksDbManifest, live: Path | None) -> Pins:
+def remove_unneeded(path: Path, manifest: RocksDbManifest, live: Path | None) -> ReaderPins:
     """Removes checkpoints that neither the manifest nor a living reader names, and databases left
     behind.
 
     What cannot be removed stays and is met again next time.
     """
     pins = read_pins(path)
-    needed = {cut.folder for cut in manifest.cuts} | {live.name if live else ""}
-    needed |= {f"{ROCKSDB_CUT_PREFIX}{number:012d}" for number in pins.holders}
-    for prefix in (ROCKSDB_CUT_PREFIX, LIVE_PREFIX):
-        if prefix == ROCKSDB_CUT_PREFIX and pins.everything:
+    needed = {one.folder for one in manifest.checkpoints} | {live.name if live else ""}
+    needed |= {f"{ROCKSDB_CHECKPOINT_PREFIX}{number:012d}" for number in pins.holders}
+    for prefix in (ROCKSDB_CHECKPOINT_PREFIX, LIVE_PREFIX):
+        if prefix == ROCKSDB_CHECKPOINT_PREFIX and pins.everything:
             continue
         for folder in path.glob(f"{prefix}*"):
             if folder.name not in needed:
