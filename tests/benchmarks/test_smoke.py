@@ -16,6 +16,7 @@ from hps.cli.main import main as hps_main
 # Module or name of a peer -> a word in the names of its rows.
 PEERS = {
     "sparse_step": {"fbgemm_gpu": "fbgemm", "torchrec": "torchrec"},
+    "pooled_step": {"fbgemm_gpu": "fbgemm"},
     "end_to_end": {"fbgemm_gpu": "fbgemm"},
     "ssd_store": {"rocksdict": "RocksDB", "lmdb": "LMDB"},
     "service": {
