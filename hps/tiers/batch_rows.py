@@ -52,7 +52,7 @@ class BatchRows:
         try:
             with lock:
                 # Both before it holds anything: an interrupt, or an erase, may come at any time.
-                self.plan = stack.cache.make_plan(keys, stack.take_plan())
+                self.plan = stack.plan_of(keys)
                 stack.hold(self)
             stack.pin(self.plan)
         except BaseException:

@@ -111,7 +111,8 @@ class CachedTier:
         cache = self.cache
         try:
             with self.lock, self.counters:
-                cache.find(plan, first, count)
+                if first or count >= 0 or plan.num_missing or not cache.is_current(plan):
+                    cache.find(plan, first, count)  # else a pull has just found all of it
                 self._moving = plan
                 if not cache.reserve(plan):
                     self._moving = None

@@ -234,6 +234,14 @@ class TableStack(CachedTier):
             with self.lock:
                 raise self._capacity_error(plan.unique_keys)
 
+    def plan_of(self, keys: Keys) -> BatchPlan:
+        """A plan of these keys; that of the last pull if it was of the same. Under the lock."""
+        assert_held(self.lock)
+        # A plan on a device would wait for it to compare.
+        if self._failed_key is None and self.plan.matches(keys):
+            return self._lend_plan()
+        return self.cache.make_plan(keys, self.take_plan())
+
     def hold(self, rows: PinnedRows) -> None:
         """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         assert_held(self.lock)
