@@ -8,7 +8,6 @@ longer than a run.
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -20,6 +19,7 @@ import torch
 import hps
 from hps.cluster.world.torch_world import torch_world
 from tests.cluster.ranks import TABLES, Model, Task, cluster_server, train
+from tests.ports import HeldPort
 
 
 def say(**values: Any) -> None:
@@ -114,38 +114,31 @@ def fork_rank(folder: Path, how: str, place: dict[str, str]) -> int:
     os._exit(status)
 
 
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def main(folder: Path, runs: dict[str, int]) -> None:
     """Runs one after the other; says the exit statuses of each run's ranks."""
     torch.set_num_threads(1)
     for how, size in runs.items():
-        port = str(free_port())
-        children = [
-            fork_rank(
-                folder,
-                how,
-                {
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(size),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                },
-            )
-            for rank in range(size)
-        ]
-        ended = {}
-        while len(ended) < size:
-            child, status = os.waitpid(-1, 0)
-            ended[child] = os.waitstatus_to_exitcode(status)
-            if how == "stop" and children[0] not in ended:
-                os.kill(children[0], signal.SIGKILL)
+        with HeldPort() as port:
+            children = [
+                fork_rank(
+                    folder,
+                    how,
+                    {
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(rank),
+                        "WORLD_SIZE": str(size),
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(port.number),
+                    },
+                )
+                for rank in range(size)
+            ]
+            ended = {}
+            while len(ended) < size:
+                child, status = os.waitpid(-1, 0)
+                ended[child] = os.waitstatus_to_exitcode(status)
+                if how == "stop" and children[0] not in ended:
+                    os.kill(children[0], signal.SIGKILL)
         say(**{how: [ended[child] for child in children]})
 
 
