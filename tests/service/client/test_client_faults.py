@@ -160,13 +160,18 @@ def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
 def test_a_shard_that_comes_back_soon_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab()
     with lab.client() as client, caplog.at_level(logging.WARNING):
-        lab.services[0].is_up = False
-        start = time.monotonic()
-        call = client.pull_async("ads", KEYS)
-        time.sleep(0.2)
-        lab.services[0].is_up = True
-        call.result(10)
-        assert time.monotonic() - start > 0.15 and not caplog.messages
+        for _ in range(9):  # on a busy machine it may be away for long
+            caplog.clear()
+            lab.services[0].is_up = False
+            start = time.monotonic()
+            call = client.pull_async("ads", KEYS)
+            time.sleep(0.2)
+            lab.services[0].is_up = True
+            call.result(60)
+            seconds = time.monotonic() - start
+            if seconds < client_rounds._PATIENCE:
+                break
+        assert seconds > 0.15 and not caplog.messages
 
 
 def test_a_token_travels_in_the_clear_on_this_machine_only() -> None:
@@ -201,7 +206,7 @@ def test_the_order_of_shards_is_told_though_another_one_is_down() -> None:
     started = time.monotonic()
     with pytest.raises(ConfigError, match="in the order of their indices"):
         lab.client(deadline=30.0)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_logged_changes_that_are_gone_are_not_said_to_have_been_in_memory_only() -> None:
@@ -241,7 +246,7 @@ def test_an_answer_counts_for_the_sending_that_it_answers() -> None:
 
         lab.services[0].refuse = answer_late
         session.break_off()
-        assert session.heal(time.monotonic() + 5) is not None
+        assert session.heal(time.monotonic() + 60) is not None
         change = session.window.changes[-1]
         assert lab.counts() == [1.0] * len(KEYS) and not change.is_acknowledged
         sent.wait()
