@@ -19,7 +19,7 @@ from typing import IO, Any
 import hps.config
 from tests.ports import HeldPort
 
-INTERRUPT_SECONDS = 20.0  # until it is felt, on a busy machine
+INTERRUPT_SECONDS = 60.0  # until it is felt, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -39,7 +39,7 @@ def run_torchrun(
             env={**os.environ, KILLS: json.dumps(list(kills))},
             capture_output=True,
             text=True,
-            timeout=60 + 60 * len(kills),
+            timeout=400 + 60 * len(kills),
             check=False,
         )
 
@@ -73,7 +73,7 @@ def stop_torchrun(words: Sequence[str], size: int, number: int) -> tuple[int, st
         told = next((line for line in process.stderr if " examples " in line), "")
         assert told, "no rank has told of batches"
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 

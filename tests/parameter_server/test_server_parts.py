@@ -73,7 +73,7 @@ def test_a_change_begins_within_the_updates_of_its_own_thread_alone(tables: Tabl
     with tables.updates:
         other = threading.Thread(target=change)
         other.start()
-        other.join(10)
+        other.join(60)
         assert len(raised) == 1 and not tables.is_changed
         tables.begin_change("push")
     assert tables.is_changed and tables.dense_mark.is_trained
