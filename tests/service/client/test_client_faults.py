@@ -25,6 +25,7 @@ from hps.service.client.options import ClientConfig
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.shard.location import StoreLocation
 from hps.service.shard.shard import Shard, ShardOptions
+from tests.ports import HeldPort
 from tests.service.client.client_lab import ADS, service
 from tests.service.client.fake_shard import FakeShard
 from tests.service.client.test_client_sessions import KEYS, ONES, Lab
@@ -81,7 +82,7 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
         if kind == "other name":
             address = "no-such-host.invalid:1"
         with pytest.raises(RemoteError, match=rf"Describe: deadline passed.* - .*{hint}"):
-            RemoteParameterServer([address], tls=config, deadline=0.4)
+            RemoteParameterServer([address], tls=config, deadline=1.0)
     (line,) = caplog.messages  # one for all attempts
     assert address in line and hint in line and "it is tried again for " in line
 
@@ -139,8 +140,9 @@ def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
     )
     shard = Shard(location, ShardOptions(index=0, count=1))
     shard.create_table(hps.TableConfig(name="ads", dim=ONES.shape[1]))
-    with serving(shard, tls=server_files(certificates)) as local:
-        address = local.server.address
+    port = HeldPort()
+    address = port.address
+    with serving(shard, listen=address, tls=server_files(certificates)):
         client = RemoteParameterServer([address], tls=config, deadline=40.0)
         client.push("ads", KEYS, ONES)
     with serving(shard, listen=address, tls=server_files(tmp_path)):
@@ -154,6 +156,7 @@ def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
             "the one that was kept, and this one"
         )
         client.close()
+    port.close()
     shard.close(checkpoint=False)
 
 
