@@ -1,6 +1,7 @@
 """Small servers and batches for the tests of the torch side."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import hps
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Waits for what another thread is about to do; fails after ten seconds."""
+    """Waits for what another thread is about to do; fails after a minute."""
     pause = threading.Event()
-    for _ in range(5000):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
         if is_so():
             return
         pause.wait(0.002)

@@ -100,11 +100,13 @@ def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = Fal
         RuntimeError: a process failed, with what it said.
     """
     processes = []
-    port, size = free_port(), len(arguments)
+    size = len(arguments)
+    held = [held_port() for _ in range(size if is_apart else 1)]
+    ports = [port.getsockname()[1] for port in held]
     for number, own in enumerate(arguments):
-        place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "MASTER_PORT": port}
+        place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "MASTER_PORT": ports[0]}
         if is_apart:
-            place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free_port()}
+            place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": ports[number]}
         variables = [f"{name}={value}" for name, value in place.items()]
         # As hps train has it: threads of torch that spin would take the cores from the others.
         variables += ["MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive"]
@@ -127,6 +129,8 @@ def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = Fal
         thread.start()
     for thread in threads:
         thread.join()
+    for port in held:
+        port.close()
     for rank, process in enumerate(processes):
         if process.returncode != 0:
             raise RuntimeError(f"process {rank} of {size} of {module} failed:\n{ends[rank][1]}")
@@ -140,10 +144,11 @@ def main() -> int:
     return 0
 
 
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+def held_port() -> socket.socket:
+    """One that torch may listen on, and that the system gives to nobody else until it is closed."""
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("127.0.0.1", 0))
     return port
 
 

@@ -7,7 +7,6 @@ takes longer than such a run; under torchrun, which a test of its own uses, ever
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import hps.config
+from tests.ports import HeldPort
 
-INTERRUPT_SECONDS = 20.0  # until it is felt, on a busy machine
+INTERRUPT_SECONDS = 60.0  # until it is felt, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -81,10 +81,11 @@ class Nursery:
         self._num_runs += 1
         folder = self._folder / f"run-{self._num_runs}"
         folder.mkdir()
-        message = {**vars(job), "folder": str(folder), "port": free_port()}
-        print(json.dumps(message), file=self._process.stdin, flush=True)
-        assert self._process.stdout is not None
-        statuses = json.loads(self._process.stdout.readline())
+        with HeldPort() as port:
+            message = {**vars(job), "folder": str(folder), "port": port.number}
+            print(json.dumps(message), file=self._process.stdin, flush=True)
+            assert self._process.stdout is not None
+            statuses = json.loads(self._process.stdout.readline())
         texts = [
             [(folder / f"{rank}.{name}").read_text() for rank in range(len(statuses))]
             for name in ("out", "err")
@@ -113,13 +114,6 @@ def nursery(folder: Path) -> Iterator[Nursery]:
         yield Nursery(process, folder)
         assert process.stdin is not None
         process.stdin.close()
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _serve(lines: IO[str]) -> None:

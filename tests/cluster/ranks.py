@@ -37,7 +37,7 @@ def run_ranks(
     """What `body` returns on each rank, or a Failure where it raised; nobody hangs.
 
     Args:
-        timeout_seconds: of the ranks' collectives; the watchdog waits twice as long.
+        timeout_seconds: of the ranks' collectives; the watchdog waits longer than twice that.
     """
     results: list[Any] = [None] * size
 
@@ -54,7 +54,7 @@ def run_ranks(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * timeout_seconds)
+        thread.join(2 * timeout_seconds + PATIENCE_SECONDS)
     stuck = [thread for thread in threads if thread.is_alive()]
     if stuck:
         frames = sys._current_frames()

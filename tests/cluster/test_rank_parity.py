@@ -18,8 +18,6 @@ from tests.cluster.ranks import (
     train_ranks,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 OPTIMIZERS = {"sgd": hps.SGD(lr=0.1), "adagrad": ADAGRAD}
 
 

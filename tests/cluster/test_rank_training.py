@@ -504,6 +504,7 @@ def test_rank_zero_alone_reports_and_names_who_was_slow(
     assert "slowest rank" in ended.err[0] and "examples per second" in ended.err[0]
 
 
+@pytest.mark.timeout(900)  # torchrun and every rank import torch
 def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:
@@ -520,6 +521,7 @@ def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
         assert figures[name] == whole[name], name
 
 
+@pytest.mark.timeout(900)  # torchrun and every rank import torch
 def test_torchrun_that_is_terminated_leaves_a_checkpoint_of_all_ranks(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:

@@ -17,8 +17,6 @@ from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.ranks import Model, Task, cluster_server, rows_of, run_ranks, successes
 from tests.front import one_feature, one_feature_batch
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def bags(keys: dict[str, list[int]], number: int = 0) -> hps.Batch:
     """A batch of two tables with one key an example."""

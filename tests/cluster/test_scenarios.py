@@ -19,8 +19,6 @@ from tests.cluster.ranks import run_ranks, stage_threads, successes
 from tests.lab import Lab
 from tests.pipeline.scenario import SOUND, TABLES, Delays, Run, Scenario, run
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def run_on_two(scenario: Scenario, folder: Path, depth: int, scale: float, kind: str) -> Any:
     """What each of two ranks came to: digests, losses, rows, positions, and batches given back."""

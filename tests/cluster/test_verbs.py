@@ -27,8 +27,6 @@ from tests.cluster.ranks import (
 )
 from tests.lab import Lab, random_keys
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_random_calls_give_what_one_store_gives(tmp_path: Path, size: int) -> None:

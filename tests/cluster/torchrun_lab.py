@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from tests.cluster.rank_nursery import ROOT, free_port, kill_after
+from tests.cluster.rank_nursery import ROOT, kill_after
+from tests.ports import HeldPort
 
 KILLS = "HPS_TEST_KILLS"
 KILLED = "killed, as planned"
@@ -30,16 +31,17 @@ def run_torchrun(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
     command += ["--max-restarts", str(len(kills)), "--monitor-interval", "0.1"]
-    command += [*(flags or ["--master-port", str(free_port())]), "-m", "tests.cluster.torchrun_lab"]
-    return subprocess.run(
-        [*command, *words],
-        cwd=ROOT,
-        env={**os.environ, KILLS: json.dumps(list(kills))},
-        capture_output=True,
-        text=True,
-        timeout=60 + 60 * len(kills),
-        check=False,
-    )
+    with HeldPort() as port:
+        command += flags or ["--master-port", str(port.number)]
+        return subprocess.run(
+            [*command, "-m", "tests.cluster.torchrun_lab", *words],
+            cwd=ROOT,
+            env={**os.environ, KILLS: json.dumps(list(kills))},
+            capture_output=True,
+            text=True,
+            timeout=400 + 60 * len(kills),
+            check=False,
+        )
 
 
 def stop_torchrun(words: Sequence[str], size: int, number: int) -> tuple[int, str, str]:
@@ -49,20 +51,29 @@ def stop_torchrun(words: Sequence[str], size: int, number: int) -> tuple[int, st
         Its exit status, standard output and error.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
-    command += ["--master-port", str(free_port()), "-m", "tests.cluster.torchrun_lab"]
-    with subprocess.Popen(
-        [*command, *words],
-        cwd=ROOT,
-        env={**os.environ, KILLS: "[]"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        HeldPort() as port,
+        subprocess.Popen(
+            [
+                *command,
+                "--master-port",
+                str(port.number),
+                "-m",
+                "tests.cluster.torchrun_lab",
+                *words,
+            ],
+            cwd=ROOT,
+            env={**os.environ, KILLS: "[]"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stderr is not None
         told = next((line for line in process.stderr if " examples " in line), "")
         assert told, "no rank has told of batches"
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 

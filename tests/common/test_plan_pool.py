@@ -55,6 +55,6 @@ def test_a_plan_that_is_given_up_in_the_middle_of_a_step_waits_for_nothing() -> 
     pool.give(GivesUp())  # type: ignore[arg-type]
     thread = threading.Thread(target=pool.take, args=(keys_of(50),), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert pool.take(keys_of(0)) is late

@@ -40,7 +40,7 @@ class HeldStore:
 
         def call(*arguments: Any, **options: Any) -> Any:
             self.reached.set()
-            assert self.gate.wait(20), f"{verb} was never let on"
+            assert self.gate.wait(60), f"{verb} was never let on"
             if self.error is not None:
                 raise self.error
             return found(*arguments, **options)
@@ -78,7 +78,7 @@ class Call(threading.Thread):
             self._error = error
 
     def result(self) -> Any:
-        self.join(20)
+        self.join(60)
         assert not self.is_alive(), "the call never came back"
         if self._error is not None:
             raise self._error
@@ -109,7 +109,7 @@ def test_training_and_checkpoints_go_on_while_another_thread_fetches(lab: Lab) -
         rows = server.pin("ads", mine)
         with held(server, "fetch") as store:
             other = Call(lambda: server.pin("ads", away[:5]))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             np.testing.assert_array_equal(rows.gather(), STAMPS[mine.astype(int)])
             server.apply([RowUpdate("ads", mine, ones(6), rows)])
             np.testing.assert_array_equal(
@@ -137,7 +137,7 @@ def test_rows_are_read_while_the_store_takes_its_time_over_figures(lab: Lab) -> 
         mine = here(server)[-6:]
         with held(server, "stats") as store:
             figures = Call(server.stats)
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             np.testing.assert_array_equal(server.pull("ads", mine), STAMPS[mine.astype(int)])
             assert figures.is_waiting()
             store.gate.set()
@@ -150,7 +150,7 @@ def test_fetches_go_on_while_a_checkpoint_syncs_and_updates_wait(lab: Lab) -> No
         before = dump(server)
         with held(server, "checkpoint") as store:
             checkpoint = Call(lambda: server.checkpoint("kept"))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             rows = server.pin("ads", away[:5])
             np.testing.assert_array_equal(rows.gather(), STAMPS[away[:5].astype(int)])
             np.testing.assert_array_equal(server.pull("ads", KEYS), STAMPS)
@@ -170,7 +170,7 @@ def test_a_checkpoint_waits_for_an_update_that_is_under_way(lab: Lab) -> None:
         filled(server)
         with held(server, "fetch") as store:
             update = Call(lambda: server.push("ads", KEYS, ones(700)))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             checkpoint = Call(lambda: server.checkpoint("kept"))
             assert checkpoint.is_waiting() and update.is_alive()
             store.gate.set()
@@ -187,7 +187,7 @@ def test_a_row_on_its_way_is_waited_for_and_never_read(lab: Lab) -> None:
         first, second = away[:5], away[5:10]
         with held(server, "fetch") as store:
             other = Call(lambda: server.pin("ads", first))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             assert server.parts.tables.stack("ads").cache.contains(first).tolist() == [4] * 5
             readers = [
                 Call(lambda: server.pull("ads", first).copy()),
@@ -220,7 +220,7 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
         before, digest = dump(server), server.digest("ads")
         with held(server, "append") as store:
             other = Call(lambda: server.pin("ads", np.arange(9000, 9008, dtype=np.uint64)))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             stack = server.parts.tables.stack("ads")
             victims = stack.layout.keys(stack.cache.victims(stack._moving))
             assert len(victims) > 0 and not stack.cache.contains(victims).any()
@@ -238,7 +238,7 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
         filled(server)  # dirty again
         with held(server, "append") as store:
             other = Call(lambda: server.pin("ads", np.arange(9100, 9108, dtype=np.uint64)))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             victims = stack.layout.keys(stack.cache.victims(stack._moving))
             erase = Call(lambda: server.erase("ads", victims))
             assert erase.is_waiting()
@@ -284,7 +284,7 @@ def test_a_batch_that_fails_on_the_way_gives_everything_back(
         with held(server, name) as store:
             store.error = error
             failing = Call(lambda: server.pin("ads", away[:8]))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             server.apply([RowUpdate("ads", mine, np.zeros((6, 4), np.float32), rows)])
             waiting = Call(lambda: server.pin("ads", away[8:10]))
             assert waiting.is_waiting()
@@ -329,7 +329,7 @@ def test_closing_waits_for_a_fetch_and_later_calls_say_closed(lab: Lab) -> None:
         away = filled(server)
         with held(server, "fetch") as store:
             other = Call(lambda: server.pin("ads", away[:5]))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             closing = Call(server.close)
             assert closing.is_waiting()
             store.gate.set()

@@ -45,7 +45,7 @@ class Ahead:
         for lock in (self.server.parts.tables.lock, *self.server.parts.tables.stack("ads").turns()):
             other = threading.Thread(target=self._take, args=(lock,))
             other.start()
-            other.join(5)
+            other.join(60)
             assert not other.is_alive(), "asked under the lock, or with a turn"
         self.num_asked += 1
         if not self.rows:

@@ -217,7 +217,7 @@ def test_rows_on_their_way_between_all_tiers_are_seen(lab: Lab) -> None:
         before, digest = dump(server), server.digest("ads")
         with held(server, "append") as store:
             other = Call(lambda: server.pull("ads", KEYS[:400]).copy())
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             assert server.parts.tables.stack("ads").is_moving and dram.is_moving
             away = KEYS[(top.contains(KEYS) & 1) + (dram.cache.contains(KEYS) & 1) == 0]
             assert len(away) > 0 and server.contains("ads", KEYS).all()
@@ -246,7 +246,7 @@ def test_the_cache_above_goes_on_while_a_batch_is_warmed_below(lab: Lab) -> None
         above = above[: dram.cache.capacity_rows // 4]
         with held(server, "fetch") as store:
             warm = Call(lambda: dram.warm(above))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             warmed = KEYS[((dram.cache.contains(KEYS) & 1) != 0) & (top.contains(KEYS) == 0)]
             assert len(warmed) > len(above) > 3 and dram.turn.num_asking == 1
             for keys in np.array_split(warmed, 4):
@@ -360,7 +360,7 @@ def test_rows_that_leave_the_tier_below_are_waited_for(lab: Lab) -> None:
         away = KEYS[dram.cache.contains(KEYS) == 0]
         with held(server, "append") as store:
             warm = Call(lambda: dram.warm(away[: 3 * dram.cache.capacity_rows // 4]))
-            assert store.reached.wait(10)
+            assert store.reached.wait(60)
             assert not server.parts.tables.stack("ads").is_moving
             assert server.contains("ads", KEYS).all()
             calls = [Call(lambda: server.digest("ads")), Call(lambda: dump(server))]

@@ -30,7 +30,7 @@ def test_threads_get_the_turn_one_at_a_time_in_the_order_of_asking() -> None:
             wait_until(lambda number=number: turn.num_asking == number + 2)
         assert came == []
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert came == list(range(8)) and turn.num_asking == 0
 
 
@@ -45,7 +45,7 @@ def test_a_turn_knows_the_thread_that_has_it() -> None:
     with Turns([first, second]):
         other = threading.Thread(target=look)
         other.start()
-        other.join(10)
+        other.join(60)
         assert seen == [False] and first.is_mine and second.is_mine
     assert not first.is_mine and not second.is_mine
     with first:
@@ -59,7 +59,7 @@ def test_a_waiter_that_is_interrupted_leaves_the_queue_and_what_it_had() -> None
     def hold() -> None:
         with second:
             is_held.set()
-            assert gate.wait(20)
+            assert gate.wait(60)
 
     def interrupt(waiter: int) -> None:
         wait_until(lambda: second.num_asking == 2)  # the waiter has the first and asks
@@ -67,7 +67,7 @@ def test_a_waiter_that_is_interrupted_leaves_the_queue_and_what_it_had() -> None
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert is_held.wait(10)
+    assert is_held.wait(60)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         striker = threading.Thread(target=interrupt, args=(threading.get_ident(),))
@@ -80,7 +80,7 @@ def test_a_waiter_that_is_interrupted_leaves_the_queue_and_what_it_had() -> None
         signal.signal(signal.SIGALRM, before)
     assert first.num_asking == 0 and second.num_asking == 1 and holder.is_alive()
     gate.set()
-    holder.join(10)
+    holder.join(60)
     with Turns([first, second]):
         assert first.num_asking == second.num_asking == 1
     assert first.num_asking == second.num_asking == 0

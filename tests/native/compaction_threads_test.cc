@@ -77,7 +77,7 @@ void TestReadersSeeTheNewestRows(const CompactionLab& lab) {
   const auto goes_on = [&] {  // long enough, and until something has happened
     if (Clock::now() - start < kDuration) return true;
     const bool is_idle = num_fetches <= 10 || store->Figures().compactions <= 5;
-    return (is_idle || num_checkpoints <= 5) && Clock::now() - start < std::chrono::seconds(40);
+    return (is_idle || num_checkpoints <= 5) && Clock::now() - start < std::chrono::seconds(120);
   };
   while (goes_on()) {
     HPS_CHECK(Save(store.get()).ok());
@@ -115,7 +115,7 @@ void TestTheThreadGivesSpaceBackByItself(const CompactionLab& lab) {
     if (key % 10 != 3) erased.push_back(key);
   }
   HPS_CHECK(Drop(store.get(), erased, &state).ok() && Save(store.get()).ok());
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   TableFigures figures;
   const auto has_come_back = [&] {
     figures = store->table(0).Figures();
@@ -143,7 +143,7 @@ void TestTombstonesAskForOlderSegments(const CompactionLab& lab) {
   std::vector<uint64_t> erased = Range(0, 40000);
   std::erase_if(erased, [](uint64_t key) { return key % 20 >= 9; });
   HPS_CHECK(Drop(store.get(), erased, &state).ok() && Save(store.get()).ok());
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   TableFigures figures;
   const auto has_come_back = [&] {
     figures = store->table(0).Figures();
@@ -169,7 +169,7 @@ void TestTombstonesOutliveTheirSegment(const CompactionLab& lab) {
   HPS_CHECK(Drop(store.get(), Range(0, 1000, 10), &state).ok());
   HPS_CHECK(Put(store.get(), Range(2000, 2600), 1, &state).ok() && Save(store.get()).ok());
   HPS_CHECK(Put(store.get(), Range(2000, 2500), 2, &state).ok() && Save(store.get()).ok());
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   while (store->Figures().compactions == 0 && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -204,13 +204,13 @@ void TestAnAppendThatWaitsIsServedFlatOut(const CompactionLab& lab) {
   HPS_CHECK(store->Figures().append_waits > 0);
   HPS_CHECK(Clock::now() - start < std::chrono::seconds(60));
   HPS_CHECK(Holds(*store, kKeys, state));
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   while (!store->table(0).IsCompacting() && Clock::now() < end) std::this_thread::yield();
   HPS_CHECK(store->table(0).IsCompacting());
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto before_close = Clock::now();
   store.reset();  // in the middle of a compaction that pauses for hours
-  HPS_CHECK(Clock::now() - before_close < std::chrono::seconds(10));
+  HPS_CHECK(Clock::now() - before_close < std::chrono::seconds(60));
 }
 
 // The bound gives way when compaction cannot work: what the disk takes is neither refused nor late.
@@ -233,9 +233,9 @@ void TestAppendsGoOnWhenCompactionFails(const CompactionLab& lab) {
     return figures.segment_bytes <= 2 * figures.live_bytes + 4 * store->table(0).FullSegmentBytes();
   };
   HPS_CHECK(!is_within() && store->Figures().compaction_failures > 0);
-  HPS_CHECK(Clock::now() - start < std::chrono::seconds(20));
+  HPS_CHECK(Clock::now() - start < std::chrono::seconds(60));
   files.is_full = false;
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   while (!is_within() && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -259,7 +259,7 @@ void TestRefusedMemoryIsAFailureOfTheThread(const CompactionLab& lab) {
     std::erase_if(keys, [&](uint64_t) { return random() % 3 != 0; });
     HPS_CHECK(Put(store.get(), keys, value, &state).ok());
   }
-  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   while (store->Figures().compaction_failures == 0 && Clock::now() < end) std::this_thread::yield();
   HPS_CHECK(store->Figures().compaction_failures > 0 && store->Figures().compactions == 0);
   is_refusing = false;

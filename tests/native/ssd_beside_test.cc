@@ -14,7 +14,7 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kKeys = 2000;
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kPatience{60};
 
 // Everything that a writer may do, from another thread, which may not wait for the clone.
 void ChangeEverything(SsdStore* store, State* state) {

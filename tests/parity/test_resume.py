@@ -30,7 +30,8 @@ class Tell(Progress):
     def update(self, totals, logits, batch, stats):
         if totals.batches >= batches:
             os.write(told, b"!")
-            if seconds == 0:
+            is_last = batches > 0 and totals.batches >= 63  # it is not done before it is killed
+            if seconds == 0 or is_last:
                 time.sleep(60)
 
 torch.set_num_threads(1)

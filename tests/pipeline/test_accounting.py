@@ -23,8 +23,6 @@ from hps.train.depth import DepthChooser
 from tests.front import one_feature_batch, open_server, wait_until
 from tests.logs import write_criteo
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def slow_log(num_batches: int, seconds: float) -> Iterator[hps.Batch]:
     for number in range(num_batches):
@@ -90,7 +88,7 @@ def test_each_stage_says_what_it_waited_for(tmp_path: Path) -> None:
 def test_three_stages_work_on_three_batches_at_once(tmp_path: Path, depth: int) -> None:
     """None of them goes on before all three have come to their next batch."""
     num_batches = 12
-    meeting = threading.Barrier(3, timeout=20)
+    meeting = threading.Barrier(3, timeout=60)
 
     def met_log() -> Iterator[hps.Batch]:
         for number, batch in enumerate(slow_log(num_batches, 0.0)):

@@ -18,8 +18,6 @@ from tests.front import one_feature_batch, open_server, wait_until
 from tests.lab import Lab, table
 from tests.pipeline.scenario import Scenario, run
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def log_of(num_batches: int) -> list[hps.Batch]:
     """Batches of two keys each that no other has."""
@@ -97,13 +95,13 @@ def test_a_batch_that_is_being_pinned_is_waited_for_and_given_back_too(tmp_path:
             numbers.append(int(keys[0]) // 2 + 1)
             if len(numbers) == 2:
                 is_pinning.set()
-                may_pin.wait(10)
+                may_pin.wait(60)
             return pin(name, keys)
 
         server.pin = slow_pin  # type: ignore[method-assign]
         with hps.Pipeline(log_of(6), server, 4) as batches:
             next(batches)
-            assert is_pinning.wait(10) and server.pins == 2
+            assert is_pinning.wait(60) and server.pins == 2
             threading.Timer(0.1, may_pin.set).start()
             assert batches.give_back_ahead() and may_pin.is_set()
             assert server.pins == 2 and numbers == [1, 2]

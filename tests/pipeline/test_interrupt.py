@@ -21,10 +21,7 @@ from tests.logs import write_criteo
 from tests.pipeline.test_shutdown import stage_threads
 
 # An interrupt in a generator that is being dropped is told of, no more.
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 BATCHES = 10
 

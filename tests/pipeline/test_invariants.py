@@ -13,8 +13,6 @@ from hps.pipeline.invariants import RULES
 from tests.pipeline.planted import PLANTED
 from tests.pipeline.scenario import Scenario, run
 
-pytestmark = pytest.mark.timeout(60)
-
 # What a fault leads to: the check that names the rule, another error, or other rows than depth 0.
 SEEN = {
     "I1": "rule I1",

@@ -18,8 +18,6 @@ from tests.front import one_feature_batch, open_server, wait_until
 from tests.lab import Lab, keys_of, table, top_stats
 from tests.pipeline.scenario import Scenario, run
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("kind", ["twins", "three_twins", "native", "gpu"])
 def test_a_wanted_row_leaves_after_all_others(tmp_path: Path, kind: str) -> None:

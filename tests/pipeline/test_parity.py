@@ -13,8 +13,6 @@ from tests.pipeline.scenario import Outcome, Scenario, draw_case, run, run_case
 DEPTHS = (1, 2, 4, 8)
 NUM_SEEDS = 30
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> dict[Scenario, Outcome]:

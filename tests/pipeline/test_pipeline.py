@@ -11,8 +11,6 @@ from tests.front import one_feature_batch, open_server
 
 KEYS = [[1, 2], [2, 3], [3, 4]]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(params=[0, 1, 2, 8])
 def depth(request: pytest.FixtureRequest) -> int:

@@ -160,7 +160,7 @@ class Process:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signals it and waits; returns its exit status."""
         self.popen.send_signal(number)
-        return int(self.popen.wait(30))
+        return int(self.popen.wait(120))
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stderr.read_text().splitlines()]

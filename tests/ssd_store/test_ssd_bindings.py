@@ -117,5 +117,5 @@ def test_a_question_beside_a_checkpoint_holds_nobody_up(tmp_path: Path, question
         tests=str(Path(__file__).parent), path=str(tmp_path), question=question
     )
     words = [sys.executable, "-c", script]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,8 @@ from tests.torture.worker import Order
 KILLS_PER_STORE = 50
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _LONGEST_START = 5.0  # seconds from the order until the worker has begun
-_LONGEST_LIFE = 0.05  # seconds after which a worker that was not met in its phase is killed anyway
+_LONGEST_LIFE = 0.05  # seconds of a worker that may be killed in any phase
+_LONGEST_AIM = 0.5  # seconds after which one that was not met in its phase is killed anyway
 _LONGEST_DELAY = 0.0006  # seconds into a phase
 _AIMS = (None, None, None, Phase.OPENING, Phase.EVICTION, Phase.CHECKPOINT)
 
@@ -98,7 +99,7 @@ class Killer:
         deadline = time.perf_counter() + _LONGEST_START
         while ledger.phase == Phase.STARTING and time.perf_counter() < deadline:
             time.sleep(0)
-        deadline = time.perf_counter() + _LONGEST_LIFE
+        deadline = time.perf_counter() + _LONGEST_AIM
         if aim != Phase.OPENING:
             time.sleep(self._chance.random() * _LONGEST_LIFE / (1 if aim is None else 2))
         while aim is not None and ledger.phase != aim and time.perf_counter() < deadline:

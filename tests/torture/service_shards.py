@@ -6,7 +6,6 @@ Above it: the service_*.py recipes. Below it: service_nursery.py, `hps serve`.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import hps
+from tests.ports import HeldPort
 from tests.torture.oracle import tables
 from tests.torture.service_nursery import Order
 from tests.torture.service_oracle import DIM
@@ -71,13 +71,6 @@ def nursery(environment: dict[str, str] | None = None) -> Iterator[Nursery]:
         process.close()
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Shard:
     """One shard: a store in a folder, an address, and at most one process.
 
@@ -95,7 +88,8 @@ class Shard:
         self.store = self.folder / "store"
         self.output = self.folder / "output"
         self.index, self.count, self.plant = index, count, plant
-        self.port = free_port()
+        self._held_port = HeldPort()
+        self.port = self._held_port.number
         self.pid = 0
         self.options: list[str] = []
         self.environment: dict[str, str] = {}
@@ -103,7 +97,7 @@ class Shard:
     @property
     def address(self) -> str:
         """host:port, the same for each of its processes."""
-        return f"127.0.0.1:{self.port}"
+        return self._held_port.address
 
     def start(self) -> None:
         """Starts a process; `wait_until_ready` tells when it listens."""
@@ -153,10 +147,11 @@ class Shard:
             raise ShardFailure(f"shard {self.index} ended by itself: {self.output.read_text()}")
 
     def end(self) -> None:
-        """Kills the process if there is one, in whatever state."""
+        """Kills the process if there is one, in whatever state, and lets the address go."""
         if self.pid:
             with suppress(ShardFailure):
                 self.kill()
+        self._held_port.close()
 
     def copy(self) -> Path:
         """The store as it lies there, for a look that disturbs nobody."""

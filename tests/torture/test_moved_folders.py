@@ -18,7 +18,7 @@ def test_folders_that_move_under_a_writer_cost_nothing_acknowledged(engine: str,
     if engine == "rocksdb":
         pytest.importorskip("rocksdict")
     report = IdentityReport()
-    for _ in range(5):  # what one run has missed, another one meets
+    for _ in range(25):  # what one run has missed, another one meets
         found = run_identity(_fresh_seed(), runs, engine)
         report.tallies.update(found.tallies)
         assert found.violations == []
@@ -31,6 +31,6 @@ def test_folders_that_move_under_a_writer_cost_nothing_acknowledged(engine: str,
 def test_a_planted_bug_is_found_by_folders_that_move(plant: str) -> None:
     if PLANTS[plant] == "rocksdb":
         pytest.importorskip("rocksdict")
-    report = run_identity(_fresh_seed(), 40, PLANTS[plant], plant)
+    report = run_identity(_fresh_seed(), 200, PLANTS[plant], plant)
     assert report.violations != []
     print(report.violations[0])

@@ -9,8 +9,6 @@ import pytest
 from tests.pipeline.planted import PLANTED
 from tests.torture.overlap import fresh_seed, run_overlaps
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_sound_cases_hold_and_meet_what_they_need() -> None:
     report = run_overlaps(1, 5)  # a series that evicts; other seeds are for the full count

@@ -6,8 +6,6 @@ import pytest
 
 from tests.torture.readers import KINDS, PLANT, ReadersReport, run_one, run_readers
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_read_what_one_alone_reads(tmp_path: Path, kind: str) -> None:

@@ -18,27 +18,27 @@ def process() -> Iterator[Nursery]:
         yield process
 
 
-def _assert_premise(process: Nursery, name: str, report: ServiceReport) -> None:
-    """What a run under load may have missed, some more kills will meet."""
-    for _ in range(4):
-        if not report.missing(RECIPES[name].needed):
+def _assert_report(process: Nursery, name: str, report: ServiceReport) -> None:
+    """All was well; what a run under load may have missed, some more kills will meet."""
+    for _ in range(25):
+        if report.violations or not report.missing(RECIPES[name].needed):
             break
         report.add(run_recipe(process, name, fresh_seed(), 4))
+    print(report)
+    assert report.violations == []
     assert not report.missing(RECIPES[name].needed), f"the run proves nothing; {report}"
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_killed_shards_have_every_push_once(process: Nursery, name: str) -> None:
     report = run_recipe(process, name, fresh_seed(), KILLS[name])
-    _assert_premise(process, name, report)
-    print(report)
-    assert report.violations == []
+    _assert_report(process, name, report)
     assert report.kills >= KILLS[name]
 
 
 @pytest.mark.parametrize(("name", "plant"), PLANTED)
 def test_a_planted_bug_is_found(process: Nursery, name: str, plant: str) -> None:
-    report = run_recipe(process, name, fresh_seed(), 60, plant)
+    report = run_recipe(process, name, fresh_seed(), 200, plant)
     found = [violation for violation in report.violations if "deadline passed" not in violation]
     assert found != []
     print(found[0])

@@ -134,7 +134,7 @@ def test_other_python_threads_run_while_one_waits(tmp_path: Path) -> None:
 
     def wait() -> None:
         waiting.set()
-        answers.append(log.wait(2, False, 5.0))
+        answers.append(log.wait(2, False, 30.0))
 
     waiter = threading.Thread(target=wait)
     interval = sys.getswitchinterval()

@@ -25,8 +25,6 @@ from tests.cluster.ranks import (
     train_ranks,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 NUM_BATCHES = 2 * PERIOD_STEPS + 8
 
 

@@ -26,8 +26,6 @@ from tests.cluster.ranks import (
 )
 from tests.lab import Lab
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_no_rank_sends_much_more_than_distinct_keys_rows_and_gradients(

@@ -20,6 +20,7 @@ import hps
 from hps.cluster.world.halts import Halt
 from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.ranks import (
+    PATIENCE_SECONDS,
     Failure,
     Model,
     Task,
@@ -29,8 +30,6 @@ from tests.cluster.ranks import (
     stage_threads,
     successes,
 )
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(params=[0, 1, 4])
@@ -155,7 +154,7 @@ def test_an_error_on_one_rank_ends_the_others(
 
     started = time.monotonic()
     results = run_ranks(3, body)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE_SECONDS / 2
     assert isinstance(results[1], Failure) and results[1].error is error
     for rank in (0, 2):
         assert isinstance(results[rank], Failure)
@@ -176,7 +175,7 @@ def test_a_rank_that_never_comes_is_named_after_the_timeout(tmp_path: Path) -> N
             with hps.Pipeline(task.batches(world.rank, 2), server, 2) as batches:
                 for number, batch in enumerate(batches):
                     if world.rank == 1 and number == 3:
-                        done.wait(20)
+                        done.wait(60)
                         return
                     model.loss(batch).backward()
                     optimizer.step()
@@ -187,10 +186,10 @@ def test_a_rank_that_never_comes_is_named_after_the_timeout(tmp_path: Path) -> N
         finally:
             done.set()
 
-    results = run_ranks(2, first_ends, timeout_seconds=1.5)
+    results = run_ranks(2, first_ends, timeout_seconds=5.0)
     assert isinstance(results[0], Failure)
     assert isinstance(results[0].error, hps.ClusterError)
-    assert "waited 1.5 s for ranks [1]" in str(results[0].error)
+    assert "waited 5 s for ranks [1]" in str(results[0].error)
 
 
 @pytest.mark.parametrize("how", ["pipeline", "block", "close", "close-of-owner"])
@@ -221,7 +220,7 @@ def test_a_rank_whose_loop_ends_earlier_is_named_at_once(tmp_path: Path, how: st
 
     started = time.monotonic()
     results = run_ranks(3, body)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE_SECONDS / 2
     said = {"pipeline": "left its pipeline", "block": "left the training"}
     what = said.get(how, "closed its server")
     assert results[0] == 5 or isinstance(results[0].error, hps.ClusterError)
@@ -257,7 +256,7 @@ def test_a_rank_whose_collective_has_failed_keeps_no_other_waiting() -> None:
         assert isinstance(result.error, hps.ClusterError) and "rank 0 has ended" in str(
             result.error
         )
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_SECONDS / 2
 
 
 def test_where_all_loops_end_together_nobody_is_named(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_what_grpcurl_does_gives_rows(tmp_path: Path) -> None:
             file_containing_symbol="hps.v1.ParameterServer"
         )
         answers = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
-            iter([asked]), timeout=10
+            iter([asked]), timeout=60
         )
         (answer,) = answers
         file = descriptor_pb2.FileDescriptorProto.FromString(
@@ -62,7 +62,7 @@ def test_what_grpcurl_does_gives_rows(tmp_path: Path) -> None:
         assert "Pull" in [method.name for method in file.service[0].method]
         request = json_format.Parse(body, pb.PullRequest())
         pull = channel.unary_unary("/hps.v1.ParameterServer/Pull")
-        reply = pb.PullReply.FromString(pull(request.SerializeToString(), timeout=10))
+        reply = pb.PullReply.FromString(pull(request.SerializeToString(), timeout=60))
         assert request.keys == (7).to_bytes(8, "little")
         assert len(json.loads(json_format.MessageToJson(reply))["rows"]) == 44  # 32 bytes, base64
 

@@ -25,6 +25,7 @@ from hps.service.client.options import ClientConfig
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.shard.location import StoreLocation
 from hps.service.shard.shard import Shard, ShardOptions
+from tests.ports import HeldPort
 from tests.service.client.client_lab import ADS, service
 from tests.service.client.fake_shard import FakeShard
 from tests.service.client.test_client_sessions import KEYS, ONES, Lab
@@ -81,7 +82,7 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
         if kind == "other name":
             address = "no-such-host.invalid:1"
         with pytest.raises(RemoteError, match=rf"Describe: deadline passed.* - .*{hint}"):
-            RemoteParameterServer([address], tls=config, deadline=0.4)
+            RemoteParameterServer([address], tls=config, deadline=1.0)
     (line,) = caplog.messages  # one for all attempts
     assert address in line and hint in line and "it is tried again for " in line
 
@@ -139,8 +140,9 @@ def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
     )
     shard = Shard(location, ShardOptions(index=0, count=1))
     shard.create_table(hps.TableConfig(name="ads", dim=ONES.shape[1]))
-    with serving(shard, tls=server_files(certificates)) as local:
-        address = local.server.address
+    port = HeldPort()
+    address = port.address
+    with serving(shard, listen=address, tls=server_files(certificates)):
         client = RemoteParameterServer([address], tls=config, deadline=40.0)
         client.push("ads", KEYS, ONES)
     with serving(shard, listen=address, tls=server_files(tmp_path)):
@@ -154,19 +156,25 @@ def test_a_push_that_meets_another_certificate_is_kept_and_told_at_once(
             "the one that was kept, and this one"
         )
         client.close()
+    port.close()
     shard.close(checkpoint=False)
 
 
 def test_a_shard_that_comes_back_soon_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab()
     with lab.client() as client, caplog.at_level(logging.WARNING):
-        lab.services[0].is_up = False
-        start = time.monotonic()
-        call = client.pull_async("ads", KEYS)
-        time.sleep(0.2)
-        lab.services[0].is_up = True
-        call.result(10)
-        assert time.monotonic() - start > 0.15 and not caplog.messages
+        for _ in range(9):  # on a busy machine it may be away for long
+            caplog.clear()
+            lab.services[0].is_up = False
+            start = time.monotonic()
+            call = client.pull_async("ads", KEYS)
+            time.sleep(0.2)
+            lab.services[0].is_up = True
+            call.result(60)
+            seconds = time.monotonic() - start
+            if seconds < client_rounds._PATIENCE:
+                break
+        assert seconds > 0.15 and not caplog.messages
 
 
 def test_a_token_travels_in_the_clear_on_this_machine_only() -> None:
@@ -203,7 +211,7 @@ def test_the_order_of_shards_is_told_though_another_one_is_down() -> None:
     started = time.monotonic()
     with pytest.raises(ConfigError, match="in the order of their indices"):
         lab.client(deadline=30.0)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_logged_changes_that_are_gone_are_not_said_to_have_been_in_memory_only() -> None:
@@ -243,7 +251,7 @@ def test_an_answer_counts_for_the_sending_that_it_answers() -> None:
 
         lab.services[0].refuse = answer_late
         session.break_off()
-        assert session.heal(time.monotonic() + 5) is not None
+        assert session.heal(time.monotonic() + 60) is not None
         change = session.window.changes[-1]
         assert lab.counts() == [1.0] * len(KEYS) and not change.is_acknowledged
         sent.wait()

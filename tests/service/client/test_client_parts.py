@@ -82,7 +82,7 @@ def test_keys_are_divided_into_messages_that_each_shard_takes() -> None:
 
 def test_waiters_refuse_work_once_they_are_closed() -> None:
     waiters = Waiters("nowhere")
-    assert waiters.wait(lambda: 3).result(5) == 3
+    assert waiters.wait(lambda: 3).result(60) == 3
     waiters.close()
     with pytest.raises(RemoteError, match="closed"):
         waiters.wait(lambda: 3)
@@ -140,7 +140,7 @@ def test_the_plan_of_a_batch_is_used_under_its_lock() -> None:
         assert rows.held_plan() is rows.plan
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        thread.join(5)
+        thread.join(60)
     assert held == [True] and rows.are_of(KEYS)
     rows.release()
     with rows.lock, pytest.raises(ConfigError, match="released"):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ import hps
 from hps.errors import RemoteError
 from hps.service.client.parameter_server import RemoteParameterServer
 from tests.logs import write_criteo
+from tests.ports import HeldPort
 from tests.service.server.test_server_access import make_certificates
 from tests.service.serving import ROOT, Process, process
 
@@ -40,7 +40,8 @@ class Shards:
 
     def __enter__(self) -> "Shards":
         for i in range(self._count):
-            self.processes.append(self._start(i, "127.0.0.1:0"))
+            port = self._stack.enter_context(HeldPort())
+            self.processes.append(self._start(i, port.address))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -149,12 +150,6 @@ def test_mutual_tls_and_tokens(tmp_path: Path) -> None:
     assert local_digest(tmp_path / "local", [(keys, grads)])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def hps_command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hps", *words]
     return subprocess.run(
@@ -174,9 +169,9 @@ def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) 
     before, programs = PAGES[page]
     text = (ROOT / page).read_text().split(before)[1]
     lines = [line for line in text.split("```\n")[1].replace("\\\n", " ").splitlines() if line]
-    for port in ("50051", "50052"):
-        fresh = str(free_port())
-        lines = [line.replace(port, fresh) for line in lines]
+    held = [HeldPort(), HeldPort()]
+    for number, port in zip(("50051", "50052"), held, strict=True):
+        lines = [line.replace(number, str(port.number)) for line in lines]
     write_criteo(tmp_path / "log.tsv", 1000)
     servers = []
     commands = [shlex.split(line) for line in lines]
@@ -203,5 +198,7 @@ def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) 
     finally:
         for server in servers:
             server.terminate()
-        statuses = [server.wait(30) for server in servers]
+        statuses = [server.wait(120) for server in servers]
+        for port in held:
+            port.close()
     assert set(statuses) == {0}

@@ -108,7 +108,7 @@ def test_async_pushes_keep_their_order() -> None:
     with lab.client() as client:
         futures = [client.push_async("ads", KEYS[:1], ONES[:1] * i) for i in range(50)]
         for future in futures:
-            future.result(5)
+            future.result(60)
     applied = [change.grads[0][0] for change in lab.services[0].memory]
     assert applied == [float(i) for i in range(50)]
 
@@ -128,7 +128,7 @@ def test_two_threads_that_begin_at_once_share_one_pool(monkeypatch: pytest.Monke
     monkeypatch.setattr("hps.service.client.waiters.ThreadPoolExecutor", Pool)
     with Lab().client() as client:
         threads = [
-            threading.Thread(target=lambda: client.pull_async("ads", KEYS).result(5))
+            threading.Thread(target=lambda: client.pull_async("ads", KEYS).result(60))
             for _ in range(2)
         ]
         for thread in threads:
@@ -156,7 +156,7 @@ def test_answer_from_before_a_restart_proves_nothing_after_it() -> None:
 
         lab.services[0].refuse = answer_late
         session.break_off()
-        assert session.heal(time.monotonic() + 5) is None
+        assert session.heal(time.monotonic() + 60) is None
         assert lab.counts() == [3.0] * len(KEYS)
         for commit in sent:
             commit.wait()
@@ -432,7 +432,7 @@ def test_session_that_may_not_go_on_is_told_before_the_deadline() -> None:
     started = time.monotonic()
     with pytest.raises(RemoteError, match=r"refused; shards done: 0 .*token has expired.*is kept"):
         client.push("ads", KEYS, ONES)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     del service._opensession
     client.push("ads", KEYS, ONES)
     client.close()

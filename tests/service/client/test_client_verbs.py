@@ -129,7 +129,7 @@ def test_tensors_outputs_and_empty_batches_pass_as_in_one_store(tmp_path: Path) 
         assert client.pull("ads", nothing).shape == (0, 8)
         assert client.erase("ads", nothing).shape == (0,)
         future = client.pull_async("ads", keys)
-        assert torch.equal(future.result(10), rows)
+        assert torch.equal(future.result(60), rows)
 
 
 def test_arguments_that_cannot_work_are_refused_here(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Target:
                 requests = iter([request]) if method == "PushStream" else request
                 channel = self.channel.channel
                 kind = channel.stream_stream if method == "PushStream" else channel.unary_stream
-                list(kind(f"/{SERVICE_NAME}/{method}")(requests, timeout=20, **how))
+                list(kind(f"/{SERVICE_NAME}/{method}")(requests, timeout=60, **how))
             else:
                 self.channel.call(method, request, **how)
         except grpc.RpcError as error:
@@ -241,7 +241,7 @@ def test_a_message_that_unpacks_to_a_thousand_times_its_size_is_refused(target: 
 def test_headers_beyond_the_limit_are_refused(target: Target) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         target.channel.channel.unary_unary(f"/{SERVICE_NAME}/Describe")(
-            b"", metadata=[("authorization", "x" * 2**20)], timeout=20
+            b"", metadata=[("authorization", "x" * 2**20)], timeout=60
         )
     assert Refused.of(caught.value).code in ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
 
@@ -253,7 +253,7 @@ def test_headers_beyond_the_limit_are_refused(target: Target) -> None:
 )
 def test_what_is_no_grpc_at_all_hurts_nobody(target: Target, data: bytes, preface: bytes) -> None:
     host, port = target.server.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(preface + data)
     assert target.channel.call("Describe", pb.DescribeRequest()).limits.max_tables == 3
     assert target.server.popen.poll() is None

@@ -85,7 +85,7 @@ def test_a_drain_ends_streams_that_stand_still() -> None:
 
     def idle() -> Iterator[pb.PushRequest]:
         yield push(1, [1])
-        never.wait(20)
+        never.wait(60)
 
     with serving(FakeShard()) as local:
         replies = local.channel.stream("PushStream", idle())
@@ -104,7 +104,7 @@ def test_calls_that_outlast_the_drain_are_cancelled() -> None:
     with serving(shard, drain_seconds=0.2) as local:
         held = local.channel.start("Pull", pull([1]))
         shard.wait_entered(1)
-        threading.Timer(1.5, shard.go_on.set).start()
+        threading.Thread(target=lambda: (held.code(), shard.go_on.set())).start()
         assert not local.server.stop()
         assert held.code().name in ("CANCELLED", "UNAVAILABLE")
 
@@ -116,14 +116,14 @@ def test_a_call_that_does_not_end_keeps_no_server_from_ending() -> None:
         shard.wait_entered(1)
         started = time.monotonic()
         assert not local.server.stop()
-        assert time.monotonic() - started < 6
+        assert time.monotonic() - started < 30
         assert not shard.go_on.is_set() and held.code().name in ("CANCELLED", "UNAVAILABLE")
         shard.go_on.set()
 
 
 def figures(local: Local) -> dict[str, float]:
     address = local.log("metrics")[0]["address"]
-    text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+    text = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
     found = re.findall(r"^(hps_\S+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)
     return {name: float(value) for name, value in found}
 

@@ -29,11 +29,11 @@ class HeldShard(FakeShard):
 
     def _hold(self, verb: str) -> None:
         self.entered.release()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(60)
 
     def wait_entered(self, count: int) -> None:
         for _ in range(count):
-            assert self.entered.acquire(timeout=10)
+            assert self.entered.acquire(timeout=60)
 
 
 def test_requests_beyond_a_clients_limit_are_refused_with_a_hint() -> None:
@@ -59,7 +59,7 @@ def test_requests_beyond_the_servers_limit_are_refused_at_once() -> None:
         calls = [local.channel.start("Pull", pull([1])) for _ in range(4)]
         shard.wait_entered(4)
         for _ in range(20):
-            refused = local.channel.refusal("Pull", pull([1]), timeout=5)
+            refused = local.channel.refusal("Pull", pull([1]), timeout=60)
             assert refused.kind == "OVERLOADED" and "the most there may be" in refused.text
         shard.go_on.set()
         assert [call.result().dim for call in calls] == [DIM] * 4
@@ -115,7 +115,7 @@ def test_push_streams_beyond_the_limit_are_refused() -> None:
 
     def idle() -> Iterator[pb.PushRequest]:
         yield push(1, [1])
-        never.wait(20)
+        never.wait(60)
 
     with serving(FakeShard(), limits=ServerLimits(streams=2)) as local:
         streams = [local.channel.stream("PushStream", idle()) for _ in range(2)]

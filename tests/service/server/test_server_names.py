@@ -44,7 +44,7 @@ class Lab:
         metadata = [("authorization", f"Bearer {token}")]
         said = []
         try:
-            said += [repr(part) for part in call(iter([data]), metadata=metadata, timeout=20)]
+            said += [repr(part) for part in call(iter([data]), metadata=metadata, timeout=60)]
         except grpc.RpcError as error:
             said += [str(error.code()), str(error.details()), repr(error.trailing_metadata())]
         if token == READER:
@@ -54,7 +54,7 @@ class Lab:
     def figures(self, token: str = READER) -> str:
         request = urllib.request.Request(f"http://127.0.0.1:{self.metrics}/metrics")
         request.add_header("Authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read().decode()
         if token == READER:
             self.seen.append(text)

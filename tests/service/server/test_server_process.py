@@ -3,6 +3,7 @@
 Above it: pytest. Below it: hps.cli.serve over a real store and log.
 """
 
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import hps
 from hps.cli.serve import parse_table
 from hps.v1 import parameter_server_pb2 as pb
+from tests.ports import HeldPort
 from tests.service.serving import ROOT, Channel, process
 from tests.torture.scratch import scratch_folder
 
@@ -74,14 +76,15 @@ def test_a_server_that_is_told_to_stop_saves_a_checkpoint(store: Path) -> None:
 
 
 def test_a_server_that_is_killed_comes_back_with_what_it_logged(store: Path) -> None:
-    with process(store, "--table", TABLE) as server:
+    port = HeldPort()
+    with process(store, "--table", TABLE, listen=port.address) as server:
         trainer = Trainer(server.address)
         for _ in range(5):
             trainer.push(pb.LOGGED)
         server.popen.kill()
         server.popen.wait()
     # On the same address, and without being told of tables again.
-    with process(store, listen=server.address) as again:
+    with port, process(store, listen=port.address) as again:
         assert again.address == server.address
         assert trainer.value() == 5.0  # the same channel finds it
         repeat = trainer.channel.call("Push", trainer.request(5, pb.LOGGED))
@@ -291,7 +294,11 @@ def test_serving_imports_no_torch_and_starts_soon(store: Path) -> None:
     code = (
         "import sys; import hps.cli.serve, hps.service.server.server; print('torch' in sys.modules)"
     )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ran.stdout == "False\n", ran.stderr
+    imports = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     with process(store, "--table", TABLE) as server:
-        assert server.cpu_seconds() < 1.5  # 0.4, in as much time, on a quiet machine
+        # 0.4, in as much time, on a quiet machine; most of it to import.
+        assert server.cpu_seconds() < max(1.5, 3 * imports)

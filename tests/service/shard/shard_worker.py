@@ -48,11 +48,11 @@ class LedgerClient(TestClient):
     def __init__(self, number: int, oracle: Oracle, ledger: Ledger, seed: int) -> None:
         self.__dict__["ledger"] = ledger
         self.__dict__["place"] = number * len(_FIELDS)
-        old = {name: getattr(self, name) for name in _FIELDS}
+        # `next` is never 0 and is written last. What an earlier life has left is not written over,
+        # not even for a moment: the kill may come then.
+        self.__dict__["keeps"] = self.next > 0
         super().__init__(number, oracle, seed)
-        if old["next"]:
-            for name, value in old.items():
-                setattr(self, name, value or None if name == "incarnation" else value)
+        self.__dict__["keeps"] = False
 
     def __getattribute__(self, name: str) -> Any:
         if name not in _FIELDS:
@@ -63,6 +63,8 @@ class LedgerClient(TestClient):
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _FIELDS:
             super().__setattr__(name, value)
+            return
+        if self.keeps:
             return
         self.ledger.count("pushes", name == "next")
         self.ledger.words[self.place + _FIELDS.index(name)] = value or 0

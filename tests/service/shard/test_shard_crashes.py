@@ -135,7 +135,7 @@ def test_a_shard_that_dies_at_any_step_opens_at_its_marks(
             lives.lab.open_log = open_update_log
             lives.loses = False
         patch_history(monkeypatch, lives.lab)
-        for _ in range(8):
+        for _ in range(40):  # what has not come in one round comes in another
             lives.run(20)
             if not lives.lacks():
                 break

@@ -274,7 +274,7 @@ def test_a_close_while_an_automatic_checkpoint_is_taken_waits_for_it_and_ends(
             sleep(0.001)
         sleep(0.05)  # into its wait for the thread
         may_end.set()
-        closing.join(10)
+        closing.join(60)
     assert not closing.is_alive() and shard.parts.store.is_closed
 
 

@@ -17,6 +17,7 @@ import pytest
 import hps
 from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server.server import ParameterServer
+from hps.service.shard import mutations
 from hps.service.shard.shard import Ack, Identity, Shard, Terms
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard.shard_lab import Death, ShardLab, hps_config
@@ -35,7 +36,10 @@ def test_a_push_that_comes_twice_is_applied_once(lab: ShardLab) -> None:
     assert shard.pull("sgd", KEYS).tolist() == (-ones()).tolist()
 
 
-def test_a_push_ahead_of_its_predecessor_waits_for_it(lab: ShardLab) -> None:
+def test_a_push_ahead_of_its_predecessor_waits_for_it(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutations, "_PREDECESSOR_SECONDS", 60.0)
     shard, session = trained(lab)
     first, second = session.next(), session.next()
     done: list[str] = []
@@ -64,8 +68,10 @@ def test_a_push_waits_for_a_predecessor_that_waits_for_its_turn(lab: ShardLab) -
 
     threads = [threading.Thread(target=push, args=(identity,)) for identity in pushes]
     with shard.parts.store.gate.change(monotonic() + 60):  # a checkpoint, say
-        for thread in threads:
+        for number, thread in enumerate(threads):
             thread.start()
+            while pushes[number] not in shard.parts.mutations._arrived:
+                sleep(0.001)
         sleep(0.5)  # longer than a push waits for one that has not come
     for thread in threads:
         thread.join()
@@ -109,11 +115,14 @@ def test_a_gap_says_the_mark_and_changes_nothing(lab: ShardLab) -> None:
     with pytest.raises(GapError, match="2 is missing") as gap:
         shard.push(session.next(), "sgd", KEYS, ones())
     assert gap.value.mark == 1
-    assert 0.15 < monotonic() - started < 5
+    assert 0.15 < monotonic() - started < 20
     assert shard.pull("sgd", KEYS).tolist() == (-ones()).tolist()
 
 
-def test_a_crowd_that_comes_too_early_does_not_wait(lab: ShardLab) -> None:
+def test_a_crowd_that_comes_too_early_does_not_wait(
+    lab: ShardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutations, "_PREDECESSOR_SECONDS", 60.0)
     shard = lab.open()
     shard.parts.mutations._moves._most = 0
     session = Session(shard)
@@ -121,7 +130,7 @@ def test_a_crowd_that_comes_too_early_does_not_wait(lab: ShardLab) -> None:
     started = monotonic()
     with pytest.raises(GapError):
         shard.push(session.next(), "sgd", KEYS, ones(), terms=Terms(Ack.LOGGED, 1000))
-    assert monotonic() - started < 0.15
+    assert monotonic() - started < 30
 
 
 def test_a_new_incarnation_fences_the_old_one_and_goes_on_from_its_mark(lab: ShardLab) -> None:
@@ -260,7 +269,7 @@ def test_nobody_waits_beyond_a_deadline_while_a_checkpoint_is_taken(lab: ShardLa
         with pytest.raises(DeadlineError, match="nothing was changed"):
             shard.push(identity, "sgd", KEYS, ones(), terms=Terms(Ack.MEMORY, 0.02))
         assert shard.pull("sgd", KEYS).tolist() == np.zeros((3, 4)).tolist()  # reads go on
-    assert monotonic() - started < 2
+    assert monotonic() - started < 20
     assert not shard.push(identity, "sgd", KEYS, ones()).is_repeat
 
 

@@ -55,7 +55,7 @@ def push_aside(session: Session) -> None:
         target=lambda: session.shard.push(identity, "sgd", KEYS, ones()), daemon=True
     )
     push.start()
-    push.join(10)
+    push.join(60)
     assert not push.is_alive(), "a push waits for a digest"
 
 
@@ -151,7 +151,7 @@ def test_a_reopening_waits_for_reads_no_longer_than_it_may_and_they_go_on(lab: S
             shard.create_table(late, timeout=0.1)
         assert shard.pull("sgd", KEYS, timeout=0.1).shape == (3, 4)
     shard.push(session.next(), "sgd", KEYS, ones())
-    assert shard.create_table(late, timeout=10)
+    assert shard.create_table(late, timeout=60)
 
 
 def test_a_twin_of_a_push_does_not_take_the_push_away_from_its_follower(lab: ShardLab) -> None:
