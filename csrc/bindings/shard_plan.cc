@@ -38,7 +38,7 @@ void CheckRows(const Floats& rows, int64_t count) {
 int64_t SumGradients(ShardPlan& plan, const Floats& gradients) {
   CheckRows(gradients, plan.num_occurrences());
   nb::gil_scoped_release unlocked;
-  return plan.SumGradients(gradients.data(), nullptr, static_cast<int32_t>(gradients.shape(1)));
+  return plan.SumGradients(gradients.data(), static_cast<int32_t>(gradients.shape(1)));
 }
 
 int64_t SumBagGradients(ShardPlan& plan, const Offsets& offsets, const Weights& weights, bool mean,
@@ -48,7 +48,7 @@ int64_t SumBagGradients(ShardPlan& plan, const Offsets& offsets, const Weights& 
   const BagsView bags =
       BagsOfGradients(offsets, weights, mean, gradients, dim, plan.num_occurrences());
   nb::gil_scoped_release unlocked;
-  return plan.SumGradients(gradients.data(), &bags, static_cast<int32_t>(dim));
+  return plan.SumGradients(gradients.data(), static_cast<int32_t>(dim), &bags);
 }
 
 int64_t CopyGradients(const ShardPlan& plan, const Floats& gradients, const Vector<uint8_t>& out) {

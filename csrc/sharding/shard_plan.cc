@@ -91,7 +91,7 @@ int ShardPlan::OnlyShard() const {
   return 0;
 }
 
-int64_t ShardPlan::SumGradients(const float* gradients, const BagsView* bags, int32_t dim) {
+int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim, const BagsView* bags) {
   GradientView view = {gradients, nullptr, nullptr};
   if (bags != nullptr) view = pooling_.Spread(*bags, gradients, dim, nullptr);
   plan_.PrepareSums(dim);

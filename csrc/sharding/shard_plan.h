@@ -48,7 +48,7 @@ class ShardPlan {
   // Sums gradients of each key as a cache does: of occurrences [num_occurrences, dim], or of bags
   // [num_bags, dim] unless `bags` is null. The place of a distinct key with a sum that is not
   // finite, or -1.
-  int64_t SumGradients(const float* gradients, const BagsView* bags, int32_t dim);
+  int64_t SumGradients(const float* gradients, int32_t dim, const BagsView* bags = nullptr);
   // What SumGradients left: [num_unique, dim], valid until the next call that is not const.
   const float* sums() const { return sums_; }
 
