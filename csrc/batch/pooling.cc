@@ -2,6 +2,7 @@
 #include "batch/pooling.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/float_mode.h"
 
@@ -9,6 +10,8 @@ namespace hps {
 namespace {
 
 constexpr int64_t kWorkAPiece = 4096;  // occurrences and bags; below this one thread is faster
+
+constexpr int64_t kFloatsAPiece = 1 << 17;
 
 // The first bag of a piece: bags and occurrences before it are the piece's share of all.
 int64_t FirstBag(const BagsView& bags, int64_t piece, int64_t num_pieces) {
@@ -43,6 +46,24 @@ void ForPieces(const BagsView& bags, ThreadPool* pool, Work work) {
 }
 
 }  // namespace
+
+void CopyByBag(const float* gradients, int64_t num_examples, int64_t num_features, int64_t dim,
+               ThreadPool* pool, float* out) {
+  const auto row_bytes = static_cast<size_t>(dim) * sizeof(float);
+  const int64_t num_bags = num_examples * num_features;
+  const auto copy = [&](int64_t first, int64_t end) {
+    for (int64_t bag = first; bag < end; ++bag) {
+      const int64_t row = bag % num_examples * num_features + bag / num_examples;
+      std::memcpy(out + bag * dim, gradients + row * dim, row_bytes);
+    }
+  };
+  const int64_t num_pieces =
+      std::min<int64_t>(pool->num_threads(), 1 + num_bags * dim / kFloatsAPiece);
+  if (num_pieces == 1) return copy(0, num_bags);
+  pool->Run([&](int i) {
+    if (i < num_pieces) copy(num_bags * i / num_pieces, num_bags * (i + 1) / num_pieces);
+  });
+}
 
 const float** Pooling::PrepareRows(int64_t count) {
   return rows_.Reserve(count + kOccurrencePadding);

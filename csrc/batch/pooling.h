@@ -33,4 +33,9 @@ class Pooling {
   Array<float> divided_;  // gradients of means
 };
 
+// Copies gradients of pooled rows [num_examples, num_features * dim] to those of the bags
+// [num_features * num_examples, dim].
+void CopyByBag(const float* gradients, int64_t num_examples, int64_t num_features, int64_t dim,
+               ThreadPool* pool, float* out);
+
 }  // namespace hps

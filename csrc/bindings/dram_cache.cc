@@ -173,6 +173,18 @@ void BindDramCache(nb::module_& module) {
       .def_prop_ro("num_created", &DramCache::num_created)
       .def_prop_ro("num_dirty", &DramCache::num_dirty)
       .def_prop_ro("pins", &DramCache::num_pins);
+  module.def(
+      "copy_by_bag",
+      [](ThreadPool& pool, Matrix<const float> gradients, Matrix<float> out) {
+        const size_t num_examples = gradients.shape(0), dim = out.shape(1);
+        CheckShape(gradients.size() == out.size() && dim > 0 && gradients.shape(1) % dim == 0,
+                   "gradients [B, F * dim] and out [F * B, dim] are needed");
+        nb::gil_scoped_release unlocked;
+        CopyByBag(gradients.data(), static_cast<int64_t>(num_examples),
+                  static_cast<int64_t>(gradients.shape(1) / dim), static_cast<int64_t>(dim), &pool,
+                  out.data());
+      },
+      "pool"_a, "grads"_a.noconvert(), "out"_a.noconvert());
   module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());
   module.attr("TAME_FIRST_MOMENT") = kTameFirstMoment;

@@ -293,8 +293,7 @@ class SparseEmbedding(nn.Module):
         num_features, num_examples = lookup.num_features, lookup.num_examples
         num_bags = num_features * num_examples
         grads = pending.new_grads(self.table, num_bags, self.dim, self._server.device)
-        by_bag = grads.view(num_features, num_examples, self.dim)
-        by_bag.copy_(grad.view(num_examples, num_features, self.dim).transpose(0, 1))
+        pending.copy_by_bag(grad.view(num_examples, num_features * self.dim), grads)
         if pooling is not None and pooling.bags.are_single and pooling.weights is None:
             pooling = None  # a bag's gradient is its occurrence's
         # Through a graph that was kept, backward may come after the step has released the rows.

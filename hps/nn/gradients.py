@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from hps import _C
+from hps.common.arrays import HOST
 from hps.contracts.training import RowUpdate
 from hps.errors import ConfigError
 
@@ -69,6 +71,8 @@ class PendingGradients:
         self._forwards: dict[str, dict[int, ForwardGradient]] = {}
         self._joined: dict[str, torch.Tensor] = {}
         self._spare: dict[str, torch.Tensor] = {}
+        self._copying = threading.Lock()  # guards the pool, which one thread uses at a time
+        self._threads: _C.ThreadPool | None = None
         # Forgets all gradients once they are applied; a builtin, so that no interrupt comes between
         # the rows' change and it, after which a step would apply them twice.
         self.forget_applied: Callable[[], None] = self._forwards.clear
@@ -88,6 +92,21 @@ class PendingGradients:
         if spare is None or spare.numel() < num_rows * dim:
             return torch.empty(num_rows, dim, device=device)
         return spare.view(-1)[: num_rows * dim].view(num_rows, dim)
+
+    def copy_by_bag(self, grad: torch.Tensor, out: torch.Tensor) -> None:
+        """Gradients of pooled rows [B, F*D] to those of the bags, out [F*B, D].
+
+        Not by torch on the host: its threads go on to look for work for some milliseconds, on the
+        cores that the step wants next (docs/decisions/0022-pooled-bags.md).
+        """
+        if grad.device.type == HOST:
+            with self._copying:
+                if self._threads is None:
+                    self._threads = _C.ThreadPool(torch.get_num_threads())
+                _C.copy_by_bag(self._threads, grad.numpy(), out.numpy())
+            return
+        num_examples, dim = len(grad), out.shape[1]
+        out.view(-1, num_examples, dim).copy_(grad.view(num_examples, -1, dim).transpose(0, 1))
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
         """Adds one backward's gradient; a second through the same forward sums into the first, bag
