@@ -134,7 +134,7 @@ HPS_HD float AddRuns(int64_t first, int64_t end, Term term) {
   return counter.total();
 }
 
-// i: a bag, feature-major. A run starts with its first term, as hps/nn/pooling.py has it.
+// i: a bag, feature-major. A run starts with its first term: hps/common/bags.py.
 template <class Group>
 HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
