@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError, NonFiniteError
 
 _FRACTION_BITS = 32
@@ -153,7 +154,7 @@ class BinaryMetrics:
             "calibration": calibration,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """Everything seen, as plain numbers and arrays (copies)."""
         self._settle()
         return {
@@ -167,7 +168,7 @@ class BinaryMetrics:
             "num_positives": self._num_positives,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Json) -> None:
         """Takes up where the metric that gave `state` stood."""
         self.reset()
         self.max_distinct = int(state["max_distinct"])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hps.common.json_text import Json
 from hps.common.row_layout import Keys
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Batch:
     features: Mapping[str, Ids]
     dense: "torch.Tensor"
     labels: "torch.Tensor"
-    position: dict[str, Any] = field(default_factory=dict)
+    position: Json = field(default_factory=dict)
     rows: "dict[str, PinnedRows] | None" = None
     global_size: int = -1
 

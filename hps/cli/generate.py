@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from hps.cli import flags
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.generate.config import FORMATS, MAX_DENSE, MAX_FEATURES, GeneratorConfig
 
@@ -90,7 +91,7 @@ def _live_line(total: int) -> Any:
     return show
 
 
-def _report(figures: dict[str, Any]) -> None:
+def _report(figures: Json) -> None:
     print(
         f"{figures['path']}: {figures['examples']:,} examples, {figures['clicks']:,} clicks, "
         f"{figures['distinct_keys']:,} distinct keys, {figures['bytes'] / 1e6:.1f} MB\n"

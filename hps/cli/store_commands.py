@@ -28,6 +28,7 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cluster.folder.housekeeping import compact_parts, delete_cut
+from hps.common.json_text import Json
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import open as open_store
@@ -238,7 +239,7 @@ def _meant_id(path: Path, name: str | int) -> ConfigError | None:
     """What is said of a number that is no checkpoint's tag, and one's id."""
     if not isinstance(name, str) or not name.isdecimal():
         return None
-    listed: list[dict[str, Any]] = []
+    listed: list[Json] = []
     with suppress(HpsError), open_store(path) as server:
         listed = server.checkpoints()
     if all(str(one["id"]) != name for one in listed) or any(one["tag"] == name for one in listed):

@@ -7,11 +7,11 @@ cluster/folder/checkpoints.py; they share exchanges.py (what passes from rank to
 cluster/world/together.py. docs/cluster_protocol.md describes what passes between the ranks.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hps.checkpoint.blobs import LAST
+from hps.checkpoint.blobs import LAST, Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
 from hps.cluster.config import ClusterConfig
 from hps.cluster.exchanges import Exchanges
@@ -24,6 +24,7 @@ from hps.cluster.world.together import Together, is_shared
 from hps.cluster.world.torch_world import torch_world
 from hps.cluster.world.world import World
 from hps.common.forked import is_inherited, refuse_in_children
+from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
 from hps.contracts.training import Ranks, RowUpdate
@@ -303,7 +304,7 @@ class ClusterParameterServer:
         """
         return self._table_verbs.items(table, batch, state)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters *of this rank*: of each tier, then of each table, then what it sent and how long
         it waited for the others. Not collective."""
         return self._table_verbs.stats()
@@ -319,9 +320,9 @@ class ClusterParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one cut over all ranks: rows, model, reader position.
 
         Collective; between two steps, the same on all ranks. Without model and reader it takes over
@@ -348,7 +349,7 @@ class ClusterParameterServer:
         self._exchanges.gradients.forget_residuals()
         return info
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a cut, on all ranks or none; it is the newest from now on.
 
         Collective. Of a cut that another number of ranks took, the rows move to their owners.
@@ -369,7 +370,7 @@ class ClusterParameterServer:
         self._exchanges.rows_change()
         return dense
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a cut, without going back to it; the same on every rank.
 
         Collective.
@@ -385,7 +386,7 @@ class ClusterParameterServer:
             return None, None  # there is none
         return self._kept("checkpoint_state").checkpoint_state(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks.
 
         Not collective: every rank knows them.

@@ -13,6 +13,7 @@ import torch
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import as_floats, as_keys, like, on_host
+from hps.common.json_text import Json
 from hps.common.row_layout import Keys, RowLayout
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
@@ -100,7 +101,7 @@ class TableVerbs:
         """As `ClusterParameterServer.items`."""
         return self._local.items(table, batch, state)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `ClusterParameterServer.stats`."""
         channels = {
             name: {"bytes_sent": channel.bytes_sent, "seconds": channel.seconds}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hps.checkpoint.blobs import Dense, ModelState
+from hps.common.json_text import Json, JsonView
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
@@ -95,10 +97,10 @@ class BlobReads(Protocol):
 class KeptCheckpoints(Protocol):
     """Checkpoints, and what they hold beside rows."""
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """Those that are kept, oldest first."""
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it."""
 
 
@@ -161,16 +163,16 @@ class CutServer(RowServer, Protocol):
     def digest(self, table: str) -> str:
         """Order-independent hash of every stored row."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier, then of each table."""
 
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint."""
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint; returns its model and reader."""

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.generate import kernels
 from hps.generate.config import FORMATS, GeneratorConfig
@@ -65,15 +66,15 @@ class LogWriter:
         self._make_text(0, 1)
         self.compile_seconds = time.perf_counter() - started
 
-    def write(self, path: Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+    def write(self, path: Path, progress: Callable[[int], None] | None = None) -> Json:
         """Writes the log and, beside it, PATH.json with its figures, which are returned."""
         return self._write(Part(path, 0, self.config.examples), progress)
 
-    def write_test(self, path: Path) -> dict[str, Any]:
+    def write_test(self, path: Path) -> Json:
         """Writes the held-out part: the examples that follow the log's last one."""
         return self._write(Part(path, self.config.examples, self.config.test_examples), None)
 
-    def _write(self, part: Part, progress: Callable[[int], None] | None) -> dict[str, Any]:
+    def _write(self, part: Part, progress: Callable[[int], None] | None) -> Json:
         started = time.perf_counter()
         metrics = BinaryMetrics()
         seen = np.zeros(self.config.keys, np.uint8)

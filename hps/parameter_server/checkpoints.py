@@ -9,11 +9,12 @@ update_log/history.py (marks of a service), the store.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.dense_mark import DENSE, DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_name, check_tag, find_listed, text_of
+from hps.common.json_text import Json, JsonView
 from hps.common.locks import assert_held
 from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
@@ -62,9 +63,9 @@ class Checkpoints:
     def take(
         self,
         tag: str | None,
-        model: Mapping[str, Any] | None,
-        reader: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
+        model: ModelState | None,
+        reader: JsonView | None,
+    ) -> Json:
         """As ParameterServer.checkpoint."""
         started = perf_counter()
         with self._tables.updates:
@@ -81,7 +82,7 @@ class Checkpoints:
         group: str = "",
         taken: Callable[[], object] | None = None,
         mark: DenseMark | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As `take`, with the dense side as bytes.
 
         Args:
@@ -167,7 +168,7 @@ class Checkpoints:
         )
         return replace(mark, source=name)
 
-    def restore(self, tag: str | int | None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None) -> Dense:
         """As ParameterServer.restore."""
         tables = self._tables
         with tables.updates, tables.still(), tables.lock:
@@ -279,7 +280,7 @@ class Checkpoints:
             self._tables.check_open()
             return self._tables.store.extra_bytes(tag)
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[Json]:
         """As ParameterServer.checkpoints."""
         with self._tables.updates:
             self._tables.check_open()

@@ -16,6 +16,7 @@ from hps.common.arrays import (
     new_output,
     on_host,
 )
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
@@ -46,8 +47,8 @@ class Rows:
             if out is not None:
                 rows = as_output(out, num_keys, dim, self._device)
             else:
-                rows = new_output(keys, num_keys, dim, self._device)
-                rows = self._pool.take(num_keys, dim) if rows is None else rows
+                beside = new_output(keys, num_keys, dim, self._device)
+                rows = self._pool.take(num_keys, dim) if beside is None else beside
         stack.raise_failed(wait=True)
         if num_keys and create:
             with tables.updates:
@@ -125,7 +126,7 @@ class Rows:
         with self._tables.lock:
             return digest_parts(self._tables.stack(table))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As ParameterServer.stats."""
         tables = self._tables
         tables.check_open()

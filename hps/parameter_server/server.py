@@ -7,7 +7,7 @@ in flight), checkpoints.py, logged.py (what a service's log holds). Each verb he
 part; what it promises is said here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Any
 
 from hps.checkpoint import blobs as cut
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
+from hps.common.json_text import Json, JsonView
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.contracts.tiers import RowTier
 from hps.contracts.training import RowUpdate
@@ -188,7 +190,7 @@ class ParameterServer:
         """
         return self.parts.rows.digest_parts(table)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier since the server was opened, then of each table."""
         return self.parts.rows.stats()
 
@@ -300,9 +302,9 @@ class ParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint: rows, model, reader position, learning rates.
 
         Waits for updates and keeps them waiting; reads and the fetches of other threads go on.
@@ -327,7 +329,7 @@ class ParameterServer:
         """
         return self.parts.checkpoints.take(tag, model, reader)
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint, which is the newest from now on.
 
         A table that is younger than the checkpoint stays, and is empty.
@@ -346,7 +348,7 @@ class ParameterServer:
         """
         return self.parts.checkpoints.restore(tag)
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
 
         Args:
@@ -371,7 +373,7 @@ class ParameterServer:
         """Of each blob of a checkpoint its length; none is read."""
         return self.parts.checkpoints.blob_bytes(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
         return self.parts.checkpoints.listed()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hps.checkpoint.blobs import MODEL, READER, decode_json, decode_model
+from hps.common.json_text import JsonView
 from hps.contracts.training import RowServer
 from hps.errors import ConfigError, RemoteError
 from hps.reader.config import HASHED, RAW
@@ -48,7 +49,7 @@ def check_store(reader: Reader, server: RowServer) -> None:
         )
 
 
-def _stored_state(server: RowServer, reader: Reader) -> tuple[Mapping[str, Any] | None, str | None]:
+def _stored_state(server: RowServer, reader: Reader) -> tuple[JsonView | None, str | None]:
     """The position in the newest checkpoint that has one of the reader's tables; and the rule of
     keys of its model, which is looked up only where the position does not tell."""
     state, model = _newest(server)

@@ -6,6 +6,7 @@ Above it: users, `hps clone`. Below it: hps.ssd_store.store, opened read-only an
 import os
 from typing import Any
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.ssd_store.engine import ROCKSDB, engine_of
 from hps.ssd_store.store import SsdStore
@@ -17,7 +18,7 @@ def clone(
     checkpoint: str | int | None = None,
     *,
     _may_link: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Makes a store at `target` that holds exactly one checkpoint of another, with all its extras.
 
     It may run beside a process that writes to `path`, and changes nothing there. Both stores can be

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hps.common.json_text import Json
 from hps.errors import FencedError
 from hps.update_log.records import Identity
 
@@ -181,13 +182,13 @@ class Sessions:
 
     # In checkpoints.
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain values; from_json makes the same of them."""
         listed = [[name, session.incarnation, session.mark] for name, session in self]
         return {"incarnations": self.incarnations, "fence": self.fence, "sessions": listed}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Sessions":
+    def from_json(cls, value: Json) -> "Sessions":
         """What to_json gave; KeyError, TypeError, ValueError if it is something else."""
         sessions = cls()
         sessions.incarnations = int(value["incarnations"])

@@ -20,6 +20,7 @@ from hps.cluster.folder.targets import EMPTY, NewStore
 from hps.cluster.world.agreement import agree, attempt
 from hps.cluster.world.world import World
 from hps.common.durable_file import sync
+from hps.common.json_text import Json
 from hps.common.sharding import ShardMap
 from hps.config import Config
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
@@ -239,7 +240,7 @@ def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str,
 def _newest(world: World, path: Path) -> Catalog:
     """The catalog that counts, of all that the ranks see; a new cluster's if there is none."""
 
-    def look() -> dict[str, Any]:
+    def look() -> Json:
         found = Catalog.load(path)
         if found is None and engine_of(path) is not None:
             raise ConfigError(
@@ -252,7 +253,7 @@ def _newest(world: World, path: Path) -> Catalog:
         return {"catalog": catalog, "generations": generations, "new": own_name}
 
     told = agree(world, "reading CLUSTER", look)
-    newest: dict[str, Any] | None = None
+    newest: Json | None = None
     for rank, one in enumerate(part["catalog"] for part in told):
         if one is None:
             continue

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import text_of
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, Cut, part_folder
@@ -43,7 +44,7 @@ class FirstParts:
         catalog = Catalog.load(path)
         return None if catalog is None or catalog.current is None else cls(path, catalog)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """As ParameterServer.checkpoints() lists them."""
         return self._catalog.described()
 

@@ -20,6 +20,7 @@ from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
 from hps.cluster.world.blobs import send_blobs
 from hps.cluster.world.world import World
+from hps.common.json_text import Json
 from hps.common.row_layout import Images, Keys
 from hps.common.sharding import ShardMap
 from hps.config import Config
@@ -188,7 +189,7 @@ def _open_source(source: Source) -> Any:
         raise
 
 
-def _description(store: RowTier) -> dict[str, Any]:
+def _description(store: RowTier) -> Json:
     """What all ranks must know of a source, as plain values."""
     return {
         "seed": store.seed,

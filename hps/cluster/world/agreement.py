@@ -11,6 +11,7 @@ from typing import Any
 
 from hps import errors
 from hps.cluster.world.world import World
+from hps.common.json_text import Json
 from hps.errors import ClusterError, HpsError, StoreError
 
 # What is raised on the ranks where nothing failed: the same, where its meaning is the same there.
@@ -58,7 +59,7 @@ def attempt(world: World, what: str, act: Callable[[], Any]) -> Outcome:
     """As `agree`, but returns the failure: every rank that gets it knows that all get it."""
     own: Exception | None = None
     try:
-        told: dict[str, Any] = {"what": what}
+        told: Json = {"what": what}
         try:
             told["value"] = act()
         except Exception as error:  # told to the other ranks first, then raised
@@ -72,7 +73,7 @@ def attempt(world: World, what: str, act: Callable[[], Any]) -> Outcome:
     return _outcome(world.rank, heard, own)
 
 
-def _outcome(rank: int, heard: list[dict[str, Any]], own: Exception | None) -> Outcome:
+def _outcome(rank: int, heard: list[Json], own: Exception | None) -> Outcome:
     steps = [told["what"] for told in heard]
     if len(set(steps)) > 1:
         raise ClusterError(

@@ -8,14 +8,16 @@ here, by the core's own loops, before they travel, or by the shard where they tr
 training against servers has the bits of training in one process.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
 from typing import Any, Unpack
 
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
 from hps.common.arrays import HOST
+from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
 from hps.config import TableConfig
@@ -316,7 +318,7 @@ class RemoteParameterServer:
         """Order-independent hash of every stored row: the one that a single store would have."""
         return self._table_verbs.digest(table)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier, then of each table, added up over the shards; under "shards"
         those of each; under "client" the seconds for which pulls and steps waited for them."""
         return self._table_verbs.stats()
@@ -341,9 +343,9 @@ class RemoteParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one cut over all shards: rows, model, reader position.
 
         Changes of this client that come before are in it, those after are not; other clients must
@@ -366,7 +368,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.checkpoint(tag, model, reader)
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a cut, on all shards or none.
 
         All clients' sessions end: those of others are refused from then on, this one goes on. A
@@ -388,7 +390,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.restore(tag)
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a cut, without going back to it.
 
         Args:
@@ -400,7 +402,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.checkpoint_state(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The cuts that are kept, oldest first: tag (or None), id, rows, bytes, created.
 
         Checkpoints that the shards take by themselves are no cuts; of a single shard the one that

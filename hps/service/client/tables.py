@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hps.common.arrays import as_floats, as_keys, like
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
@@ -144,13 +144,13 @@ class TableVerbs:
         high = sum(reply.high for reply in replies) % 2**64
         return f"{high:016x}{low:016x}"
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RemoteParameterServer.stats`."""
         self._shards.check_usable("stats")
         replies = self._connections.ask_all("Stats", pb.StatsRequest(), pb.StatsReply)
         where = "the figures of a shard"
         each = [parse_json(reply.json, where, error=RemoteError) for reply in replies]
-        total: dict[str, Any] = {}
+        total: Json = {}
         for part in each:
             _add_up(total, part)
         return {**total, "client": {"wait_seconds": self._connections.wait_seconds}, "shards": each}
@@ -180,7 +180,7 @@ class TableVerbs:
         return any(reply.is_new for reply in replies)
 
 
-def _add_up(total: dict[str, Any], part: dict[str, Any]) -> None:
+def _add_up(total: Json, part: Json) -> None:
     for name, value in part.items():
         if isinstance(value, dict):
             _add_up(total.setdefault(name, {}), value)

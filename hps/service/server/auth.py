@@ -25,7 +25,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError
 from hps.service.messages.status import Code, Refusal
 from hps.v1.parameter_server_pb2 import ErrorDetail
@@ -161,7 +161,7 @@ def _entry(value: Any, where: str) -> tuple[bytes, Caller]:
     return _digest(value, where), caller
 
 
-def _digest(value: dict[str, Any], where: str) -> bytes:
+def _digest(value: Json, where: str) -> bytes:
     token, digest = value.get("token"), value.get("sha256")
     if isinstance(token, str) and digest is None:
         if len(token) < _MIN_SECRET:

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any, TextIO
 
+from hps.common.json_text import Json
+
 _LINES_A_SECOND = 100  # of refused calls: a hostile client must not fill the disk
 
 
@@ -55,7 +57,7 @@ class LogLines:
             fields["lines_dropped_before"] = dropped
         self._write("info", "call", fields)
 
-    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: str, event: str, fields: Json) -> None:
         line = {"time": round(time.time(), 3), "level": level, "event": event, **fields}
         text = json.dumps(line, default=str) + "\n"
         with self._lock:

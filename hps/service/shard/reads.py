@@ -13,6 +13,7 @@ from hps import _C
 from hps.checkpoint import blobs as cut
 from hps.checkpoint.names import find_listed
 from hps.common.arrays import as_keys, on_host
+from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
 from hps.errors import ChangedError, DeadlineError, MismatchError
 from hps.service.shard.core import LONG, ServedStore
@@ -130,7 +131,7 @@ class Reads:
                 return low % 2**64, high % 2**64
             low, high = low + part[0], high + part[1]
 
-    def stats(self, timeout: float = LONG) -> dict[str, Any]:
+    def stats(self, timeout: float = LONG) -> Json:
         """As ParameterServer.stats, with a part `service`."""
         with self._store.reading(timeout) as server:
             stats = server.stats()
@@ -150,11 +151,11 @@ class Reads:
         }
         return stats
 
-    def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
+    def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
         return self.checkpoints_and_descent(timeout)[0]
 
-    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
+    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[Json], str]:
         """`checkpoints`, and the cut that the rows descend from, as History.descent says it."""
         with self._store.reading(timeout) as server:
             listed = server.checkpoints()

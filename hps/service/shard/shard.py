@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hps.common.json_text import Json
 from hps.config import Config, TableConfig
 from hps.parameter_server.opening import Tiers
 from hps.service.shard.acknowledge import Acknowledger
@@ -257,15 +258,15 @@ class Shard:
         """
         return self.parts.reads.digest(table, timeout)
 
-    def stats(self, timeout: float = LONG) -> dict[str, Any]:
+    def stats(self, timeout: float = LONG) -> Json:
         """As ParameterServer.stats, with a part `service`."""
         return self.parts.reads.stats(timeout)
 
-    def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
+    def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
         return self.parts.reads.checkpoints(timeout)
 
-    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
+    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[Json], str]:
         """`checkpoints`, and the cut that the rows descend from, as History.descent says it."""
         return self.parts.reads.checkpoints_and_descent(timeout)
 
@@ -299,7 +300,7 @@ class Shard:
         group: str = "",
         timeout: float = LONG,
         model_cut: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Makes rows, marks, model and reader durable in one cut; mutations wait meanwhile.
 
         Args:
@@ -330,7 +331,7 @@ class Shard:
 
     def prepare_restore(
         self, tag: str | int | None = None, group: str = "", timeout: float = LONG
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Makes sure that `restore` would find what it needs.
 
         Args:

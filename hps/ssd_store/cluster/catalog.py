@@ -18,7 +18,7 @@ from hps import _C
 from hps.checkpoint.names import part_name, part_tag
 from hps.checkpoint.over_parts import describe, find_or_current
 from hps.common.durable_file import replace_durably
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.common.sharding import ShardMap
 from hps.errors import ConfigError, CorruptionError, StoreError
 
@@ -105,7 +105,7 @@ class Cut:
         """Over all ranks."""
         return sum(part.rows for part in self.parts)
 
-    def described(self, is_current: bool) -> dict[str, Any]:
+    def described(self, is_current: bool) -> Json:
         """As ParameterServer.checkpoints() lists it, with the number of ranks."""
         listed = describe(self.tag, self.id, self.parts, self.created, is_current)
         return {**listed, "ranks": len(self.parts)}
@@ -180,7 +180,7 @@ class Catalog:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """What `to_json` gave."""
         cuts = tuple(
             Cut(**{**one, "parts": tuple(Part(**part) for part in one["parts"])})
@@ -188,7 +188,7 @@ class Catalog:
         )
         return cls(**{**value, "cuts": cuts})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """As plain values."""
         return asdict(self)
 
@@ -218,7 +218,7 @@ class Catalog:
         """The folders that are needed."""
         return {self.generation, *(cut.generation for cut in self.cuts)}
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[Json]:
         """As ParameterServer.checkpoints() lists them."""
         return [cut.described(cut.id == self.current_id) for cut in self.listed]
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.contracts.tiers import Flags, Keys, Rows, RowTier
 from hps.errors import ConfigError, HpsError, StoreError
@@ -139,7 +140,7 @@ class ClusterStore:
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Refused."""
         raise self._read_only()
 
@@ -159,7 +160,7 @@ class ClusterStore:
         """Refused."""
         raise self._read_only()
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The cuts over all ranks, oldest first, as of the opening."""
         return self._catalog.described()
 
@@ -190,7 +191,7 @@ class ClusterStore:
         finally:
             store.close()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RowTier.stats`: the sums over the parts."""
         return _add_up([part.stats() for part in self._parts])
 
@@ -297,9 +298,9 @@ def _open_part(part: ExpectedPart, tables: Sequence[TableSchema], options: dict[
         raise
 
 
-def _add_up(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _add_up(parts: Sequence[JsonView]) -> Json:
     """Sums of numbers by name, of nested mappings too."""
-    total: dict[str, Any] = {}
+    total: Json = {}
     for name, first in parts[0].items():
         values = [part[name] for part in parts if name in part]
         if isinstance(first, Mapping):

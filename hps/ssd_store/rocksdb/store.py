@@ -21,6 +21,7 @@ import numpy as np
 from hps.common.durable_file import SyncError
 from hps.common.forked import Inherited, is_inherited, refuse_in_children
 from hps.common.held_folder import HeldFolder
+from hps.common.json_text import Json
 from hps.contracts.tiers import Flags, Keys, Rows
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.arguments import (
@@ -337,7 +338,7 @@ class RocksDbStore:
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As `RowTier.checkpoint`; never calls `taken`.
 
         Cost: writes what is in memory; reads the sorted files that are new, for their digests.
@@ -345,7 +346,7 @@ class RocksDbStore:
         check_tag(tag)
         return self._change(self._checkpoint, tag, dict(extras or {}))
 
-    def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+    def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> Json:
         counts = dict(self._open_live_or_raise().counts)
         cut = Cut(self._manifest.next_id, tag, time.time(), counts, cuts.extra_names(extras), {})
         keep_last = self._options.get("keep_last", 2)
@@ -450,7 +451,7 @@ class RocksDbStore:
         self._load(live)
         self._remove_unneeded()
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""
         self._open_live_or_raise()
         manifest = self._manifest
@@ -504,7 +505,7 @@ class RocksDbStore:
 
     # Figures and the end.
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
         kept = [self._inside / cut.folder for cut in self._manifest.cuts]
