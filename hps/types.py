@@ -8,8 +8,9 @@ Above it: the training loop. Below it: the readers, which make batches.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from hps.common.arrays import AnyArray
 from hps.common.json_text import Json
 from hps.common.row_layout import Keys
 
@@ -41,13 +42,19 @@ class PinnedRows(Protocol):
     def unique_keys(self) -> Keys:
         """The distinct keys, uint64 [N]."""
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D]."""
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        offsets: "torch.Tensor",
+        weights: "torch.Tensor | None",
+        mean: bool,
+        out: "torch.Tensor",
+    ) -> None:
         """Sums or means of bags, float32 [B, F * D]."""
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys, byte for byte, in their order."""
 
     def release(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hps.checkpoint.blobs import LAST, Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
 from hps.cluster.config import ClusterConfig
+from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.folder.checkpoints import RankParts
 from hps.cluster.folder.folders import ClusterParts, check_same, open_parts
@@ -23,6 +24,7 @@ from hps.cluster.table_verbs import TableVerbs
 from hps.cluster.world.together import Together, is_shared
 from hps.cluster.world.torch_world import torch_world
 from hps.cluster.world.world import World
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
@@ -170,7 +172,9 @@ class ClusterParameterServer:
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of this rank's keys; every rank calls it, with its own keys.
 
         Args and Returns: as `hps.ParameterServer.pull`.
@@ -183,7 +187,7 @@ class ClusterParameterServer:
         """
         return self._rows.pull(table, keys, out, create)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then
         runs its optimizer once; every rank calls it, with its own keys.
 
@@ -209,7 +213,7 @@ class ClusterParameterServer:
         """True if it is on any rank; every rank calls it."""
         return self._rounds.agree(flag)
 
-    def pin(self, table: str, keys: Any) -> PinnedRows:
+    def pin(self, table: str, keys: AnyArray | ExchangedKeys) -> PinnedRows:
         """Makes the rows that the ranks asked this one for ready, and holds them.
 
         Args:
@@ -223,11 +227,11 @@ class ClusterParameterServer:
         """
         return self._rows.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> "Pins":
+    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> "Pins":
         """As `hps.ParameterServer.warm`, for the keys that the ranks asked this one for."""
         return self._rows.warm(table, keys)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray | ExchangedKeys) -> None:
         """As `hps.ParameterServer.want`, for the keys that the ranks asked this one for."""
         self._rows.want(table, keys)
 
@@ -256,7 +260,9 @@ class ClusterParameterServer:
 
     # Whole tables.
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+    def assign(
+        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+    ) -> None:
         """Sets rows outright; every rank calls it, with its own keys.
 
         Of a key that occurs twice the last row counts, of several ranks' that of the highest rank.
@@ -268,11 +274,11 @@ class ClusterParameterServer:
         """
         self._table_verbs.assign(table, keys, rows, state)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored on any rank: bool [L]; every rank calls it, with its own keys."""
         return self._table_verbs.contains(table, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """Drops keys from every tier of their owners; every rank calls it, with its own keys.
 
         Returns:
@@ -297,7 +303,7 @@ class ClusterParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row *of this rank* once; those of all ranks together are the table.
 
         Not collective. Pieces and errors: as `hps.ParameterServer.items`.

@@ -5,13 +5,12 @@ cluster/exchange/key_exchange.py, cluster/world/together.py.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.rows import Rows
 from hps.cluster.world.together import Together, is_shared
-from hps.common.arrays import as_keys, on_host
+from hps.common.arrays import AnyArray, as_keys, on_host
 from hps.errors import ConfigError
 
 
@@ -40,7 +39,7 @@ class Rounds:
         """True if there are other ranks."""
         return not self._together.is_alone
 
-    def divide(self, keys: Mapping[str, Any]) -> dict[str, OwnKeys]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, OwnKeys]:
         """Deduplicates a batch's keys of each table, and finds their owners. From any thread.
 
         Raises:

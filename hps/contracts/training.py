@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hps.checkpoint.blobs import Dense, ModelState
+from hps.common.arrays import AnyArray
 from hps.common.json_text import Json, JsonView
 from hps.types import PinnedRows
 
@@ -41,8 +42,8 @@ class RowUpdate:
     """
 
     table: str
-    keys: Any
-    grads: Any
+    keys: AnyArray
+    grads: AnyArray
     rows: PinnedRows | None = None
 
 
@@ -68,7 +69,7 @@ class Ranks(Protocol):
     def agree(self, flag: bool) -> bool:
         """True if it is on any rank; every rank calls it."""
 
-    def divide(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> Mapping[str, Any]:
         """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
 
     def exchange(self, own: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -129,16 +130,18 @@ class RowServer(KeptCheckpoints, Protocol):
     def has_gpu_cache(self) -> bool:
         """True if batches pass through a gpu_cache: then `warm` goes before `pin`."""
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys, float32 [L, dim]."""
 
-    def pin(self, table: str, keys: Any) -> PinnedRows:
+    def pin(self, table: str, keys: AnyArray) -> PinnedRows:
         """Makes the rows of a batch ready, in any thread."""
 
-    def warm(self, table: str, keys: Any) -> "Pins":
+    def warm(self, table: str, keys: AnyArray) -> "Pins":
         """Brings rows nearer, ahead of `pin`."""
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Says that a batch to come uses these keys."""
 
     def holds(self, rows: PinnedRows) -> bool:

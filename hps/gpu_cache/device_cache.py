@@ -9,18 +9,18 @@ Arrays of keys, outputs and gradients may be tensors on the device, or arrays of
 copied. Images of rows are arrays of the host.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.options import CacheOptions
 
 _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
@@ -51,7 +51,7 @@ class DeviceCache(DeviceRows):
 
     has_pool = True
 
-    def __init__(self, device: Device, failures: Failures, options: dict[str, Any]) -> None:
+    def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, device.empty(num_bytes), options)
         self._failures = failures
@@ -64,7 +64,7 @@ class DeviceCache(DeviceRows):
 
     # A batch: from its keys to pinned rows and back.
 
-    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
+    def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
             plan = DevicePlan(self._device, self._order, self._args)
@@ -82,7 +82,7 @@ class DeviceCache(DeviceRows):
             self._device.launch("NumberKey", args, count)
         return plan
 
-    def pull(self, plan: DevicePlan, keys: Any, out: Any) -> int:
+    def pull(self, plan: DevicePlan, keys: AnyArray, out: AnyArray) -> int:
         """See RowCache."""
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
@@ -233,7 +233,7 @@ class DeviceCache(DeviceRows):
 
     # Rows of a batch.
 
-    def gather(self, plan: DevicePlan, out: Any) -> None:
+    def gather(self, plan: DevicePlan, out: AnyArray) -> None:
         """See RowCache. Waits if `out` is an array of the host."""
         assert self.is_current(plan), "gather from rows that may have moved"
         self._check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
@@ -243,10 +243,15 @@ class DeviceCache(DeviceRows):
             self._device.launch("Gather", args, plan.num_occurrences)
             copy = None if target is out else HostCopy(self._device, target)
         if copy is not None:
-            out[:] = copy.wait().reshape(out.shape)
+            np.asarray(out)[:] = copy.wait().reshape(out.shape)
 
     def pool(
-        self, plan: DevicePlan, offsets: torch.Tensor, weights: Any, mean: bool, out: torch.Tensor
+        self,
+        plan: DevicePlan,
+        offsets: torch.Tensor,
+        weights: torch.Tensor | None,
+        mean: bool,
+        out: torch.Tensor,
     ) -> None:
         """See RowCache; offsets, weights and out are tensors on the device."""
         assert self.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
@@ -293,7 +298,7 @@ class DeviceCache(DeviceRows):
 
     # Updates.
 
-    def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
+    def sum_gradients(self, plan: DevicePlan, grads: AnyArray) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         count, device = plan.num_occurrences, self._device
         self._check_floats(grads, (count, self.dim), "grads [L, dim]")
@@ -358,12 +363,20 @@ class DeviceCache(DeviceRows):
     def _safe_bits(self, lr: float) -> int:
         """Of the last learning rate asked for, which seldom changes."""
         if self._safe[0] != lr:
-            names = ("optimizer_kind", "hyperparameters", "initializer_kind", "initializer_numbers")
-            options = {name: self._options[name] for name in names}
-            self._safe = (lr, _C.safe_gradient_bits(**options, lr=lr))
+            options = self._options
+            bits = _C.safe_gradient_bits(
+                options["optimizer_kind"],
+                options["hyperparameters"],
+                options["initializer_kind"],
+                options["initializer_numbers"],
+                lr,
+            )
+            self._safe = (lr, bits)
         return self._safe[1]
 
-    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any, lr: float) -> tuple[int, int]:
+    def sum_here(
+        self, plan: DevicePlan, keys: AnyArray, grads: AnyArray, lr: float
+    ) -> tuple[int, int]:
         """See RowCache. The second number is -1 always."""
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
@@ -396,14 +409,14 @@ class DeviceCache(DeviceRows):
             )
             self._device.launch(self._apply, args, bound)
 
-    def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
+    def push(self, plan: DevicePlan, grads: AnyArray, lr: float) -> int:
         """See RowCache. Returns -1 always."""
         self.sum_gradients(plan, grads)
         self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1
 
-    def assign(self, plan: DevicePlan, rows: Any, state: Any | None, lr: float) -> None:
+    def assign(self, plan: DevicePlan, rows: AnyArray, state: AnyArray | None, lr: float) -> None:
         """See RowCache."""
         assert self.is_current(plan), "assign to rows that may have moved"
         count, bound = plan.num_occurrences, plan.bound
@@ -438,32 +451,34 @@ class DeviceCache(DeviceRows):
 
     # Arrays on their way in.
 
-    def _copy_in(self, keys: Any, target: torch.Tensor) -> None:
+    def _copy_in(self, keys: AnyArray, target: torch.Tensor) -> None:
         if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
             self._device.copy(target, keys.view(torch.int64))
         else:
             to_device(self._device, np.asarray(keys), target)
 
-    def _input(self, values: Any) -> torch.Tensor:
+    def _input(self, values: AnyArray) -> torch.Tensor:
         """`values` if it is a tensor on the device, else a copy there."""
         if isinstance(values, torch.Tensor) and values.device == self._device.torch_device:
             return values
         return self._from_host(np.asarray(values))
 
-    def _output(self, out: Any, is_whole: bool) -> torch.Tensor:
+    def _output(self, out: AnyArray, is_whole: bool) -> torch.Tensor:
         """`out` if it is a tensor on the device, else memory there, with what `out` holds unless
         all of it will be written."""
         if isinstance(out, torch.Tensor) and out.device == self._device.torch_device:
             return out
+        host = np.asarray(out)
         if not is_whole:
-            return self._from_host(np.asarray(out)).view(torch.float32)
-        return self._device.empty(max(4, 4 * out.size)).view(torch.float32)[: out.size]
+            return self._from_host(host).view(torch.float32)
+        return self._device.empty(max(4, 4 * host.size)).view(torch.float32)[: host.size]
 
     @staticmethod
-    def _check_floats(values: Any, shape: tuple[int, ...], what: str) -> None:
-        is_tensor = isinstance(values, torch.Tensor)
-        is_float = values.dtype == (torch.float32 if is_tensor else np.float32)
-        in_one = values.is_contiguous() if is_tensor else values.flags.c_contiguous
+    def _check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
+        if isinstance(values, torch.Tensor):
+            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
+        else:
+            is_float, in_one = values.dtype == np.float32, values.flags.c_contiguous
         if not is_float or not in_one or tuple(values.shape) != shape:
             raise ValueError(
                 f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import HostArray
 from hps.errors import ConfigError
 
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-std=c++17")
@@ -58,7 +58,7 @@ class KernelArgs:
         """The name of the struct that a kernel is given."""
         return self._arguments[kernel]
 
-    def new(self, kernel: str) -> NDArray[Any]:
+    def new(self, kernel: str) -> HostArray:
         """A zeroed argument struct of a kernel: an array of one, which is passed by value."""
         return np.zeros(1, self.dtype(self.struct_of(kernel)))
 

@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
@@ -164,7 +164,7 @@ class PendingGradients:
         self.drop_all()
         self._joined.clear()
         for update in applied:
-            self._keep_memory(update.table, update.grads)
+            self._keep_memory(update.table, cast("torch.Tensor", update.grads))
         for listener in list(self.listeners):
             listener.step_finished()
 

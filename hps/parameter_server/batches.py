@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import OutputPool, as_floats, as_keys, joined, on_host
+from hps.common.arrays import AnyArray, OutputPool, as_floats, as_keys, joined, on_host
 from hps.common.locks import assert_held
 from hps.contracts.row_cache import ABSENT
 from hps.contracts.training import RowUpdate, by_table
@@ -44,14 +44,14 @@ class Batches:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
-    def pin(self, table: str, keys: Any) -> BatchRows:
+    def pin(self, table: str, keys: AnyArray) -> BatchRows:
         """As ParameterServer.pin."""
         stack = self._tables.stack(table)
         stack.raise_failed(wait=False)
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
-    def warm(self, table: str, keys: Any) -> WarmRows:
+    def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
         self._tables.stack(table)
         dram = self._tables.tiers[table].dram
@@ -63,7 +63,7 @@ class Batches:
             unique = unique[self._tables.stacks[table].cache.contains(unique) == ABSENT]
         return dram.warm(unique)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """As ParameterServer.want."""
         array = on_host(as_keys(keys, self._device))
         with self._tables.lock:
@@ -134,7 +134,7 @@ class Batches:
         held.append(self.pin_now(table, joined(keys)))
         return held[-1], joined(grads)
 
-    def pin_now(self, table: str, keys: Any) -> BatchRows:
+    def pin_now(self, table: str, keys: AnyArray) -> BatchRows:
         """pin() for the training loop, which batches that wait ahead of it make room for."""
         while True:
             try:

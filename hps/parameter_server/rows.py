@@ -5,9 +5,10 @@ tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept ap
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from hps.common.arrays import (
+    AnyArray,
+    HostArray,
     OutputPool,
     as_floats,
     as_keys,
@@ -37,7 +38,7 @@ class Rows:
         self._pool = pool
         self._device = tables.device
 
-    def pull(self, table: str, keys: Any, out: Any, create: bool) -> Any:
+    def pull(self, table: str, keys: AnyArray, out: AnyArray | None, create: bool) -> AnyArray:
         """As ParameterServer.pull."""
         tables = self._tables
         with tables.lock:
@@ -58,7 +59,7 @@ class Rows:
             stack.pull(array, rows)
         return like(rows, keys) if out is None else out
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As ParameterServer.push."""
         tables = self._tables
         with tables.updates:
@@ -70,7 +71,7 @@ class Rows:
                 stack.push(array, floats)
                 stack.raise_failed(wait=True)
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any) -> None:
+    def assign(self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None) -> None:
         """As ParameterServer.assign."""
         tables = self._tables
         with tables.updates:
@@ -88,13 +89,13 @@ class Rows:
             if len(array):
                 stack.assign(array, weights, floats)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.contains."""
         with self._tables.lock:
             array = on_host(as_keys(keys, self._device))
             return like(self._tables.stack(table).contains(array) != 0, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.erase."""
         tables = self._tables
         with tables.updates:
@@ -108,7 +109,7 @@ class Rows:
         with self._tables.lock:
             return self._tables.stack(table).num_rows
 
-    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[Any, ...]]:
+    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         with self._tables.lock:
             stack = self._tables.stack(table)

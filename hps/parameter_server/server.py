@@ -16,6 +16,7 @@ from typing import Any
 
 from hps.checkpoint import blobs as cut
 from hps.checkpoint.blobs import Dense, ModelState
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
@@ -79,7 +80,9 @@ class ParameterServer:
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys; an absent key reads as its initial value.
 
         Args:
@@ -100,7 +103,7 @@ class ParameterServer:
         """
         return self.parts.rows.pull(table, keys, out, create)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
         A push with the keys of the last pull reuses its look-up. Absent keys are created.
@@ -122,7 +125,9 @@ class ParameterServer:
         """
         self.parts.rows.push(table, keys, grads)
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+    def assign(
+        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+    ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
         Args:
@@ -140,11 +145,11 @@ class ParameterServer:
         """
         self.parts.rows.assign(table, keys, rows, state)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
         return self.parts.rows.contains(table, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """Drops keys from every tier.
 
         Returns:
@@ -161,7 +166,7 @@ class ParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
         Pieces are copies: uint64 [n], float32 [n, dim], float32 [n, state floats], n up to `batch`.
@@ -228,7 +233,7 @@ class ParameterServer:
         """The flag; over several ranks it would be True if it is on any of them."""
         return flag
 
-    def pin(self, table: str, keys: Any) -> BatchRows:
+    def pin(self, table: str, keys: AnyArray) -> BatchRows:
         """Fetches the rows of a batch and holds them in their slots until they are released.
 
         May be called from another thread than the training loop: that one waits for none of its
@@ -241,7 +246,7 @@ class ParameterServer:
         """
         return self.parts.batches.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> WarmRows:
+    def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
 
         They stay there until they are released, which may be once the batch is pinned. Where slots
@@ -253,7 +258,7 @@ class ParameterServer:
         """
         return self.parts.batches.warm(table, keys)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Says that a batch to come uses these keys: a cache that holds rows of theirs lets go of
         others first, until they are used. Changes no result. From any thread.
 

@@ -6,7 +6,7 @@ Above it: opening.py, checks.py, reading.py. Below it: `hps.cluster.world.agreem
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -33,6 +33,8 @@ _OF_A_HOST = (
     "torch_threads",
     "trace",
 )
+
+T = TypeVar("T")
 
 
 def start_together(
@@ -66,7 +68,7 @@ def start_together(
     return prepared[0]
 
 
-def together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
+def together(world: "World", what: str, act: Callable[[], T]) -> list[T]:
     """As `cluster.world.agreement.agree`, before training: of an error the ranks leave in step."""
     outcome = attempt(world, what, act)
     if isinstance(outcome.failure, HpsError):

@@ -4,15 +4,14 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: the owner's `hps.Ba
 that the ranks asked it for; float_exchange.py, which brings them here.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps.cluster.exchange.float_exchange import FloatExchange, starts_of
 from hps.cluster.exchange.hot_rows import HotTable
 from hps.cluster.exchange.key_exchange import ExchangedKeys
-from hps.common.arrays import HOST, as_keys, as_output, on_host
+from hps.common.arrays import HOST, AnyArray, as_keys, as_output, on_host
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError
 from hps.types import PinnedRows
@@ -42,7 +41,9 @@ class RowFetcher:
         local.gather(rows)
         return rows
 
-    def fetch(self, keys: ExchangedKeys, rows: Any, out: Any, hot: HotTable | None = None) -> None:
+    def fetch(
+        self, keys: ExchangedKeys, rows: AnyArray, out: AnyArray, hot: HotTable | None = None
+    ) -> None:
         """Sends the ranks the rows they asked for, and writes those that come to every occurrence.
 
         Args:
@@ -78,7 +79,7 @@ class RowFetcher:
         outgoing = [[int(sends[first:end].sum())] for first, end in starts_of(keys.counts)]
         incoming = [[int((~is_hot[first:end]).sum())] for first, end in starts_of(keys.own.counts)]
 
-        def places(flags: Any) -> torch.Tensor:
+        def places(flags: NDArray[np.bool_]) -> torch.Tensor:
             return torch.from_numpy(np.flatnonzero(flags)).to(device)
 
         (cold,) = self._floats.swap([block[places(sends)]], np.array(outgoing), np.array(incoming))
@@ -149,12 +150,12 @@ class ClusterRows:
             return np.empty(0, np.uint64)
         return self.keys.own.plan.unique_keys.copy()
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys of this rank's batch, byte for byte, in their order."""
         device = str(keys.device) if isinstance(keys, torch.Tensor) else HOST
         return self.keys.own.plan.matches(on_host(as_keys(keys, device)))
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now; every rank calls it, for its batch of the same round.
 
         Args:
@@ -170,7 +171,13 @@ class ClusterRows:
         self.fetcher.fetch(self.keys, rows, out, self._hot)
         return out
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        offsets: "torch.Tensor",
+        weights: "torch.Tensor | None",
+        mean: bool,
+        out: "torch.Tensor",
+    ) -> None:
         """Bags are pooled where rows lie in slots, and here they do not: see `has_pool`.
 
         Raises:

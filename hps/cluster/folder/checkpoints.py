@@ -131,7 +131,7 @@ class RankParts:
         if saved.failure is not None:  # all ranks know, so none commits
             self._drop_part(draft.part_tag, draft.before)
             raise saved.failure
-        draft.saved = saved.values
+        draft.saved = saved.value()
 
     def commit(self, draft: RankDraft) -> Taken:
         """As Parts: rank 0 writes CLUSTER."""

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, AnyArray, HostArray
 from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
@@ -167,7 +167,9 @@ class RemoteParameterServer:
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys; an absent key reads as its initial value.
 
         Args:
@@ -189,7 +191,7 @@ class RemoteParameterServer:
         """
         return self._pulls.pull(table, keys, out, create)
 
-    def push(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged") -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
         Args:
@@ -208,7 +210,9 @@ class RemoteParameterServer:
         """
         self._pushes.push(table, keys, grads, ack)
 
-    def push_async(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> "Future[None]":
+    def push_async(
+        self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged"
+    ) -> "Future[None]":
         """A push that is on its way when this returns; the future says what became of it.
 
         Pushes are applied in the order of these calls. Raises at once what is wrong with the
@@ -217,7 +221,7 @@ class RemoteParameterServer:
         sent = self._pushes.begin(table, keys, grads, ack)
         return self._waiters.wait(lambda: self._pushes.finish(sent))
 
-    def pull_async(self, table: str, keys: Any, out: Any = None) -> "Future[Any]":
+    def pull_async(self, table: str, keys: AnyArray, out: AnyArray | None = None) -> "Future[Any]":
         """A pull in another thread. Pushes that are still on their way may be seen or not."""
         return self._waiters.wait(lambda: self.pull(table, keys, out))
 
@@ -227,16 +231,16 @@ class RemoteParameterServer:
         """The flag; over several ranks it would be True if it is on any of them."""
         return flag
 
-    def pin(self, table: str, keys: Any) -> RemoteRows:
+    def pin(self, table: str, keys: AnyArray) -> RemoteRows:
         """Divides the keys of a batch over the shards; the rows are pulled when they are asked
         for, so that they are those after every step before. May be called from any thread."""
         return self._pulls.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> NothingWarmed:
+    def warm(self, table: str, keys: AnyArray) -> NothingWarmed:
         """Nothing to do: the tiers are on the servers."""
         return NothingWarmed()
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Nothing to do: the tiers are on the servers."""
 
     def holds(self, rows: PinnedRows) -> bool:
@@ -262,7 +266,12 @@ class RemoteParameterServer:
     # Whole tables.
 
     def assign(
-        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        ack: str = "logged",
     ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
@@ -281,7 +290,7 @@ class RemoteParameterServer:
         """
         self._table_verbs.assign(table, keys, rows, state, ack)
 
-    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
+    def erase(self, table: str, keys: AnyArray, ack: str = "logged") -> AnyArray:
         """Drops keys.
 
         Returns:
@@ -293,7 +302,7 @@ class RemoteParameterServer:
         """
         return self._table_verbs.erase(table, keys, ack)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored: bool [L], a tensor if the keys were one."""
         return self._table_verbs.contains(table, keys)
 
@@ -303,7 +312,7 @@ class RemoteParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
         Pieces are copies of up to `batch` rows. A change of the table makes the next piece raise.

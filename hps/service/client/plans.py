@@ -4,16 +4,19 @@ Above it: parameter_server.py; SparseEmbedding, RowOptimizer and Pipeline hold R
 common/plan_pool.py.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import as_keys, as_output, like
+from hps.common.arrays import AnyArray, as_keys, as_output, like
 from hps.common.locks import assert_held, new_lock
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_IDLE_PLANS = 8  # that are kept for later
 
@@ -38,7 +41,7 @@ class RemoteRows:
     has_pool = False
     plan: _C.ShardPlan | None = None
 
-    def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: Any) -> None:
+    def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: AnyArray) -> None:
         self.reader = reader
         self.table = table
         self._pool = pool
@@ -55,7 +58,7 @@ class RemoteRows:
         """True when the plan is gone."""
         return self.plan is None
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys, byte for byte, in their order."""
         with self.lock:
             return self.held_plan().matches(as_keys(keys))
@@ -66,7 +69,7 @@ class RemoteRows:
             plan = self.plan
             return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
 
         Args:
@@ -83,7 +86,13 @@ class RemoteRows:
             self.reader.read_planned(self.table, self.held_plan(), target)
         return like(rows, self._model) if out is None else out
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        offsets: "torch.Tensor",
+        weights: "torch.Tensor | None",
+        mean: bool,
+        out: "torch.Tensor",
+    ) -> None:
         """Bags are pooled where rows lie in slots, and here none does: see `has_pool`.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import OutputPool, as_keys, as_output, like
+from hps.common.arrays import AnyArray, OutputPool, as_keys, as_output, like
 from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
@@ -51,14 +51,16 @@ class Pulls:
         self._buffers = OutputPool()
         refuse_in_children(self, connections.where, ("_plans", "_buffers"), RemoteError)
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """As `RemoteParameterServer.pull`."""
         dim = self._shards.table(table, "pull").dim
         array = as_keys(keys)
         target = None if out is None else as_output(out, len(array), dim)
         if not create and self._division.go_whole(array, self._pull_bytes(dim)):
             found = self._pull_whole(table, array)
-            if target is None:
+            if target is None or out is None:
                 return like(found, keys)
             target[:] = found
             return out
@@ -75,7 +77,7 @@ class Pulls:
                 self._plans.give(plan)
         return like(rows, keys) if out is None else out
 
-    def pin(self, table: str, keys: Any) -> RemoteRows:
+    def pin(self, table: str, keys: AnyArray) -> RemoteRows:
         """As `RemoteParameterServer.pin`."""
         self._shards.table(table, "pin")
         return RemoteRows(self, self._plans, table, keys)

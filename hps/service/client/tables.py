@@ -6,11 +6,10 @@ their order.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from hps.common.arrays import as_floats, as_keys, like
+from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
 from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
@@ -45,7 +44,12 @@ class TableVerbs:
         self._division = division
 
     def assign(
-        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        ack: str = "logged",
     ) -> None:
         """As `RemoteParameterServer.assign`."""
         config = self._shards.table(table, "assign")
@@ -65,7 +69,7 @@ class TableVerbs:
             drafts.append((session, Draft("Assign", head, parts, ack_number(ack), what)))
         self._connections.change(drafts, f"assign to table {table!r}")
 
-    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
+    def erase(self, table: str, keys: AnyArray, ack: str = "logged") -> AnyArray:
         """As `RemoteParameterServer.erase`."""
         self._shards.table(table, "erase")
         array = as_keys(keys)
@@ -89,7 +93,7 @@ class TableVerbs:
             erased[places] = told
         return like(erased, keys)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As `RemoteParameterServer.contains`."""
         self._shards.table(table, "contains")
         array = as_keys(keys)
@@ -115,7 +119,7 @@ class TableVerbs:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As `RemoteParameterServer.items`."""
         dim = self._shards.table(table, "items").dim
         if batch < 1:

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
-from numpy.typing import NDArray
 
+from hps.common.arrays import HostArray
 from hps.errors import ConfigError
 
 MAX_FIELDS = 64  # top-level fields of one message, also those that this version does not know
@@ -25,7 +25,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 5, 5, 10
 
 M = TypeVar("M", bound=Message)
-Array = bytes | bytearray | memoryview | NDArray[Any]
+Array = bytes | bytearray | memoryview | HostArray
 
 
 class FramingError(ConfigError):
@@ -55,7 +55,7 @@ class Incoming(Generic[M]):
         first, num_bytes = self.places.get(number, (0, 0))
         return slice(first, first + num_bytes)
 
-    def array(self, number: int, dtype: Any, what: str) -> NDArray[Any]:
+    def array(self, number: int, dtype: Any, what: str) -> HostArray:
         """An array as [n], read-only: a view, or a copy where it does not begin at its alignment.
 
         Raises:
@@ -67,7 +67,7 @@ class Incoming(Generic[M]):
             raise FramingError(
                 f"{what} has {num_bytes} bytes; {kind.name} takes a multiple of {kind.itemsize}"
             )
-        view: NDArray[Any] = np.frombuffer(self.data, kind, num_bytes // kind.itemsize, first)
+        view: HostArray = np.frombuffer(self.data, kind, num_bytes // kind.itemsize, first)
         return view if view.flags.aligned else view.copy()
 
 

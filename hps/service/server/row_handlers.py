@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf.message import Message
 
+from hps.common.arrays import AnyArray, as_numpy
 from hps.common.row_layout import Floats, Keys, RowLayout
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
@@ -68,7 +69,8 @@ class RowHandlers:
             out = reply.rows.view(np.float32).reshape(len(keys), table.dim)
             self._shard.pull(table.name, keys, out, seconds)
         else:
-            encode(self._shard.pull(table.name, keys, timeout=seconds), wire, reply.rows)
+            found = self._shard.pull(table.name, keys, timeout=seconds)
+            encode(as_numpy(found, "rows"), wire, reply.rows)
         return reply.message
 
     def contains(self, call: Call, data: bytes) -> bytes:
@@ -258,6 +260,6 @@ def _terms(call: Call, ack: int) -> Terms:
         raise ConfigError(f"ack={ack}: 0 is MEMORY, 1 LOGGED, 2 DURABLE") from error
 
 
-def _flags(values: Any) -> bytes:
+def _flags(values: AnyArray) -> bytes:
     """One byte a key, 1 or 0."""
     return np.ascontiguousarray(values, np.uint8).tobytes()

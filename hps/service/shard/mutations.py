@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from hps.common.arrays import as_floats, as_keys
+from hps.common.arrays import AnyArray, as_floats, as_keys
 from hps.common.forked import refuse_in_children
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, GapError, HpsError, StoreError
@@ -46,8 +46,8 @@ class Mutations:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        grads: Any,
+        keys: AnyArray,
+        grads: AnyArray,
         *,
         lr: float | None = None,
         terms: Terms | None = None,
@@ -64,9 +64,9 @@ class Mutations:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        rows: Any,
-        state: Any = None,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """As Shard.assign."""
@@ -83,7 +83,7 @@ class Mutations:
         return self._mutate(mutation, terms)
 
     def erase(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """As Shard.erase."""
         self._store.table(table)
@@ -91,7 +91,7 @@ class Mutations:
         return self._mutate(Mutation(Kind.ERASE, identity, table, rate, as_keys(keys)), terms)
 
     def create(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """As Shard.create."""
         self._store.table(table)

@@ -7,12 +7,11 @@ anew, and no longer than its `timeout`, in seconds: DeadlineError then.
 
 from collections.abc import Iterator
 from time import monotonic
-from typing import Any
 
 from hps import _C
 from hps.checkpoint import blobs as cut
 from hps.checkpoint.names import find_listed
-from hps.common.arrays import as_keys, on_host
+from hps.common.arrays import AnyArray, HostArray, as_keys, on_host
 from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
 from hps.errors import ChangedError, DeadlineError, MismatchError
@@ -32,7 +31,9 @@ class Reads:
         # (group, lineage) by the id of a checkpoint; replaced as a whole by any thread.
         self._groups: dict[int, tuple[str, str]] = {}
 
-    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, timeout: float = LONG
+    ) -> AnyArray:
         """As ParameterServer.pull.
 
         Raises:
@@ -42,13 +43,13 @@ class Reads:
         with self._store.reading(timeout) as server:
             return server.pull(table, keys, out)
 
-    def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
+    def contains(self, table: str, keys: AnyArray, timeout: float = LONG) -> AnyArray:
         """As ParameterServer.contains; errors as pull."""
         self._check_owner(keys)
         with self._store.reading(timeout) as server:
             return server.contains(table, keys)
 
-    def _check_owner(self, keys: Any) -> None:
+    def _check_owner(self, keys: AnyArray) -> None:
         """Clients that only read open no session: one that asks a server which was started over
         another shard's store has the keys of that other shard. The first one tells."""
         index, count = self._store.index, self._store.count
@@ -72,7 +73,7 @@ class Reads:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         deadline = monotonic() + timeout
         with self._store.reading(timeout) as server:

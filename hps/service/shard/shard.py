@@ -14,8 +14,8 @@ so.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.json_text import Json
 from hps.config import Config, TableConfig
 from hps.parameter_server.opening import Tiers
@@ -159,8 +159,8 @@ class Shard:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        grads: Any,
+        keys: AnyArray,
+        grads: AnyArray,
         *,
         lr: float | None = None,
         terms: Terms | None = None,
@@ -189,22 +189,22 @@ class Shard:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        rows: Any,
-        state: Any = None,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """Sets rows outright, as ParameterServer.assign; errors as push."""
         return self.parts.mutations.assign(identity, table, keys, rows, state, terms)
 
     def erase(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """Drops keys; the answer is bool [L], where a stored row was. Errors as push."""
         return self.parts.mutations.erase(identity, table, keys, terms)
 
     def create(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """A pull that stores absent keys; the answer is float32 [L, dim], None where a repeat
         cannot read them. Errors as push."""
@@ -224,7 +224,9 @@ class Shard:
 
     # Reads.
 
-    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, timeout: float = LONG
+    ) -> AnyArray:
         """As ParameterServer.pull.
 
         Raises:
@@ -232,7 +234,7 @@ class Shard:
         """
         return self.parts.reads.pull(table, keys, out, timeout)
 
-    def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
+    def contains(self, table: str, keys: AnyArray, timeout: float = LONG) -> AnyArray:
         """As ParameterServer.contains; errors as pull."""
         return self.parts.reads.contains(table, keys, timeout)
 
@@ -242,7 +244,7 @@ class Shard:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         return self.parts.reads.items(table, batch, state, timeout)
 
