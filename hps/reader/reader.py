@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
@@ -77,7 +77,9 @@ class Reader(ABC, Iterator[Batch]):
         self._stream: Generator[tuple[Batch, Position], None, None] | None = None
         self._finished = False
         # Sizes as they were when the reader was made: a log that grows is another log.
-        self._files = [[path.name, path.stat().st_size] for path in self.paths]
+        self._files: list[list[str | int]] = [
+            [path.name, path.stat().st_size] for path in self.paths
+        ]
         self._begin()
 
     @abstractmethod
@@ -156,7 +158,7 @@ class Reader(ABC, Iterator[Batch]):
         return self.schema.features()
 
     @property
-    def files(self) -> list[list[Any]]:
+    def files(self) -> list[list[str | int]]:
         """Name and bytes of each file, in the order given, as they were when this was made."""
         return [list(file) for file in self._files]
 

@@ -4,7 +4,6 @@ Above it: users, `hps clone`. Below it: hps.ssd_store.store, opened read-only an
 """
 
 import os
-from typing import Any
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
@@ -59,6 +58,5 @@ def clone(
             f"{os.fspath(path)}: a store of engine {ROCKSDB!r} cannot be cloned; copy its "
             f"directory while no process has it open"
         )
-    options: dict[str, Any] = {"read_only": True, "rows": False, "checkpoint": checkpoint}
-    with SsdStore.open(path, [], **options) as store:
+    with SsdStore.open(path, [], read_only=True, rows=False, checkpoint=checkpoint) as store:
         return store.clone(target, may_link=_may_link)

@@ -168,8 +168,8 @@ class Difference:
     """A value that is not the stored model's."""
 
     name: str
-    stored: Any
-    asked: Any
+    stored: object
+    asked: object
 
     def error(self, what: str) -> ConfigError:
         """Says it in the words of the flags."""

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from hps.common.arrays import HostArray
 from hps.common.json_text import Json
 from hps.errors import FencedError
 from hps.update_log.records import Identity
@@ -102,7 +102,7 @@ class Sessions:
         self.incarnations = 0  # the highest that was given out
         self.fence = 0  # those up to it have ended: a restore came after them
         self._by_client: OrderedDict[str, Session] = OrderedDict()
-        self._answers: dict[tuple[str, int], Any] = {}
+        self._answers: dict[tuple[str, int], HostArray] = {}
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -145,7 +145,7 @@ class Sessions:
         self.incarnations = max(self.incarnations, incarnation)
         return session
 
-    def advance(self, identity: Identity, number: int, answer: Any = None) -> None:
+    def advance(self, identity: Identity, number: int, answer: HostArray | None = None) -> None:
         """Record `number` holds this mutation, and the rows hold it.
 
         Args:
@@ -160,7 +160,7 @@ class Sessions:
             if len(self._answers) > _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
 
-    def answer(self, identity: Identity) -> Any:
+    def answer(self, identity: Identity) -> HostArray | None:
         """What a mutation that is applied had been answered; None if that is not known any more."""
         return self._answers.get((identity.client_id, identity.sequence))
 

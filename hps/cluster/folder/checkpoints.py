@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from time import time
-from typing import Any
 
 from hps.checkpoint import blobs as dense_side
 from hps.checkpoint.blobs import Dense, ModelState
@@ -106,7 +105,7 @@ class RankParts:
         mark = self._mark_of(name, [one["dense"] for one in told])
         return RankDraft(name, tag, told[0]["created"], dense, before, mark)
 
-    def _mark_of(self, name: str, told: Sequence[Any]) -> DenseMark:
+    def _mark_of(self, name: str, told: Sequence[tuple[bool, bool, Json]]) -> DenseMark:
         """What the parts of a new checkpoint say of its dense side; the same on every rank.
 
         Args:
@@ -315,7 +314,7 @@ class RankParts:
         return None
 
 
-def _check_one_name(verb: str, names: list[Any]) -> None:
+def _check_one_name(verb: str, names: Sequence[str | int | None]) -> None:
     """Raises ConfigError unless all ranks named the same."""
     if any(name != names[0] for name in names):
         raise ConfigError(f"{verb}: the ranks name different checkpoints: {names}; name one")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hps.checkpoint.blobs import table_to_json
 from hps.cluster.folder.housekeeping import FolderLock, remove_generations
@@ -227,10 +226,12 @@ def check_same(world: World, config: Config) -> None:
             raise refusal
 
 
-def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str, Any, Any]]:
+def _differences(
+    first: object, second: object, what: str = ""
+) -> Sequence[tuple[str, object, object]]:
     if not isinstance(first, dict) or not isinstance(second, dict):
         return [] if first == second else [(what, first, second)]
-    found: list[tuple[str, Any, Any]] = []
+    found: list[tuple[str, object, object]] = []
     for name in sorted({*first, *second}):
         inner = f"{what}.{name}" if what else name
         found += _differences(first.get(name), second.get(name), inner)

@@ -8,11 +8,12 @@ from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import text_of
 from hps.common.json_text import Json
+from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, Cut, part_folder
@@ -32,7 +33,7 @@ class FirstParts:
     def __init__(self, path: Path, catalog: Catalog) -> None:
         self._path = path
         self._catalog = catalog
-        self._stores: dict[str, Any] = {}  # by generation; None where it is not seen
+        self._stores: dict[str, RowTier | None] = {}  # by generation; None where it is not seen
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
@@ -70,7 +71,7 @@ class FirstParts:
         blobs: dict[str, bytes] = store.extras(cut.part_tag, names)
         return blobs
 
-    def store_of(self, cut: Cut) -> Any:
+    def store_of(self, cut: Cut) -> RowTier | None:
         """The store in which the first part of a cut lies, open to read; None if not seen."""
         if cut.generation not in self._stores:
             folder = part_folder(self._path, cut.generation, 0)

@@ -230,12 +230,12 @@ def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, wha
     return floats.reshape(num_rows, width)
 
 
-def _rows_reply(message: pb.CreateReply, rows: Floats | None, wire: Wire) -> bytes:
+def _rows_reply(message: pb.CreateReply, rows: AnyArray | None, wire: Wire) -> bytes:
     """The reply with rows [L, dim], or without any if there are none."""
     if rows is None:
         return message.SerializeToString()
     reply = Outgoing(message, _ROWS, wire.num_bytes(*rows.shape))
-    encode(rows, wire, reply.rows)
+    encode(as_numpy(rows, "rows"), wire, reply.rows)
     return reply.message
 
 

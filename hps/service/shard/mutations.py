@@ -7,9 +7,8 @@ it: core.py, acknowledge.py, reads.py, ParameterServer's part for logged mutatio
 import errno
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
-from hps.common.arrays import AnyArray, as_floats, as_keys
+from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys
 from hps.common.forked import refuse_in_children
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, GapError, HpsError, StoreError
@@ -141,7 +140,7 @@ class Mutations:
         self._acknowledger.wait(history, log, number, Terms(terms.ack, deadline - monotonic()))
         return Applied(self._acknowledger.marks(history, log, session), is_repeat, answer)
 
-    def _apply(self, mutation: Mutation) -> Any:
+    def _apply(self, mutation: Mutation) -> HostArray | None:
         """Within the turn: logs a mutation, changes the rows and moves the mark."""
         self._store.gate.assert_turn()
         number = 0

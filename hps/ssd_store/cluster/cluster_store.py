@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from hps.common.sharding import ShardMap
 from hps.contracts.tiers import Flags, Keys, Rows, RowTier
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.ssd_store import TableSchema, engine_of, open_store
+from hps.ssd_store.arguments import OpenOptions
 from hps.ssd_store.cluster.catalog import Catalog, Cut
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, parts_of
 from hps.ssd_store.open_store import verify
@@ -28,23 +29,34 @@ _MOST_ATTEMPTS = 5
 _NOT_ADDED = ("write_amplification",)
 
 
+class ClusterOptions(OpenOptions, total=False):
+    """What `ClusterStore.open` takes by keyword."""
+
+    engine: str | None
+
+
 class ClusterStore:
     """All parts of one cut, read-only. Use `open`; the verbs are those of RowTier."""
 
     num_loads = 1
 
-    def __init__(self, path: Path, catalog: Catalog, cut: Cut | None, parts: list[Any]) -> None:
+    def __init__(
+        self, path: Path, catalog: Catalog, cut: Cut | None, parts: Sequence[RowTier]
+    ) -> None:
         self.path = path
         self.seed = catalog.seed
         self._catalog = catalog
         self._cut = cut
         self._parts = parts
         self._owners = ShardMap(max(1, len(parts)))
-        self.schemas: dict[str, TableSchema] = parts[0].schemas if parts else {}
+        self.schemas: Mapping[str, TableSchema] = parts[0].schemas if parts else {}
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], tables: Sequence[TableSchema], **options: Any
+        cls,
+        path: str | os.PathLike[str],
+        tables: Sequence[TableSchema],
+        **options: Unpack[ClusterOptions],
     ) -> Self:
         """Opens every part of a cut; they must all be seen from here.
 
@@ -74,7 +86,7 @@ class ClusterStore:
 
     @classmethod
     def _open_once(
-        cls, path: Path, catalog: Catalog, tables: Sequence[TableSchema], options: dict[str, Any]
+        cls, path: Path, catalog: Catalog, tables: Sequence[TableSchema], options: ClusterOptions
     ) -> Self:
         checkpoint = options.get("checkpoint")
         if checkpoint is None and catalog.current is None:
@@ -82,8 +94,8 @@ class ClusterStore:
                 errno.ENOENT, f"{path}: the ranks have taken no checkpoint yet; wait for the first"
             )
         cut = catalog.find(path, checkpoint)
-        own = {**options, "engine": None, "checkpoint": cut.part_tag}
-        parts: list[Any] = []
+        own: ClusterOptions = {**options, "engine": None, "checkpoint": cut.part_tag}
+        parts: list[RowTier] = []
         try:
             has_rows = options.get("rows", True)
             for part in _parts_here(path, catalog, cut):
@@ -177,7 +189,7 @@ class ClusterStore:
             return dict(store.extra_bytes(tag))
 
     @contextmanager
-    def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[Any, str | None]]:
+    def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[RowTier, str | None]]:
         """The store of the first part of a cut, and the tag of that part in it."""
         cut = self._cut if checkpoint is None else self._catalog.find(self.path, checkpoint)
         if cut is None or cut == self._cut:
@@ -286,7 +298,9 @@ def _parts_here(path: Path, catalog: Catalog, cut: Cut) -> list[ExpectedPart]:
     return parts
 
 
-def _open_part(part: ExpectedPart, tables: Sequence[TableSchema], options: dict[str, Any]) -> Any:
+def _open_part(
+    part: ExpectedPart, tables: Sequence[TableSchema], options: ClusterOptions
+) -> RowTier:
     try:
         return open_store(part.folder, tables, **options)
     except ConfigError:  # of a table, the seed or the checkpoint: maybe it is another store

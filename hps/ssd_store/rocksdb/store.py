@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 import numpy as np
 
@@ -42,12 +42,14 @@ from hps.ssd_store.rocksdb.database import (
     pieces,
     translated,
 )
+from hps.ssd_store.rocksdb.library import Snapshot
 from hps.ssd_store.rocksdb.live import Live, LiveDatabases
 from hps.ssd_store.rocksdb.manifest import Cut, RocksDbManifest
 from hps.ssd_store.rocksdb.worker import Worker, closed_error
 from hps.table.schema import TableSchema
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class RocksDbStore:
@@ -199,7 +201,7 @@ class RocksDbStore:
             f"on from its newest checkpoint",
         )
 
-    def _change(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _change(self, work: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
         """Runs a change on the store's thread; a sync that fails in it is the last one.
 
         Raises:
@@ -209,7 +211,9 @@ class RocksDbStore:
         result: _Result = self._worker.run(self._stop_if_unsynced, work, *arguments)
         return result
 
-    def _stop_if_unsynced(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _stop_if_unsynced(
+        self, work: Callable[[*_Arguments], _Result], *arguments: *_Arguments
+    ) -> _Result:
         self._check_writable()  # again: a change that was waiting comes after the failure
         self._check_held("; nothing was committed")
         try:
@@ -315,7 +319,7 @@ class RocksDbStore:
         row_bytes = self.schemas[table].row_bytes
         return self._pieces(live, pieces(snapshot, row_bytes, num_rows, batch_rows))
 
-    def _snapshot(self, table: str) -> tuple[Live, Any, int]:
+    def _snapshot(self, table: str) -> tuple[Live, Snapshot | None, int]:
         number, live = self._number(table), self._open_live_or_raise()
         return live, live.database.snapshot(number), live.counts[table]
 
