@@ -13,11 +13,11 @@ were seen, never on their order, on batch sizes or on how partial metrics were m
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hps.common.arrays import AnyArray
 from hps.common.json_text import Json
 from hps.errors import ConfigError, NonFiniteError
 
@@ -60,7 +60,9 @@ class BinaryMetrics:
         self._num_examples = 0
         self._num_positives = 0
 
-    def update(self, logits: Any, labels: Any) -> None:
+    def update(
+        self, logits: "npt.ArrayLike | AnyArray", labels: "npt.ArrayLike | AnyArray"
+    ) -> None:
         """Adds examples.
 
         Args:
@@ -223,7 +225,7 @@ class BinaryMetrics:
         self._codes, self._counts = codes, counts
 
 
-def _to_float32(values: Any) -> npt.NDArray[np.float32]:
+def _to_float32(values: "npt.ArrayLike | AnyArray") -> npt.NDArray[np.float32]:
     """A flat float32 array from numpy, a list, or a torch tensor (without importing torch)."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()

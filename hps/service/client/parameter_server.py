@@ -221,7 +221,9 @@ class RemoteParameterServer:
         sent = self._pushes.begin(table, keys, grads, ack)
         return self._waiters.wait(lambda: self._pushes.finish(sent))
 
-    def pull_async(self, table: str, keys: AnyArray, out: AnyArray | None = None) -> "Future[Any]":
+    def pull_async(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None
+    ) -> "Future[AnyArray]":
         """A pull in another thread. Pushes that are still on their way may be seen or not."""
         return self._waiters.wait(lambda: self.pull(table, keys, out))
 

@@ -5,8 +5,6 @@ which are pinned here. Below it: division.py, plans.py (which key goes where), c
 are deduplicated here before they travel, or by the shard where they travel as they are.
 """
 
-from typing import Any
-
 import numpy as np
 
 from hps import _C
@@ -24,7 +22,7 @@ from hps.service.client.rounds import Request, ask
 from hps.service.client.session import Session
 from hps.service.client.shards import Shards
 from hps.service.client.window import LOGGED, METHODS, Draft
-from hps.service.messages.framing import Incoming
+from hps.service.messages.framing import AnyIncoming
 from hps.service.messages.in_place import writable
 from hps.types import PinnedRows
 from hps.v1 import parameter_server_pb2 as pb
@@ -101,7 +99,7 @@ class Pulls:
         """A buffer float32 [num_rows, dim] of the pool."""
         return self._buffers.take(num_rows, self._shards.tables[table].dim)
 
-    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[Incoming[Any]]:
+    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[AnyIncoming]:
         """The replies to a pull of so many keys of each shard."""
         wire, requests = self._config.pull_format, []
         for session, keys in shares:
@@ -153,7 +151,7 @@ class Pulls:
             raise
 
     def _scatter(
-        self, plan: _C.ShardPlan, pieces: list[Piece], incoming: list[Incoming[Any]], out: Floats
+        self, plan: _C.ShardPlan, pieces: list[Piece], incoming: list[AnyIncoming], out: Floats
     ) -> None:
         """Rows of the pieces' replies, to every occurrence."""
         dim = out.shape[1]

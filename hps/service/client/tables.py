@@ -21,6 +21,7 @@ from hps.service.client.options import ack_number, number_of
 from hps.service.client.rounds import Request, ask
 from hps.service.client.shards import Shards
 from hps.service.client.window import METHODS, Draft
+from hps.service.messages.framing import Array
 from hps.service.messages.table_messages import to_message
 from hps.table.row_checks import refuse_impossible_rows
 from hps.v1 import parameter_server_pb2 as pb
@@ -64,7 +65,8 @@ class TableVerbs:
             head = pb.AssignRequest(
                 table=table, dim=config.dim, lineage=session.lineage, ack=number_of(ack_number(ack))
             )
-            parts = [array[places], weights[places], b"" if floats is None else floats[places]]
+            states = b"" if floats is None else floats[places]
+            parts: list[Array] = [array[places], weights[places], states]
             what = f"assign of {len(places)} keys of table {table!r}"
             drafts.append((session, Draft("Assign", head, parts, ack_number(ack), what)))
         self._connections.change(drafts, f"assign to table {table!r}")

@@ -5,7 +5,7 @@ admission.py and the shard, which are asked when somebody looks and cost nothing
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -26,6 +26,8 @@ _TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 _TIER_COUNTERS = ("hits", "misses", "evictions")
 _TIER_GAUGES = ("rows", "bytes")
 _SECONDS = 5.0  # that somebody who looks waits for the store
+
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
 class ServerCollector:
@@ -111,7 +113,7 @@ def _tiers(figures: Json) -> Iterator[Metric]:
     yield _filled(rows, figures.get("tables", {}), "rows")
 
 
-def _filled(family: Any, owners: Json, name: str) -> Any:
+def _filled(family: Family, owners: Json, name: str) -> Family:
     for owner, figures in owners.items():
         if name in figures:
             family.add_metric((owner,), figures[name])

@@ -6,7 +6,7 @@ straight into its reply.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from hps.common.row_layout import Floats, Keys, RowLayout
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
-from hps.service.messages.framing import Frame, Incoming, read_small
+from hps.service.messages.framing import AnyIncoming, Frame, read_small
 from hps.service.messages.in_place import Outgoing
 from hps.service.messages.status import mismatch, not_found, too_large
 from hps.service.server.auth import READ, WRITE, require_client, require_right
@@ -158,7 +158,7 @@ class RowHandlers:
     # Arguments.
 
     def _change(
-        self, call: Call, incoming: Incoming[Any], keys_at: int, dim: int = 0
+        self, call: Call, incoming: AnyIncoming, keys_at: int, dim: int = 0
     ) -> tuple[TableConfig, Identity, Keys]:
         """What every change begins with: its table, which change it is, its keys.
 
@@ -188,7 +188,7 @@ class RowHandlers:
             )
         return tables[name]
 
-    def _keys(self, incoming: Incoming[Any], number: int) -> Keys:
+    def _keys(self, incoming: AnyIncoming, number: int) -> Keys:
         keys: Keys = incoming.array(number, np.uint64, "keys")
         if len(keys) > self._limits.keys:
             raise too_large(
@@ -221,7 +221,7 @@ def _state_floats(table: TableConfig) -> int:
     return RowLayout(table.optimizer.kind, table.dim).state_floats
 
 
-def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, what: str) -> Floats:
+def _floats(incoming: AnyIncoming, number: int, num_rows: int, width: int, what: str) -> Floats:
     floats: Floats = incoming.array(number, np.float32, what)
     if len(floats) != num_rows * width:
         raise ConfigError(
