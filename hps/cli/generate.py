@@ -6,8 +6,8 @@ Above it: `hps.cli.main`. Below it: `hps.generate`.
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
 from hps.cli import flags
 from hps.common.json_text import Json
@@ -15,7 +15,7 @@ from hps.errors import ConfigError
 from hps.generate.config import FORMATS, MAX_DENSE, MAX_FEATURES, GeneratorConfig
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `generate`."""
     parser = subparsers.add_parser(
         "generate",
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _live_line(total: int) -> Any:
+def _live_line(total: int) -> Callable[[int], None]:
     def show(done: int) -> None:
         end = "\n" if done == total else ""
         print(f"\r{done:,} of {total:,} examples", end=end, file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from hps.table.row_checks import are_possible
 _RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the commands of this module."""
     stats = subparsers.add_parser(
         "stats",

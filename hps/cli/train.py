@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
+from hps.cli import flags
 from hps.cli.output import check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hps.train import TrainOptions
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `train`."""
     parser = subparsers.add_parser(
         "train",
