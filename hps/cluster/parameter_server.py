@@ -9,7 +9,7 @@ cluster/world/together.py. docs/cluster_protocol.md describes what passes betwee
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.checkpoint.blobs import LAST, Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
@@ -29,7 +29,7 @@ from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
-from hps.contracts.training import Ranks, RowUpdate
+from hps.contracts.training import Pending, Ranks, RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
@@ -162,12 +162,12 @@ class ClusterParameterServer:
         return self._exchanges.shard_map
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self.local.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self.local.pending_gradients = pending
 
     # Rows.

@@ -5,6 +5,7 @@ cluster/exchange/key_exchange.py, cluster/world/together.py.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
 from hps.cluster.exchanges import Exchanges
@@ -50,14 +51,14 @@ class Rounds:
         arrays = {name: on_host(as_keys(of)) for name, of in keys.items()}
         return self._exchanges.keys.divide(arrays)
 
-    def exchange(self, own: Mapping[str, OwnKeys] | None) -> dict[str, ExchangedKeys] | None:
+    def exchange(self, own: Mapping[str, object] | None) -> dict[str, ExchangedKeys] | None:
         """One round of all ranks' pipelines, in the network stage; None: a rank has ended it.
 
         Raises:
             ClusterError: another rank is gone or does not answer.
             ConfigError: the ranks' batches are of different tables; on every rank.
         """
-        return self._exchanges.keys.exchange(own)
+        return self._exchanges.keys.exchange(cast("Mapping[str, OwnKeys] | None", own))
 
     def pipeline_opened(self, pipeline: object) -> None:
         """A pipeline begins: its network stage calls `exchange` from now on.

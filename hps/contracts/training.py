@@ -8,7 +8,7 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the th
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hps.checkpoint.blobs import Dense, ModelState
 from hps.common.arrays import AnyArray
@@ -69,10 +69,10 @@ class Ranks(Protocol):
     def agree(self, flag: bool) -> bool:
         """True if it is on any rank; every rank calls it."""
 
-    def divide(self, keys: Mapping[str, AnyArray]) -> Mapping[str, Any]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> Mapping[str, object]:
         """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
 
-    def exchange(self, own: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def exchange(self, own: Mapping[str, object] | None) -> Mapping[str, object] | None:
         """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other
         ranks. None, given or returned: no rank has another batch."""
 
@@ -105,10 +105,34 @@ class KeptCheckpoints(Protocol):
         """(model, reader) of a checkpoint, without going back to it."""
 
 
+class StepListener(Protocol):
+    """Who holds rows for this step and those after it: an open `hps.Pipeline`."""
+
+    def step_finished(self) -> None:
+        """Called once the pending gradients are applied, or dropped in a skipped step."""
+
+    def give_back_ahead(self) -> bool:
+        """Called where the training loop's own look-up is refused: lets go of rows that only later
+        batches use. True if there were any, so that trying again may help."""
+
+
+class Pending(Protocol):
+    """Gradients that backward has collected and no step has applied yet, as a server sees them;
+    what they are is known to hps/nn/gradients.py alone."""
+
+    @property
+    def listeners(self) -> Sequence[StepListener]:
+        """The open pipelines."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is pending."""
+
+
 class RowServer(KeptCheckpoints, Protocol):
     """Tables of rows that a model reads and steps."""
 
-    pending_gradients: Any
+    pending_gradients: Pending | None
 
     @property
     def tables(self) -> "dict[str, TableConfig]":

@@ -6,15 +6,15 @@ dram_cache/tier.py.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from hps import _C
 from hps.common.arrays import AnyArray, OutputPool, as_floats, as_keys, joined, on_host
 from hps.common.locks import assert_held
+from hps.common.row_layout import Floats
 from hps.contracts.row_cache import ABSENT
-from hps.contracts.training import RowUpdate, by_table
+from hps.contracts.training import Pending, RowUpdate, by_table
 from hps.dram_cache.tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
@@ -35,7 +35,7 @@ class Batches:
         self._pool = pool
         self._device = tables.device
         # Of the training loop: kept here, read and written by hps.nn.gradients.
-        self.pending_gradients: Any = None
+        self.pending_gradients: Pending | None = None
         for stack in tables.stacks.values():
             stack.make_room = self._make_room
 
@@ -111,7 +111,9 @@ class Batches:
                 for rows in held:
                     rows.release()
 
-    def _one_update(self, group: list[RowUpdate], held: list[BatchRows]) -> tuple[BatchRows, Any]:
+    def _one_update(
+        self, group: list[RowUpdate], held: list[BatchRows]
+    ) -> tuple[BatchRows, Floats]:
         """The pinned rows and gradients of one table's updates; adds what it pins to `held`.
         Within the updates."""
         assert_held(self._tables.updates)

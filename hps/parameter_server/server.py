@@ -12,7 +12,6 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from hps.checkpoint import blobs as cut
 from hps.checkpoint.blobs import Dense, ModelState
@@ -22,7 +21,7 @@ from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.contracts.tiers import RowTier
-from hps.contracts.training import RowUpdate
+from hps.contracts.training import Pending, RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.errors import ConfigError
 from hps.parameter_server.opening import Tiers, View, open_parts
@@ -221,12 +220,12 @@ class ParameterServer:
         return self.parts.batches.num_open_pipelines
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self.parts.batches.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self.parts.batches.pending_gradients = pending
 
     def agree(self, flag: bool) -> bool:

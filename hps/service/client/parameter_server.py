@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Unpack
 
 from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
@@ -21,7 +21,7 @@ from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
 from hps.config import TableConfig
-from hps.contracts.training import RowUpdate
+from hps.contracts.training import Pending, RowUpdate
 from hps.errors import RemoteError
 from hps.service.client.checkpoints import ShardParts
 from hps.service.client.connections import Connections
@@ -157,12 +157,12 @@ class RemoteParameterServer:
         return self._loop.num_open_pipelines
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self._loop.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self._loop.pending_gradients = pending
 
     # Rows.
