@@ -11,11 +11,13 @@ apply, assign, create, release and cancel work on it.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.common.arrays import AnyArray
+from hps.common.json_text import Json
 from hps.common.row_layout import Floats, Images, Keys
 
 # What contains() answers.
@@ -231,20 +233,28 @@ class RowCache(Protocol[Plan]):
     def clear(self) -> None:
         """Drops every row."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters since the start; at least evictions and write_backs."""
 
 
 # What the tiers hold: a cache that gets back only the plans that it made.
 AnyRowCache = RowCache[BatchPlan]
 Plan_contra = TypeVar("Plan_contra", bound=BatchPlan, contravariant=True)
+Array_contra = TypeVar("Array_contra", bound=AnyArray, contravariant=True)
 
 
 @runtime_checkable
-class PoolingCache(Protocol[Plan_contra]):
-    """A cache that pools where its rows lie."""
+class PoolingCache(Protocol[Plan_contra, Array_contra]):
+    """A cache that pools where its rows lie; its arrays are tensors if that is a device."""
 
-    def pool(self, plan: Plan_contra, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        plan: Plan_contra,
+        offsets: Array_contra,
+        weights: Array_contra | None,
+        mean: bool,
+        out: Array_contra,
+    ) -> None:
         """Sums (or means) of bags straight from the slots of a whole batch.
 
         offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];

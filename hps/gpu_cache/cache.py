@@ -6,11 +6,12 @@ imported before a cache on a GPU is wanted.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hps import _C
+from hps.common.arrays import HostArray
 from hps.config import Config, GpuCacheConfig, TableConfig
-from hps.contracts.row_cache import AnyRowCache, RowCache
+from hps.contracts.row_cache import AnyRowCache, PoolingCache, RowCache
 from hps.errors import ConfigError
 from hps.gpu_cache.options import CacheOptions
 
@@ -18,6 +19,15 @@ from hps.gpu_cache.options import CacheOptions
 Maker = Callable[[CacheOptions], AnyRowCache]
 # mypy checks here that the native cache keeps the contract.
 _NATIVE: Callable[..., RowCache[_C.GpuPlan]] = _C.GpuCache
+if TYPE_CHECKING:
+    import torch
+
+    from hps.gpu_cache import device_cache, device_plan
+
+    # And here that both pool as PoolingCache has it, each its own arrays.
+    _POOLS: Callable[..., PoolingCache[_C.GpuPlan, HostArray]] = _C.GpuCache
+    _POOLS_THERE: Callable[..., PoolingCache[device_plan.DevicePlan, torch.Tensor]]
+    _POOLS_THERE = device_cache.DeviceCache
 
 
 def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyRowCache]:

@@ -6,16 +6,19 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hps.common.arrays import HOST, OutputPool, as_output, is_on, like, new_output
+from hps.common.arrays import HOST, AnyArray, OutputPool, as_output, is_on, like, new_output
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import BatchPlan
 from hps.errors import ConfigError
 from hps.tiers.top_tier import TableStack
+
+if TYPE_CHECKING:
+    import torch
 
 
 class BatchRows:
@@ -31,7 +34,7 @@ class BatchRows:
     def __init__(
         self,
         stack: TableStack,
-        keys: Any,
+        keys: Keys,
         model: object,
         pool: OutputPool,
         lock: OwnedLock,
@@ -75,7 +78,7 @@ class BatchRows:
         """True if `pool` works where the rows lie."""
         return bool(self._stack.cache.has_pool)
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys that were pinned, byte for byte, in their order.
 
         On a device the very tensor that was pinned is believed, for comparing would wait for it.
@@ -83,7 +86,7 @@ class BatchRows:
         if self._pinned_at is not None and self._pinned_at == _state_of(keys, self._device):
             return True
         with self._lock:
-            return bool(self.held_plan().matches(keys))
+            return bool(self.held_plan().matches(cast("Keys", keys)))
 
     @property
     def is_released(self) -> bool:
@@ -98,7 +101,7 @@ class BatchRows:
             keys: Keys = self.plan.unique_keys
             return keys
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
 
         Args:
@@ -118,7 +121,13 @@ class BatchRows:
             self._stack.gather(plan, rows)
             return like(rows, self._model)
 
-    def pool(self, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        offsets: "torch.Tensor",
+        weights: "torch.Tensor | None",
+        mean: bool,
+        out: "torch.Tensor",
+    ) -> None:
         """Sums or means of bags, straight from the slots, in the order of hps/nn/pooling.py.
 
         Args:
@@ -130,11 +139,14 @@ class BatchRows:
         Raises:
             ConfigError: the rows were released.
         """
+        places: AnyArray = offsets
+        factors: AnyArray | None = weights
+        target: AnyArray = out
         if self._device == HOST:
-            offsets, out = offsets.numpy(), out.numpy()
-            weights = None if weights is None else weights.numpy()
+            places, target = offsets.numpy(), out.numpy()
+            factors = None if weights is None else weights.numpy()
         with self._lock:
-            self._stack.pool(self.held_plan(), offsets, weights, mean, out)
+            self._stack.pool(self.held_plan(), places, factors, mean, target)
 
     def held_plan(self) -> BatchPlan:
         """The pinned plan; ConfigError after the release. Under the lock."""
@@ -167,7 +179,7 @@ class BatchRows:
             self.release()
 
 
-def _state_of(keys: Any, device: str) -> tuple[int, int, int] | None:
+def _state_of(keys: AnyArray, device: str) -> tuple[int, int, int] | None:
     """What tells a tensor on `device`, as it is, from all others while it lives.
 
     None for anything else, and for a tensor of torch.inference_mode: it does not count its changes.

@@ -12,13 +12,13 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import on_host, put_rows
+from hps.common.arrays import AnyArray, on_host, put_rows
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Images, Keys
 from hps.contracts.row_cache import AnyRowCache, BatchPlan, PoolingCache
@@ -57,7 +57,7 @@ class TableStack(CachedTier):
         self.tier = tier
         # A device tells of a gradient that is not finite when asked, not at once.
         self._failed_key = cache.failed_key
-        self._pooling: PoolingCache[BatchPlan] | None = None
+        self._pooling: PoolingCache[BatchPlan, AnyArray] | None = None
         if cache.has_pool and isinstance(cache, PoolingCache):
             self._pooling = cache
         # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
@@ -259,7 +259,14 @@ class TableStack(CachedTier):
         with self.counters:
             self.cache.gather(plan, out)
 
-    def pool(self, plan: BatchPlan, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self,
+        plan: BatchPlan,
+        offsets: AnyArray,
+        weights: AnyArray | None,
+        mean: bool,
+        out: AnyArray,
+    ) -> None:
         """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
         assert_held(self.lock)
         if self._pooling is None:
