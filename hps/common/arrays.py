@@ -1,6 +1,7 @@
 """Arrays at the door: checks of keys, gradients and outputs, and the pool of output buffers.
 
-Above it: parameter_server/rows.py. Below it: numpy, and torch if the caller's arrays are tensors.
+Above it: parameter_server/rows.py; AnyArray and HostArray are in signatures everywhere. Below it:
+numpy, and torch if the caller's arrays are tensors.
 Nothing is copied where dtype and layout fit. With a gpu_cache on a device, tensors of that device
 pass as they are; everything else is an array of the host, which the cache copies.
 """

@@ -75,7 +75,7 @@ class Incoming(Generic[M]):
         return view if view.flags.aligned else view.copy()
 
 
-AnyIncoming = Incoming[Any]  # of whichever kind
+AnyIncoming = Incoming[Any]  # a message of any kind
 
 
 class Frame(Generic[M]):
