@@ -13,11 +13,12 @@ were seen, never on their order, on batch sizes or on how partial metrics were m
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hps.common.arrays import AnyArray
+from hps.common.json_text import Json
 from hps.errors import ConfigError, NonFiniteError
 
 _FRACTION_BITS = 32
@@ -59,7 +60,9 @@ class BinaryMetrics:
         self._num_examples = 0
         self._num_positives = 0
 
-    def update(self, logits: Any, labels: Any) -> None:
+    def update(
+        self, logits: "npt.ArrayLike | AnyArray", labels: "npt.ArrayLike | AnyArray"
+    ) -> None:
         """Adds examples.
 
         Args:
@@ -153,7 +156,7 @@ class BinaryMetrics:
             "calibration": calibration,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """Everything seen, as plain numbers and arrays (copies)."""
         self._settle()
         return {
@@ -167,7 +170,7 @@ class BinaryMetrics:
             "num_positives": self._num_positives,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Json) -> None:
         """Takes up where the metric that gave `state` stood."""
         self.reset()
         self.max_distinct = int(state["max_distinct"])
@@ -222,7 +225,7 @@ class BinaryMetrics:
         self._codes, self._counts = codes, counts
 
 
-def _to_float32(values: Any) -> npt.NDArray[np.float32]:
+def _to_float32(values: "npt.ArrayLike | AnyArray") -> npt.NDArray[np.float32]:
     """A flat float32 array from numpy, a list, or a torch tensor (without importing torch)."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()

@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # torchrun passes on a Ctrl-C that its ranks have had from the terminal, too: one wish, not two.
@@ -63,7 +63,7 @@ class Stops:
         self._is_deferred = False
         self._is_waiting = False
         self._has_run = threading.Event()  # the handler, in the main thread
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup_before = -1
 

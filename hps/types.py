@@ -8,8 +8,10 @@ Above it: the training loop. Below it: the readers, which make batches.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from hps.common.arrays import AnyArray
+from hps.common.json_text import Json
 from hps.common.row_layout import Keys
 
 if TYPE_CHECKING:
@@ -36,13 +38,13 @@ class PinnedRows(Protocol):
     def unique_keys(self) -> Keys:
         """The distinct keys, uint64 [N]."""
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D]."""
 
-    def pool(self, pooling: "BagPooling", out: Any) -> None:
+    def pool(self, pooling: "BagPooling", out: "torch.Tensor") -> None:
         """Sums or means of bags, float32 [B, F * D]."""
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys, byte for byte, in their order."""
 
     def release(self) -> None:
@@ -109,7 +111,7 @@ class Batch:
     features: Mapping[str, Ids]
     dense: "torch.Tensor"
     labels: "torch.Tensor"
-    position: dict[str, Any] = field(default_factory=dict)
+    position: Json = field(default_factory=dict)
     rows: "dict[str, PinnedRows] | None" = None
     global_size: int = -1
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hps.checkpoint.names import find_listed
 from hps.common.initializers import INITIALIZERS, Initializer
-from hps.common.json_text import check_depth, parse_json
+from hps.common.json_text import Json, JsonView, check_depth, parse_json
 from hps.common.optimizers import OPTIMIZERS, Optimizer
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
@@ -22,9 +22,11 @@ from hps.table.schema import TableSchema
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
 LAST = "last"
+ModelState = Mapping[str, Any]  # what torch.load(weights_only=True) reads, by name
+Dense = tuple[dict[str, Any] | None, Json | None]  # (model, reader), each None if not given
 
 
-def encode_model(model: Mapping[str, Any]) -> bytes:
+def encode_model(model: ModelState) -> bytes:
     """torch.save of a mapping, after making sure that it can be read back.
 
     Raises:
@@ -50,14 +52,16 @@ def encode_model(model: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def decode_model(extras: Mapping[str, bytes]) -> Any:
+def decode_model(extras: Mapping[str, bytes]) -> dict[str, Any] | None:
     """The mapping that was given to checkpoint(model=), or None; tensors on the CPU."""
     if MODEL not in extras:
         return None
     import torch
 
     try:
-        return torch.load(io.BytesIO(extras[MODEL]), map_location="cpu", weights_only=True)
+        buffer = io.BytesIO(extras[MODEL])
+        model: dict[str, Any] = torch.load(buffer, map_location="cpu", weights_only=True)
+        return model
     except Exception as error:
         raise CorruptionError(f"the checkpoint's {MODEL} cannot be read: {error}") from error
 
@@ -102,9 +106,7 @@ def encode_tables(
     }
 
 
-def encode_dense(
-    model: Mapping[str, Any] | None, reader: Mapping[str, Any] | None
-) -> dict[str, bytes]:
+def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
     """The blobs of a checkpoint that hold what its caller gave; decode_dense reads them.
 
     Args:
@@ -126,7 +128,7 @@ def encode_dense(
     return extras
 
 
-def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
+def decode_dense(extras: Mapping[str, bytes]) -> Dense:
     """(model or None, reader or None) of a checkpoint.
 
     Raises:
@@ -135,7 +137,7 @@ def decode_dense(extras: Mapping[str, bytes]) -> tuple[Any, Any]:
     return decode_model(extras), decode_json(extras, READER)
 
 
-def id_of(checkpoints: Sequence[Mapping[str, Any]], tag: str | int | None) -> int | None:
+def id_of(checkpoints: Sequence[JsonView], tag: str | int | None) -> int | None:
     """The id of a checkpoint among those listed; of None None.
 
     Raises:
@@ -152,7 +154,7 @@ class OtherTables:
     A session that leaves a table alone hands these on, or its hyperparameters would be lost.
     """
 
-    described: list[dict[str, Any]]
+    described: list[Json]
     rates: dict[str, float]
 
     @classmethod
@@ -176,7 +178,7 @@ class OtherTables:
         return OtherTables([*self.described, *more], {**others.rates, **self.rates})
 
 
-def table_to_json(table: TableConfig) -> dict[str, Any]:
+def table_to_json(table: TableConfig) -> Json:
     """A TableConfig as plain values; table_from_json makes it again."""
     return {
         "name": table.name,
@@ -189,12 +191,12 @@ def table_to_json(table: TableConfig) -> dict[str, Any]:
     }
 
 
-def _numbers_of(owner: Optimizer | Initializer) -> dict[str, Any]:
+def _numbers_of(owner: Optimizer | Initializer) -> Json:
     numbers = {field.name: getattr(owner, field.name) for field in fields(owner)}
     return {"kind": owner.kind, **numbers}
 
 
-def table_from_json(value: Mapping[str, Any]) -> TableConfig:
+def table_from_json(value: JsonView) -> TableConfig:
     """The TableConfig that table_to_json wrote.
 
     Raises:

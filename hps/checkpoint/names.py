@@ -8,9 +8,10 @@ in requests to a server, `id:3` is the id 3 and all else is a tag: ':' is in no 
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 
 AUTOMATIC = "automatic"  # of those that a server takes by itself
@@ -128,8 +129,8 @@ def find_named(
 
 
 def find_listed(
-    where: str, listed: Iterable[Mapping[str, Any]], name: str | int | None = None
-) -> Mapping[str, Any] | None:
+    where: str, listed: Iterable[JsonView], name: str | int | None = None
+) -> JsonView | None:
     """The checkpoint of a name among those that a store lists.
 
     Args:

@@ -9,12 +9,14 @@ once. What a death before it leaves behind is a part of nothing, which is delete
 goes the other way round, and begins with what names the whole.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.names import find_named
+from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
 
 Whole = TypeVar("Whole")  # a checkpoint over all parts that is kept
@@ -33,7 +35,7 @@ class Taken:
 
     rows_written: Sequence[int]
     bytes_written: Sequence[int]
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: JsonView = field(default_factory=dict)
 
 
 class Parts(Protocol[Whole, Draft]):
@@ -46,8 +48,8 @@ class Parts(Protocol[Whole, Draft]):
     def begin(
         self,
         tag: str | None,
-        model: Mapping[str, Any] | None,
-        reader: Mapping[str, Any] | None,
+        model: ModelState | None,
+        reader: JsonView | None,
     ) -> Draft:
         """Checks what a new checkpoint is given, and names it; nothing is changed.
 
@@ -73,7 +75,7 @@ class Parts(Protocol[Whole, Draft]):
     def to_delete(self, tag: str | int) -> Whole:
         """The checkpoint to delete; refuses None with `check_is_named`."""
 
-    def state_of(self, whole: Whole) -> tuple[Any, Any]:
+    def state_of(self, whole: Whole) -> Dense:
         """(model, reader) of a checkpoint."""
 
     def go_back(self, whole: Whole) -> Exception | None:
@@ -89,7 +91,7 @@ class Parts(Protocol[Whole, Draft]):
     def delete(self, whole: Whole) -> list[str]:
         """Deletes a checkpoint, first what names the whole; its living readers, in words."""
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[Json]:
         """The checkpoints of which all parts are kept, oldest first; see `describe`."""
 
 
@@ -106,9 +108,9 @@ class CheckpointsOverParts(Generic[Whole, Draft]):
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes rows, model and reader's position durable in one checkpoint over all parts.
 
         Raises:
@@ -128,7 +130,7 @@ class CheckpointsOverParts(Generic[Whole, Draft]):
             **taken.more,
         }
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint, on all parts or none; returns its (model, reader).
 
         Raises:
@@ -144,7 +146,7 @@ class CheckpointsOverParts(Generic[Whole, Draft]):
             raise failure
         return state
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it; each None if not given.
 
         Raises:
@@ -153,7 +155,7 @@ class CheckpointsOverParts(Generic[Whole, Draft]):
         whole = self.parts.to_read(tag)
         return (None, None) if whole is None else self.parts.state_of(whole)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The checkpoints of which all parts are kept, oldest first."""
         return self.parts.described()
 
@@ -180,7 +182,7 @@ class PartSize(Protocol):
 
 def describe(
     tag: str | None, number: int, parts: Sequence[PartSize], created: float, is_current: bool
-) -> dict[str, Any]:
+) -> Json:
     """A checkpoint over all parts as `checkpoints()` lists it.
 
     Args:

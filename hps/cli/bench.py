@@ -7,13 +7,12 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
 
 from hps.cli import flags
 from hps.errors import ConfigError
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `bench` to the command line."""
     parser = subparsers.add_parser(
         "bench",

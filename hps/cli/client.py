@@ -4,9 +4,10 @@ Above it: hps.cli.main. Below it: hps.RemoteParameterServer.
 """
 
 import argparse
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 from hps.checkpoint.names import text_of
@@ -19,16 +20,20 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
+from hps.common.json_text import Json
 from hps.errors import ConfigError, no_such_table
 from hps.service.client.options import ACKS
 
 if TYPE_CHECKING:
+    from hps.common.arrays import HostArray
     from hps.service.client.parameter_server import RemoteParameterServer
 
+Figures = Json | list[Json]
+Verb = Callable[[argparse.Namespace, "RemoteParameterServer"], Figures]
 _MOST_KEYS_SHOWN = 1000
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `client` and its verbs."""
     parser = subparsers.add_parser("client", help="ask servers: rows, counters, checkpoints")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -75,7 +80,7 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument("--durable", action="store_true", help="wait until they are on the disks")
 
 
-def run_tables(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_tables(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Prints each table with its rows."""
     out = stream_for_people(options.json)
     figures = {}
@@ -90,7 +95,7 @@ def run_tables(options: argparse.Namespace, server: "RemoteParameterServer") -> 
     return figures
 
 
-def run_stats(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_stats(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Prints the numbers of each tier, added up over the shards."""
     out = stream_for_people(options.json)
     figures = server.stats()
@@ -103,7 +108,7 @@ def run_stats(options: argparse.Namespace, server: "RemoteParameterServer") -> A
     return figures
 
 
-def run_pull(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_pull(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Prints a line a key, or writes the rows to a file."""
     keys = _keys(options)
     rows = server.pull(options.table, keys)
@@ -125,7 +130,7 @@ def run_pull(options: argparse.Namespace, server: "RemoteParameterServer") -> An
     return {"keys": keys.tolist(), "rows": rows.tolist(), "stored": stored.tolist()}
 
 
-def run_push(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_push(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Pushes one gradient for all keys, or those of a file."""
     import numpy as np
 
@@ -144,14 +149,14 @@ def run_push(options: argparse.Namespace, server: "RemoteParameterServer") -> An
     return {"pushed": len(keys)}
 
 
-def run_erase(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_erase(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Drops keys and says how many were stored."""
     erased = server.erase(options.table, _keys(options), ack=options.ack)
     print(f"erased {int(erased.sum())} stored rows", file=stream_for_people(options.json))
     return {"erased": int(erased.sum())}
 
 
-def run_checkpoints(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_checkpoints(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Lists the checkpoints."""
     out = stream_for_people(options.json)
     listed = server.checkpoints()
@@ -164,7 +169,7 @@ def run_checkpoints(options: argparse.Namespace, server: "RemoteParameterServer"
     return listed
 
 
-def run_checkpoint(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_checkpoint(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Takes a checkpoint, with the model of the one that the rows descend from if they fit it."""
     info = server.checkpoint(options.tag)
     out = stream_for_people(options.json)
@@ -174,14 +179,14 @@ def run_checkpoint(options: argparse.Namespace, server: "RemoteParameterServer")
     return info
 
 
-def run_restore(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_restore(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Goes back to a checkpoint."""
     server.restore(options.tag)
     print(f"all shards are at {options.tag!r}", file=stream_for_people(options.json))
     return {"restored": options.tag}
 
 
-def run_delete(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_delete(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Deletes a checkpoint."""
     readers = server.delete_checkpoint(options.tag)
     out = stream_for_people(options.json)
@@ -191,7 +196,7 @@ def run_delete(options: argparse.Namespace, server: "RemoteParameterServer") -> 
     return {"deleted": options.tag, "readers": readers}
 
 
-def run_flush(options: argparse.Namespace, server: "RemoteParameterServer") -> Any:
+def run_flush(options: argparse.Namespace, server: "RemoteParameterServer") -> Figures:
     """Waits for the shards' logs, whoever wrote to them."""
     server.flush_all(durable=options.durable)
     where = "on the disks" if options.durable else "in the logs"
@@ -199,7 +204,7 @@ def run_flush(options: argparse.Namespace, server: "RemoteParameterServer") -> A
     return {"durable": options.durable}
 
 
-def _add(verbs: Any, name: str, run: Any, text: str) -> Any:
+def _add(verbs: flags.Subparsers, name: str, run: Verb, text: str) -> argparse.ArgumentParser:
     verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     add_server_flags(verb, required=True)
     verb.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
@@ -231,7 +236,7 @@ def _key(text: str) -> int:
     return key
 
 
-def _keys(options: argparse.Namespace) -> Any:
+def _keys(options: argparse.Namespace) -> "HostArray":
     import numpy as np
 
     if bool(options.keys) == (options.keys_file is not None):
@@ -241,7 +246,7 @@ def _keys(options: argparse.Namespace) -> Any:
     return np.array(options.keys, np.uint64)
 
 
-def _load(flag: str, path: Path) -> Any:
+def _load(flag: str, path: Path) -> "HostArray":
     import numpy as np
 
     try:

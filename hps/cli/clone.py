@@ -4,7 +4,6 @@ Above it: hps.cli.main. Below it: hps.ssd_store.clone.
 """
 
 import argparse
-from typing import Any
 
 from hps.cli import flags
 from hps.cli.output import (
@@ -18,7 +17,7 @@ from hps.errors import ConfigError
 from hps.ssd_store.cluster.catalog import Catalog
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the command of this module."""
     parser = subparsers.add_parser(
         "clone",

@@ -19,7 +19,7 @@ from hps.errors import ConfigError
 from hps.generate.config import FORMATS
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `evaluate`."""
     parser = subparsers.add_parser(
         "evaluate",

@@ -12,13 +12,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from hps.cli.output import checkpoint_name
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 
 DRAM_HELP = "most memory for cached rows, such as 800MB or 1.5GiB; taken as rows come"
+
+# argparse gives these no public names.
+Flags: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of its flags
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -149,12 +153,12 @@ def device(text: str) -> str:
     return text
 
 
-def add_store(parser: Any, text: str = "folder of the store") -> None:
+def add_store(parser: Flags, text: str = "folder of the store") -> None:
     """Adds DIR."""
     parser.add_argument("store", type=path, metavar="DIR", help=text)
 
 
-def add_checkpoint(parser: Any) -> None:
+def add_checkpoint(parser: Flags) -> None:
     """Adds `--checkpoint`."""
     parser.add_argument(
         "--checkpoint",

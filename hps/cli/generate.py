@@ -6,15 +6,16 @@ Above it: `hps.cli.main`. Below it: `hps.generate`.
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
 from hps.cli import flags
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.generate.config import FORMATS, MAX_DENSE, MAX_FEATURES, GeneratorConfig
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `generate`."""
     parser = subparsers.add_parser(
         "generate",
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _live_line(total: int) -> Any:
+def _live_line(total: int) -> Callable[[int], None]:
     def show(done: int) -> None:
         end = "\n" if done == total else ""
         print(f"\r{done:,} of {total:,} examples", end=end, file=sys.stderr, flush=True)
@@ -94,7 +95,7 @@ def _live_line(total: int) -> Any:
     return show
 
 
-def _report(figures: dict[str, Any]) -> None:
+def _report(figures: Json) -> None:
     print(
         f"{figures['path']}: {figures['examples']:,} examples, {figures['clicks']:,} clicks, "
         f"{figures['distinct_keys']:,} distinct keys, {figures['bytes'] / 1e6:.1f} MB\n"

@@ -4,10 +4,10 @@ Above it: hps.cli.main. Below it: hps.parameter_server.parquet, hps.open.
 """
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.cli import flags
-from hps.config import Config, DramCacheConfig
+from hps.config import Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError, no_such_table
 from hps.parameter_server.server import ParameterServer
 from hps.parameter_server.server import open as open_store
@@ -29,7 +29,7 @@ _TYPES = (
 )
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the commands of this module."""
     leave = subparsers.add_parser(
         "export",
@@ -120,7 +120,9 @@ def _tell_of_state(rows: "RowFile", count: int) -> None:
     print(f"optimizer state of {count:,} rows starts anew: {why}")
 
 
-def _config_to_make(options: argparse.Namespace, described: Any, seed: int) -> Config:
+def _config_to_make(
+    options: argparse.Namespace, described: TableConfig | None, seed: int
+) -> Config:
     if described is None:
         raise ConfigError(
             f"{options.store} holds no store and {options.file} does not describe a table; make "

@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from hps.checkpoint.names import parse_name
 from hps.errors import ConfigError, StoreError
@@ -63,7 +63,7 @@ def stream_for_people(path: Path | None) -> TextIO:
     return sys.stderr if str(path) == "-" else sys.stdout
 
 
-def write_json(path: Path | None, figures: Any) -> None:
+def write_json(path: Path | None, figures: object) -> None:
     """Writes figures to a file, or to standard output for "-"; nothing for None.
 
     Raises:
@@ -93,7 +93,7 @@ def checkpoint_name(text: str) -> str | int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> object:
     """The value with NaN and infinities, which JSON lacks, as null."""
     if isinstance(value, dict):
         return {name: _without_nan(part) for name, part in value.items()}

@@ -19,7 +19,7 @@ from hps.plan.question import counts_bits
 _DEFAULT = PlanQuestion(keys=10**9, dim=16)
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `plan`."""
     parser = subparsers.add_parser(
         "plan",

@@ -4,14 +4,13 @@ Above it: hps.cli.main. Below it: hps.cluster.folder.offline.
 """
 
 import argparse
-from typing import Any
 
 from hps.cli import flags
 from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
 from hps.common.sharding import NUM_VIRTUAL
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the command of this module."""
     parser = subparsers.add_parser(
         "reshard",

@@ -9,7 +9,7 @@ import queue
 import re
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hps.cli import flags
 from hps.config import (
@@ -22,11 +22,16 @@ from hps.config import (
 )
 from hps.errors import ConfigError
 
+if TYPE_CHECKING:
+    from hps.config import TableConfig
+    from hps.service.server.server import ServerOptions
+    from hps.service.shard.location import StoreLocation
+
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
 _OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share")
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `serve`."""
     parser = subparsers.add_parser(
         "serve",
@@ -95,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parse_table(text: str) -> Any:
+def parse_table(text: str) -> "TableConfig":
     """The TableConfig of `--table name=ads,dim=16,optimizer=adagrad,lr=0.05,init=normal:0.01`.
 
     Raises:
@@ -153,7 +158,7 @@ def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
     return int(found[1]), int(found[2])
 
 
-def _location(arguments: argparse.Namespace) -> Any:
+def _location(arguments: argparse.Namespace) -> "StoreLocation":
     from hps.service.shard.location import StoreLocation
 
     gpu = None
@@ -168,7 +173,7 @@ def _location(arguments: argparse.Namespace) -> Any:
     )
 
 
-def _server_options(arguments: argparse.Namespace) -> Any:
+def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
     from hps.service.server.limits import ServerLimits
     from hps.service.server.server import ServerOptions
     from hps.service.server.tls import TlsFiles

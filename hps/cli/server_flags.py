@@ -5,7 +5,6 @@ Above it: `hps train`, `hps evaluate`, `hps client`. Below it: hps.service.clien
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from hps.cli import flags
 from hps.common.wire import Wire
@@ -15,7 +14,7 @@ from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
 WIRES = tuple(wire.name.lower() for wire in Wire)
 
 
-def add_server_flags(parser: Any, required: bool = False) -> None:
+def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
     """Adds the flags to a parser or a group of one."""
     add = parser.add_argument
     add(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from hps.cli.output import (
     write_json,
 )
 from hps.cluster.folder.housekeeping import compact_parts, delete_checkpoint
+from hps.common.json_text import Json
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import open as open_store
@@ -38,7 +39,7 @@ from hps.table.row_checks import are_possible
 _RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
 
 
-def add_parsers(subparsers: Any) -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the commands of this module."""
     stats = subparsers.add_parser(
         "stats",
@@ -240,7 +241,7 @@ def _meant_id(path: Path, name: str | int) -> ConfigError | None:
     """What is said of a number that is no checkpoint's tag, and one's id."""
     if not isinstance(name, str) or not name.isdecimal():
         return None
-    listed: list[dict[str, Any]] = []
+    listed: list[Json] = []
     with suppress(HpsError), open_store(path) as server:
         listed = server.checkpoints()
     if all(str(one["id"]) != name for one in listed) or any(one["tag"] == name for one in listed):

@@ -9,13 +9,15 @@ import re
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
+from hps.cli import flags
 from hps.cli.output import check_json_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
+from hps.common.json_text import Json
 from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
 from hps.errors import ConfigError, HpsError
 from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from hps.train import TrainOptions
 
 
-def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `train`."""
     parser = subparsers.add_parser(
         "train",
@@ -142,7 +144,7 @@ def _run_rank(
     return _status(figures, tells=is_first)
 
 
-def _status(figures: dict[str, Any], *, tells: bool) -> int:
+def _status(figures: Json, *, tells: bool) -> int:
     """The exit status of a run whose figures are written."""
     if figures["test_error"] is not None:
         if tells:
@@ -176,7 +178,7 @@ def _where_it_stands(limit: int, num_examples: int) -> str:
     return f"at the end of the data, after {num_examples:,} examples"
 
 
-def _outcome(arguments: argparse.Namespace, figures: dict[str, Any]) -> str | None:
+def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
     """What a run did that is not as any run does it, in words."""
     from hps.train.base_rate import names_of, why_empty
 
@@ -202,7 +204,7 @@ def _outcome(arguments: argparse.Namespace, figures: dict[str, Any]) -> str | No
     )
 
 
-def _report(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
+def _report(arguments: argparse.Namespace, figures: Json) -> None:
     from hps.train.rank_report import format_ranks
     from hps.train.report import format_stages, format_table
 

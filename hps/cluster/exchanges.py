@@ -5,7 +5,6 @@ that travels; the rank's own server.
 """
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from hps.cluster.exchange.key_exchange import (
 from hps.cluster.world.together import Together
 from hps.cluster.world.world import World
 from hps.common.forked import refuse_in_children
+from hps.common.json_text import Json
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Keys
 from hps.common.sharding import ShardMap
@@ -101,7 +101,7 @@ class Exchanges:
             self.hot.clear()
 
 
-def _check_same(world: World, options: dict[str, Any]) -> None:
+def _check_same(world: World, options: Json) -> None:
     """Raises ConfigError on every rank unless all have the same options."""
     for rank, others in enumerate(world.control.gather(options)):
         for name, value in others.items():

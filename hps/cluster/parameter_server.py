@@ -7,13 +7,14 @@ cluster/folder/checkpoints.py; they share exchanges.py (what passes from rank to
 cluster/world/together.py. docs/cluster_protocol.md describes what passes between the ranks.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hps.checkpoint.blobs import LAST
+from hps.checkpoint.blobs import LAST, Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
 from hps.cluster.config import ClusterConfig
+from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.folder.checkpoints import RankParts
 from hps.cluster.folder.folders import ClusterParts, check_same, open_parts
@@ -23,15 +24,19 @@ from hps.cluster.table_verbs import TableVerbs
 from hps.cluster.world.together import Together, is_shared
 from hps.cluster.world.torch_world import torch_world
 from hps.cluster.world.world import World
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.forked import is_inherited, refuse_in_children
+from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
-from hps.contracts.training import Ranks, RowUpdate
+from hps.contracts.training import Pending, Ranks, RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.cluster.folder.checkpoints import RankDraft
     from hps.common.bags import BagPooling
     from hps.contracts.training import Pins
@@ -160,17 +165,19 @@ class ClusterParameterServer:
         return self._exchanges.shard_map
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self.local.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self.local.pending_gradients = pending
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of this rank's keys; every rank calls it, with its own keys.
 
         Args and Returns: as `hps.ParameterServer.pull`.
@@ -183,7 +190,9 @@ class ClusterParameterServer:
         """
         return self._rows.pull(table, keys, out, create)
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """Sums or means of bags of this rank's keys; every rank calls it, with its own keys.
 
         Args: as `hps.ParameterServer.pull_pooled`.
@@ -196,7 +205,7 @@ class ClusterParameterServer:
         """
         self._rows.pull_pooled(table, keys, pooling, out)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then
         runs its optimizer once; every rank calls it, with its own keys.
 
@@ -222,7 +231,7 @@ class ClusterParameterServer:
         """True if it is on any rank; every rank calls it."""
         return self._rounds.agree(flag)
 
-    def pin(self, table: str, keys: Any) -> PinnedRows:
+    def pin(self, table: str, keys: AnyArray | ExchangedKeys) -> PinnedRows:
         """Makes the rows that the ranks asked this one for ready, and holds them.
 
         Args:
@@ -236,11 +245,11 @@ class ClusterParameterServer:
         """
         return self._rows.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> "Pins":
+    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> "Pins":
         """As `hps.ParameterServer.warm`, for the keys that the ranks asked this one for."""
         return self._rows.warm(table, keys)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray | ExchangedKeys) -> None:
         """As `hps.ParameterServer.want`, for the keys that the ranks asked this one for."""
         self._rows.want(table, keys)
 
@@ -269,7 +278,9 @@ class ClusterParameterServer:
 
     # Whole tables.
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+    def assign(
+        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+    ) -> None:
         """Sets rows outright; every rank calls it, with its own keys.
 
         Of a key that occurs twice the last row counts, of several ranks' that of the highest rank.
@@ -281,11 +292,11 @@ class ClusterParameterServer:
         """
         self._table_verbs.assign(table, keys, rows, state)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored on any rank: bool [L]; every rank calls it, with its own keys."""
         return self._table_verbs.contains(table, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """Drops keys from every tier of their owners; every rank calls it, with its own keys.
 
         Returns:
@@ -310,14 +321,14 @@ class ClusterParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row *of this rank* once; those of all ranks together are the table.
 
         Not collective. Pieces and errors: as `hps.ParameterServer.items`.
         """
         return self._table_verbs.items(table, batch, state)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters *of this rank*: of each tier, then of each table, then what it sent and how long
         it waited for the others. Not collective."""
         return self._table_verbs.stats()
@@ -333,9 +344,9 @@ class ClusterParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint over all ranks: rows, model, reader.
 
         Collective; between two steps, the same on all ranks. Without model and reader it takes over
@@ -362,7 +373,7 @@ class ClusterParameterServer:
         self._exchanges.gradients.forget_residuals()
         return info
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint, on all ranks or none; it is the newest from now on.
 
         Collective. Of one that another number of ranks took, the rows move to their owners.
@@ -383,7 +394,7 @@ class ClusterParameterServer:
         self._exchanges.rows_change()
         return dense
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it; the same on every rank.
 
         Collective.
@@ -399,7 +410,7 @@ class ClusterParameterServer:
             return None, None  # there is none
         return self._kept("checkpoint_state").checkpoint_state(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """Those that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks.
 
         Not collective: every rank knows them.

@@ -5,13 +5,13 @@ cluster/exchange/key_exchange.py, cluster/world/together.py.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.rows import RowVerbs
 from hps.cluster.world.together import Together, is_shared
-from hps.common.arrays import as_keys, on_host
+from hps.common.arrays import AnyArray, as_keys, on_host
 from hps.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ class Rounds:
         """True if there are other ranks."""
         return not self._together.is_alone
 
-    def divide(self, keys: Mapping[str, Any]) -> dict[str, OwnKeys]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, OwnKeys]:
         """Deduplicates a batch's keys of each table, and finds their owners. From any thread.
 
         Raises:
@@ -51,14 +51,14 @@ class Rounds:
         arrays = {name: on_host(as_keys(of)) for name, of in keys.items()}
         return self._exchanges.keys.divide(arrays)
 
-    def exchange(self, own: Mapping[str, OwnKeys] | None) -> dict[str, ExchangedKeys] | None:
+    def exchange(self, own: Mapping[str, object] | None) -> dict[str, ExchangedKeys] | None:
         """One round of all ranks' pipelines, in the network stage; None: a rank has ended it.
 
         Raises:
             ClusterError: another rank is gone or does not answer.
             ConfigError: the ranks' batches are of different tables; on every rank.
         """
-        return self._exchanges.keys.exchange(own)
+        return self._exchanges.keys.exchange(cast("Mapping[str, OwnKeys] | None", own))
 
     def pipeline_opened(self, pipeline: object) -> None:
         """A pipeline begins: its network stage calls `exchange` from now on.

@@ -6,20 +6,22 @@ server.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.cluster.exchange.cluster_rows import ClusterRows
 from hps.cluster.exchange.gradient_exchange import OwnedUpdate
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
-from hps.common.arrays import as_keys, as_output, is_tensor, on_host
+from hps.common.arrays import AnyArray, as_keys, as_output, is_tensor, on_host
 from hps.contracts.training import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
     from hps.contracts.training import Pins
 
@@ -39,7 +41,9 @@ class RowVerbs:
         self._exchanges = exchanges
         self.num_steps = 0  # that were applied
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """As `ClusterParameterServer.pull`."""
         if self._together.is_alone:
             return self._local.pull(table, keys, out, create)
@@ -55,9 +59,13 @@ class RowVerbs:
         )
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch(exchanged, found, rows)
-        return rows if out is not None or is_tensor(keys) else rows.cpu().numpy()
+        if out is None and is_tensor(rows) and not is_tensor(keys):
+            return rows.cpu().numpy()
+        return rows
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """As `ClusterParameterServer.pull_pooled`."""
         if self._together.is_alone:
             return self._local.pull_pooled(table, keys, pooling, out)
@@ -70,7 +78,7 @@ class RowVerbs:
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch_pooled(exchanged, found, pooling, out)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As `ClusterParameterServer.push`."""
         if self._together.is_alone:
             return self._local.push(table, keys, grads)
@@ -95,23 +103,24 @@ class RowVerbs:
                 return
             self._together.agreed(what, lambda: self._local.push(table, update.keys, grads_of))
 
-    def pin(self, table: str, keys: Any) -> PinnedRows:
+    def pin(self, table: str, keys: AnyArray | ExchangedKeys) -> PinnedRows:
         """As `ClusterParameterServer.pin`."""
-        if self._together.is_alone:
+        if isinstance(keys, ExchangedKeys):
+            exchanged = keys
+        elif self._together.is_alone:
             return self._local.pin(table, keys)
-        exchanged = keys
-        if not isinstance(keys, ExchangedKeys):
+        else:
             exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
         local = self._local.pin(table, exchanged.received)
         hot = None if self._exchanges.hot is None else self._exchanges.hot.tables[table]
         dim = self._exchanges.table(table).dim
         return ClusterRows(table, exchanged, local, self._exchanges.fetcher, dim, hot)
 
-    def warm(self, table: str, keys: Any) -> "Pins":
+    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> "Pins":
         """As `ClusterParameterServer.warm`."""
         return self._local.warm(table, _received(keys))
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray | ExchangedKeys) -> None:
         """As `ClusterParameterServer.want`."""
         self._local.want(table, _received(keys))
 
@@ -178,5 +187,5 @@ class RowVerbs:
         return held[-1]
 
 
-def _received(keys: Any) -> Any:
+def _received(keys: AnyArray | ExchangedKeys) -> AnyArray:
     return keys.received if isinstance(keys, ExchangedKeys) else keys

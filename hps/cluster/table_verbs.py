@@ -5,14 +5,14 @@ rank's own server; exchanges.py and the control channel, which tell each owner w
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
-from hps.common.arrays import as_floats, as_keys, like, on_host
+from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, as_numpy, like, on_host
+from hps.common.json_text import Json
 from hps.common.row_layout import Keys, RowLayout
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
@@ -33,7 +33,9 @@ class TableVerbs:
         self._together = together
         self._exchanges = exchanges
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+    def assign(
+        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+    ) -> None:
         """As `ClusterParameterServer.assign`."""
         config = self._exchanges.table(table)
         array = on_host(as_keys(keys, self._local.device))
@@ -62,8 +64,9 @@ class TableVerbs:
         sizes = [len(part) for part in places]
         incoming = control.exchange_counts(sizes)
 
-        def travelled(values: Any) -> Any:
-            return control.exchange(torch.from_numpy(values[order]), sizes, incoming).numpy()
+        def travelled(values: HostArray) -> HostArray:
+            sent = torch.from_numpy(values[order])
+            return control.exchange(sent, sizes, incoming).numpy()
 
         received = travelled(array.view(np.int64)).view(np.uint64)
         parts = [travelled(column) for column in columns]
@@ -72,11 +75,11 @@ class TableVerbs:
             f"assign of table {table!r}", lambda: self._local.assign(table, received, *parts)
         )
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As `ClusterParameterServer.contains`."""
         return self._ask(table, keys, "contains", self._local.contains)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """As `ClusterParameterServer.erase`."""
         self._exchanges.table(table)
         self._exchanges.rows_change()
@@ -96,11 +99,11 @@ class TableVerbs:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As `ClusterParameterServer.items`."""
         return self._local.items(table, batch, state)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `ClusterParameterServer.stats`."""
         channels = {
             name: {"bytes_sent": channel.bytes_sent, "seconds": channel.seconds}
@@ -113,12 +116,15 @@ class TableVerbs:
         place = {"rank": self._together.world.rank, "size": self._together.world.size}
         return {**self._local.stats(), "cluster": {**place, **channels}}
 
-    def _ask(self, table: str, keys: Any, verb: str, act: Callable[[str, Keys], Any]) -> Any:
+    def _ask(
+        self, table: str, keys: AnyArray, verb: str, act: Callable[[str, Keys], AnyArray]
+    ) -> AnyArray:
         """A flag for each key, from its owner."""
         self._exchanges.table(table)
         exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
         what = f"{verb} of table {table!r}"
-        flags = self._together.agreed(what, lambda: act(table, exchanged.received))
+        answer = self._together.agreed(what, lambda: act(table, exchanged.received))
+        flags = as_numpy(answer, "flags")
         own = exchanged.own
         came = self._together.world.control.exchange(
             torch.from_numpy(flags.astype(np.uint8)), exchanged.counts, own.counts

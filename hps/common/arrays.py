@@ -1,19 +1,35 @@
 """Arrays at the door: checks of keys, gradients and outputs, and the pool of output buffers.
 
-Above it: parameter_server/rows.py. Below it: numpy, and torch if the caller's arrays are tensors.
+Above it: parameter_server/rows.py; AnyArray and HostArray are in signatures everywhere. Below it:
+numpy, and torch if the caller's arrays are tensors.
 Nothing is copied where dtype and layout fit. With a gpu_cache on a device, tensors of that device
 pass as they are; everything else is an array of the host, which the cache copies.
 """
 
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    import torch
+    from typing_extensions import TypeIs
+
+HostArray = NDArray[Any]
+# What a caller may hand in and gets back; torch need not be installed.
+AnyArray = Union[HostArray, "torch.Tensor"]
+Offsets = NDArray[np.int64]
+# Offsets [F*B + 1], weights [L] or None, and mean, as caches and plans take bags; tensors of a
+# device pass under these names, as keys and rows do (see as_keys).
+PoolArguments = tuple[Offsets, Floats | None, bool]
+_Array = TypeVar("_Array", bound=AnyArray)
 
 _UINT64 = np.dtype(np.uint64)
 _INT64 = np.dtype(np.int64)
@@ -24,18 +40,18 @@ _MAX_BUFFERS = 4
 _MAX_BUFFER_FLOATS = 2**24  # 64 MiB
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> "TypeIs[torch.Tensor]":
     """True for a torch tensor; torch need not be installed."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def is_on(value: object, device: str) -> bool:
+def is_on(value: object, device: str) -> "TypeGuard[torch.Tensor]":
     """True for a tensor on `device`, which is not the host."""
     return device != HOST and is_tensor(value) and str(getattr(value, "device", None)) == device
 
 
-def as_numpy(value: Any, what: str) -> NDArray[Any]:
+def as_numpy(value: object, what: str) -> HostArray:
     """The numpy view of an array or a CPU tensor.
 
     Raises:
@@ -48,33 +64,34 @@ def as_numpy(value: Any, what: str) -> NDArray[Any]:
             raise ConfigError(f"{what} is a tensor on {value.device}; pass {what}.cpu()")
         if value.layout != sys.modules["torch"].strided:
             raise ConfigError(f"{what} is a {value.layout} tensor; pass a dense one")
-        view: NDArray[Any] = value.detach().numpy() if value.requires_grad else value.numpy()
+        view: HostArray = value.detach().numpy() if value.requires_grad else value.numpy()
         return view
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     raise ConfigError(f"{what} is a {type(value).__name__}; pass a numpy array or a torch tensor")
 
 
-def as_keys(keys: Any, device: str = HOST) -> Any:
+def as_keys(keys: AnyArray, device: str = HOST) -> Keys:
     """uint64 [L] of int64 or uint64 keys; a view unless they are not contiguous.
 
     Returns:
-        An array, or an int64 tensor if they are on `device`.
+        An array, or an int64 tensor if they are on `device`: also that under the name of Keys, for
+        only a cache on that device looks into it.
 
     Raises:
         ConfigError: another dtype or shape, or 2^31 keys or more.
     """
     what = "keys"
-    array: Any = keys if is_on(keys, device) else as_numpy(keys, what)
+    array: AnyArray = keys if is_on(keys, device) else as_numpy(keys, what)
     if array.ndim != 1:
         raise ConfigError(f"{what} has shape {list(array.shape)}; flatten it to [L]")
     if len(array) > _MAX_KEYS:
         raise ConfigError(f"{what} has length {len(array)}; give at most {_MAX_KEYS} keys a call")
-    if array is keys and is_tensor(keys):
+    if is_tensor(array):
         torch = sys.modules["torch"]
-        if keys.dtype not in (torch.int64, torch.uint64):
-            raise ConfigError(f"{what} has dtype {keys.dtype}; keys are 64 bits: .to(torch.int64)")
-        return keys.contiguous().view(torch.int64)
+        if array.dtype not in (torch.int64, torch.uint64):
+            raise ConfigError(f"{what} has dtype {array.dtype}; keys are 64 bits: .to(torch.int64)")
+        return cast("Keys", array.contiguous().view(torch.int64))
     if array.dtype == _INT64:
         array = array.view(_UINT64)
     elif array.dtype != _UINT64:
@@ -85,18 +102,19 @@ def as_keys(keys: Any, device: str = HOST) -> Any:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def on_host(keys: Any) -> Keys:
+def on_host(keys: AnyArray) -> Keys:
     """Checked keys (see as_keys) as an array; copies those of a device and waits for them."""
     return to_host(keys).view(np.uint64)
 
 
-def as_floats(values: Any, num_rows: int, width: int, what: str, device: str = HOST) -> Any:
-    """float32 [num_rows, width]; a view unless it is not contiguous; a tensor if on `device`.
+def as_floats(values: AnyArray, num_rows: int, width: int, what: str, device: str = HOST) -> Floats:
+    """float32 [num_rows, width]; a view unless it is not contiguous; a tensor if on `device`, under
+    the name of Floats as as_keys has it.
 
     Raises:
         ConfigError: another dtype or shape.
     """
-    array: Any = values if is_on(values, device) else as_numpy(values, what)
+    array: AnyArray = values if is_on(values, device) else as_numpy(values, what)
     if array.dtype not in _float32_of(array):
         raise ConfigError(f"{what} has dtype {array.dtype}; convert it to float32")
     if tuple(array.shape) != (num_rows, width):
@@ -104,17 +122,17 @@ def as_floats(values: Any, num_rows: int, width: int, what: str, device: str = H
             f"{what} has shape {list(array.shape)}; one row a key is needed: [{num_rows}, {width}]"
         )
     if is_tensor(array):
-        return array.detach().contiguous()
+        return cast("Floats", array.detach().contiguous())
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def as_output(out: Any, num_rows: int, width: int, device: str = HOST) -> Any:
+def as_output(out: AnyArray, num_rows: int, width: int, device: str = HOST) -> Floats:
     """The numpy view of the caller's output, which must be usable as it is; itself on `device`.
 
     Raises:
         ConfigError: not float32 [num_rows, width], contiguous and writable.
     """
-    array: Any = out if is_on(out, device) else as_numpy(out, "out")
+    array: AnyArray = out if is_on(out, device) else as_numpy(out, "out")
     if array.dtype not in _float32_of(array) or tuple(array.shape) != (num_rows, width):
         raise ConfigError(
             f"out is {array.dtype} {list(array.shape)}; it must be float32 [{num_rows}, {width}]"
@@ -125,15 +143,15 @@ def as_output(out: Any, num_rows: int, width: int, device: str = HOST) -> Any:
         is_usable = array.flags.c_contiguous and array.flags.writeable
     if not is_usable:
         raise ConfigError("out must be contiguous and writable; pass torch.empty or np.empty")
-    return array
+    return cast("Floats", array)
 
 
-def _float32_of(array: Any) -> tuple[Any, ...]:
+def _float32_of(array: AnyArray) -> "tuple[np.dtype[np.float32] | torch.dtype]":
     """What float32 is called where the array comes from."""
     return (sys.modules["torch"].float32,) if is_tensor(array) else (_FLOAT32,)
 
 
-def joined(arrays: list[Any]) -> Any:
+def joined(arrays: list[_Array]) -> _Array:
     """One array of all; itself if it is the only one."""
     if len(arrays) == 1:
         return arrays[0]
@@ -144,41 +162,43 @@ def joined(arrays: list[Any]) -> Any:
             array if is_tensor(array) else torch.from_numpy(_signed(array)).to(device)
             for array in arrays
         ]
-        return torch.cat(parts)
-    return np.concatenate(arrays)
+        return cast("_Array", torch.cat(parts))
+    return cast("_Array", np.concatenate(arrays))
 
 
-def _signed(array: NDArray[Any]) -> NDArray[Any]:
+def _signed(array: HostArray) -> HostArray:
     """Keys with the dtype that tensors of keys have."""
     return array.view(_INT64) if array.dtype == _UINT64 else array
 
 
-def new_output(keys: Any, num_rows: int, width: int, device: str) -> Any:
+def new_output(keys: object, num_rows: int, width: int, device: str) -> Floats | None:
     """A tensor float32 [num_rows, width] beside keys that are on `device`, else None."""
     if not is_on(keys, device):
         return None
-    return sys.modules["torch"].empty(num_rows, width, device=device)
+    tensor: Floats = sys.modules["torch"].empty(num_rows, width, device=device)
+    return tensor
 
 
-def like(array: Any, model: object) -> Any:
+def like(array: AnyArray, model: object) -> AnyArray:
     """`array` as a tensor if `model` is one; shares memory."""
     if is_tensor(model) and not is_tensor(array):
-        return sys.modules["torch"].from_numpy(array)
+        tensor: torch.Tensor = sys.modules["torch"].from_numpy(array)
+        return tensor
     return array
 
 
-def to_host(values: Any) -> NDArray[Any]:
+def to_host(values: AnyArray) -> HostArray:
     """Values as an array; copies those of a device and waits for them."""
-    array: NDArray[Any] = values.cpu().numpy() if is_tensor(values) else values
+    array: HostArray = values.cpu().numpy() if is_tensor(values) else values
     return array
 
 
-def put(values: NDArray[Any], out: Any) -> None:
+def put(values: HostArray, out: "torch.Tensor") -> None:
     """Values into a tensor on a device."""
     out.copy_(sys.modules["torch"].from_numpy(values))
 
 
-def put_rows(rows: Floats, places: NDArray[np.intp], out: Any) -> None:
+def put_rows(rows: Floats, places: NDArray[np.intp], out: AnyArray) -> None:
     """rows[places] into out [L, D], an array or a tensor on a device."""
     if is_tensor(out):
         put(rows[places], out)

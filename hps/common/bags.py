@@ -5,11 +5,11 @@ Above it: `hps.SparseEmbedding`, `hps.Ids`; the servers, which pool. Below it: t
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, PoolArguments
 from hps.errors import ConfigError
 
 
@@ -69,12 +69,12 @@ class BagPooling:
     weights: torch.Tensor | None
     is_mean: bool
 
-    def arguments(self, device: str) -> tuple[Any, Any, bool]:
+    def arguments(self, device: str) -> PoolArguments:
         """Offsets, weights and mean, as caches and plans take them: arrays, or tensors on a
         device."""
         offsets, weights = self.bags.offsets, self.weights
         if device != HOST:
-            return offsets, weights, self.is_mean
+            return cast("PoolArguments", (offsets, weights, self.is_mean))
         return offsets.numpy(), None if weights is None else weights.numpy(), self.is_mean
 
 

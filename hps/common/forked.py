@@ -8,14 +8,14 @@ stays taken, a thread pool never answers. And what the objects stand for is the 
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from hps.errors import HpsError, RemoteError, StoreError
 
 # Also beyond the interpreter's end, which destroys what is left.
-_keep_for_ever: Any = ctypes.pythonapi.Py_IncRef
+_keep_for_ever = ctypes.pythonapi.Py_IncRef
 _keep_for_ever.argtypes = (ctypes.py_object,)
 _keep_for_ever.restype = None
 
@@ -55,25 +55,25 @@ class Inherited:
         """Raises the error."""
         raise forked_error(*self._refusal)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         self.refuse()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> NoReturn:
         self.refuse()
 
     def __exit__(self, *error: object) -> None:
         """Never entered."""
 
-    def __getitem__(self, name: Any) -> Any:
+    def __getitem__(self, name: object) -> NoReturn:
         self.refuse()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> NoReturn:
         self.refuse()
 
-    def __contains__(self, name: Any) -> bool:
+    def __contains__(self, name: object) -> NoReturn:
         self.refuse()
 
-    def __len__(self) -> int:
+    def __len__(self) -> NoReturn:
         self.refuse()
 
 

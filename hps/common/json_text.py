@@ -7,9 +7,13 @@ nested deeply enough.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from hps.errors import ConfigError, CorruptionError, HpsError
+
+Json = dict[str, Any]  # an object of JSON, or what could be one: counters, figures, a manifest
+JsonView = Mapping[str, Any]  # the same, to be read
 
 MAX_BYTES = 2**30  # of what hps itself has stored
 MAX_DEPTH = 64  # of lists and objects in each other

@@ -6,7 +6,7 @@ Cost: well below a microsecond.
 """
 
 import threading
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from hps import _C
 
@@ -14,18 +14,16 @@ from hps import _C
 class OwnedLock(Protocol):
     """A re-entrant lock that knows which thread holds it."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> object: ...
 
-    def __exit__(self, *error: Any) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def _is_owned(self) -> bool: ...
 
 
 def new_lock() -> OwnedLock:
     """A lock that nobody holds: a native object, so that no interrupt tears its `with` block."""
-    lock: Any = threading.RLock()
-    made: OwnedLock = lock
-    return made
+    return cast("OwnedLock", threading.RLock())
 
 
 def assert_held(lock: OwnedLock) -> None:

@@ -11,11 +11,11 @@ magnitude is m:
 """
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.common.arrays import HostArray
 from hps.common.row_layout import Floats
 from hps.errors import ConfigError, NonFiniteError
 
@@ -98,7 +98,9 @@ def encode(rows: Floats, wire: Wire, out: Bytes | None = None) -> Bytes:
     return out
 
 
-def decode(data: Any, num_rows: int, dim: int, wire: Wire) -> Floats:
+def decode(
+    data: bytes | bytearray | memoryview | HostArray, num_rows: int, dim: int, wire: Wire
+) -> Floats:
     """Rows as float32 [num_rows, dim]; of float32 a view where the bytes are aligned for it.
 
     Args:

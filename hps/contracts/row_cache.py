@@ -11,11 +11,13 @@ apply, assign, create, release and cancel work on it.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.common.arrays import Offsets
+from hps.common.json_text import Json
 from hps.common.row_layout import Floats, Images, Keys
 
 # What contains() answers.
@@ -119,7 +121,13 @@ class RowCache(Protocol[Plan]):
         """
 
     def pull_pooled(
-        self, plan: Plan, keys: Keys, offsets: Any, weights: Any, mean: bool, out: Any
+        self,
+        plan: Plan,
+        keys: Keys,
+        offsets: Offsets,
+        weights: Floats | None,
+        mean: bool,
+        out: Floats,
     ) -> int:
         """make_plan, find all, and pool if nothing is missing; returns the number missing."""
 
@@ -168,10 +176,13 @@ class RowCache(Protocol[Plan]):
     def gather(self, plan: Plan, out: Floats) -> None:
         """Copies the window's embeddings to all their positions in out [L, D]."""
 
-    def pool(self, plan: Plan, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+    def pool(
+        self, plan: Plan, offsets: Offsets, weights: Floats | None, mean: bool, out: Floats
+    ) -> None:
         """Pools the batch, which the window is: see hps/common/bags.py.
 
-        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D].
+        offsets int64 [F*B + 1] feature-major, weights float32 [L] or None, out float32 [B, F * D];
+        on a device all are tensors of it.
         """
 
     def release(self, plan: Plan) -> None:
@@ -184,7 +195,7 @@ class RowCache(Protocol[Plan]):
         """
 
     def sum_bag_gradients(
-        self, plan: Plan, offsets: Any, weights: Any, mean: bool, grads: Floats
+        self, plan: Plan, offsets: Offsets, weights: Floats | None, mean: bool, grads: Floats
     ) -> int:
         """The same of gradients of bags [F*B, D], as `pool` takes them; no [L, D] is made."""
 
@@ -243,7 +254,7 @@ class RowCache(Protocol[Plan]):
     def clear(self) -> None:
         """Drops every row."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters since the start; at least evictions and write_backs."""
 
 

@@ -9,12 +9,13 @@ handles a whole batch and lets other threads run meanwhile.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hps import _C
+from hps.common.json_text import Json
 
 if TYPE_CHECKING:
     from hps.table.schema import TableSchema
@@ -111,7 +112,7 @@ class RowTier(Protocol):
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Makes what is stored now a durable checkpoint; returns when it is on disk.
 
         Args:
@@ -166,7 +167,7 @@ class RowTier(Protocol):
             CorruptionError: it is damaged; the store stays where it was.
         """
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The kept checkpoints, oldest first, as `checkpoint` returns them."""
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
@@ -193,7 +194,7 @@ class RowTier(Protocol):
     def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
         """Of each blob of a kept checkpoint its length; none is read."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counts and bytes, nested by table: bytes_read, bytes_written, files_bytes and
         checkpoint_only_bytes (which kept checkpoints alone hold); of a table rows, live_bytes and
         index_bytes. An engine has more."""

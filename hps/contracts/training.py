@@ -8,12 +8,17 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the th
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-from hps.common.arrays import HOST, as_floats, as_keys, is_tensor, joined
+from hps.checkpoint.blobs import Dense, ModelState
+from hps.common.arrays import HOST, AnyArray, as_floats, as_keys, is_tensor, joined
+from hps.common.json_text import Json, JsonView
+from hps.common.row_layout import Floats, Keys
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
     from hps.config import TableConfig
 
@@ -42,8 +47,8 @@ class RowUpdate:
     """
 
     table: str
-    keys: Any
-    grads: Any
+    keys: AnyArray
+    grads: AnyArray
     rows: PinnedRows | None = None
     pooling: "BagPooling | None" = None
 
@@ -62,7 +67,7 @@ def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
 
 def join_updates(
     group: "Sequence[RowUpdate]", dim: int, device: str
-) -> tuple[Any, Any, "BagPooling | None"]:
+) -> tuple[Keys, Floats, "BagPooling | None"]:
     """Keys [L], gradients and pooling of all updates of one table, in their order.
 
     Raises:
@@ -79,9 +84,11 @@ def join_updates(
 
         from hps.common.bags import join_poolings
 
-        parts = [part if is_tensor(part) else torch.from_numpy(part) for part in grads]
+        parts: list[torch.Tensor] = [
+            part if is_tensor(part) else torch.from_numpy(part) for part in grads
+        ]
         pooling, parts = join_poolings([update.pooling for update in group], parts)
-        grads = parts if device != HOST else [part.numpy() for part in parts]
+        grads = [cast("Floats", part if device != HOST else part.numpy()) for part in parts]
     return joined(keys), joined(grads), pooling
 
 
@@ -99,10 +106,10 @@ class Ranks(Protocol):
     def agree(self, flag: bool) -> bool:
         """True if it is on any rank; every rank calls it."""
 
-    def divide(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> Mapping[str, object]:
         """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
 
-    def exchange(self, own: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def exchange(self, own: Mapping[str, object] | None) -> Mapping[str, object] | None:
         """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other
         ranks. None, given or returned: no rank has another batch."""
 
@@ -128,17 +135,41 @@ class BlobReads(Protocol):
 class KeptCheckpoints(Protocol):
     """Checkpoints, and what they hold beside rows."""
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """Those that are kept, oldest first."""
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it."""
+
+
+class StepListener(Protocol):
+    """Who holds rows for this step and those after it: an open `hps.Pipeline`."""
+
+    def step_finished(self) -> None:
+        """Called once the pending gradients are applied, or dropped in a skipped step."""
+
+    def give_back_ahead(self) -> bool:
+        """Called where the training loop's own look-up is refused: lets go of rows that only later
+        batches use. True if there were any, so that trying again may help."""
+
+
+class Pending(Protocol):
+    """Gradients that backward has collected and no step has applied yet, as a server sees them;
+    what they are is known to hps/nn/gradients.py alone."""
+
+    @property
+    def listeners(self) -> Sequence[StepListener]:
+        """The open pipelines."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is pending."""
 
 
 class RowServer(KeptCheckpoints, Protocol):
     """Tables of rows that a model reads and steps."""
 
-    pending_gradients: Any
+    pending_gradients: Pending | None
 
     @property
     def tables(self) -> "dict[str, TableConfig]":
@@ -160,19 +191,23 @@ class RowServer(KeptCheckpoints, Protocol):
     def has_gpu_cache(self) -> bool:
         """True if batches pass through a gpu_cache: then `warm` goes before `pin`."""
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys, float32 [L, dim]."""
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """Sums or means of bags, float32 [B, F * dim], into `out`, which lies on `device`."""
 
-    def pin(self, table: str, keys: Any) -> PinnedRows:
+    def pin(self, table: str, keys: AnyArray) -> PinnedRows:
         """Makes the rows of a batch ready, in any thread."""
 
-    def warm(self, table: str, keys: Any) -> "Pins":
+    def warm(self, table: str, keys: AnyArray) -> "Pins":
         """Brings rows nearer, ahead of `pin`."""
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Says that a batch to come uses these keys."""
 
     def holds(self, rows: PinnedRows) -> bool:
@@ -197,16 +232,16 @@ class TrainingServer(RowServer, Protocol):
     def digest(self, table: str) -> str:
         """Order-independent hash of every stored row."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier, then of each table."""
 
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint."""
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint; returns its model and reader."""

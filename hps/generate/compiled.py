@@ -4,7 +4,7 @@ Above it: kernels.py. Below it: numba, from the extra `train`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from hps.errors import ConfigError
 
@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise ConfigError("hps generate needs numba: pip install 'hps-ctr[train]'") from error
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(function: Function) -> Function:

@@ -9,9 +9,10 @@ expression: numba would turn their result into a float.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps.generate.compiled import compiled
 
@@ -30,6 +31,11 @@ _CLICK = np.frombuffer(b"click:", np.uint8)
 _DENSE_FEATURE = np.frombuffer(b" dense_feature:", np.uint8)
 _TAB, _NEWLINE, _SPACE, _COLON, _DOT, _ZERO, _ONE = 9, 10, 32, 58, 46, 48, 49
 
+Words = NDArray[np.uint64]
+Whole = NDArray[np.int64]
+Real = NDArray[np.float64]
+Text = NDArray[np.uint8]
+
 
 class PlantedModel(NamedTuple):
     """Numbers of a planted model; F features, D dense columns, M mixing features.
@@ -45,15 +51,15 @@ class PlantedModel(NamedTuple):
         drift: part of the keys that trade places, and the number of examples over which they do.
     """
 
-    seeds: Any
-    cardinalities: Any
-    bases: Any
-    zipf: Any
+    seeds: Words
+    cardinalities: Whole
+    bases: Whole
+    zipf: Real
     alpha: float
-    dense: Any
-    mixing: Any
-    scales: Any
-    drift: Any
+    dense: Real
+    mixing: Whole
+    scales: Real
+    drift: Real
 
 
 class Block(NamedTuple):
@@ -66,14 +72,14 @@ class Block(NamedTuple):
         labels: uint8 [B].
     """
 
-    ids: Any
-    dense: Any
-    logits: Any
-    labels: Any
+    ids: Whole
+    dense: Whole
+    logits: Real
+    labels: Text
 
 
 @compiled
-def mix(value: Any) -> Any:
+def mix(value: np.uint64) -> np.uint64:
     """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection on 64 bits."""
     value = (value ^ (value >> np.uint64(30))) * _MIX_1
     value = (value ^ (value >> np.uint64(27))) * _MIX_2
@@ -81,7 +87,7 @@ def mix(value: Any) -> Any:
 
 
 @compiled
-def to_unit(bits: Any) -> float:
+def to_unit(bits: np.uint64) -> float:
     """Uniform in [0, 1)."""
     return np.float64(bits >> np.uint64(11)) * _TO_UNIT
 
@@ -103,7 +109,7 @@ def zipf_inverse(value: float, alpha: float) -> float:
 
 
 @compiled
-def draw_rank(model: PlantedModel, feature: int, state: Any) -> Any:
+def draw_rank(model: PlantedModel, feature: int, state: np.uint64) -> int:
     """A rank from 0 under the exact Zipf law, by rejection-inversion (Hormann, Derflinger 1996)."""
     alpha = model.alpha
     low, high = model.zipf[feature, 0], model.zipf[feature, 1]
@@ -113,7 +119,7 @@ def draw_rank(model: PlantedModel, feature: int, state: Any) -> Any:
         state += _GOLDEN
         value = high + to_unit(mix(state)) * (low - high)
         x = zipf_inverse(value, alpha)
-        rank = min(max(np.int64(x + 0.5), 1), last)
+        rank: int = min(max(np.int64(x + 0.5), 1), last)
         if rank - x <= width:
             return rank - 1
         if value >= zipf_integral(rank + 0.5, alpha) - math.exp(-alpha * math.log(rank)):
@@ -140,7 +146,7 @@ def fade(model: PlantedModel, feature: int, identity: int) -> float:
 
 
 @compiled
-def effect_bits(model: PlantedModel, feature: int, identity: int) -> Any:
+def effect_bits(model: PlantedModel, feature: int, identity: int) -> np.uint64:
     return mix(np.uint64(model.bases[feature] + identity) * _GOLDEN ^ model.seeds[1])
 
 
@@ -160,7 +166,7 @@ def factor(model: PlantedModel, feature: int, identity: int) -> float:
 
 
 @compiled
-def pair_effects(model: PlantedModel, ids: Any) -> float:
+def pair_effects(model: PlantedModel, ids: Whole) -> float:
     """The sum over all pairs of mixing features of the product of their keys' factors."""
     total = squares = 0.0
     for feature in model.mixing:
@@ -171,7 +177,7 @@ def pair_effects(model: PlantedModel, ids: Any) -> float:
 
 
 @compiled
-def draw_dense(model: PlantedModel, column: int, bits: Any) -> Any:
+def draw_dense(model: PlantedModel, column: int, bits: np.uint64) -> int | np.int64:
     """A count whose logarithm is nearly normal (a sum of four uniforms), or -1: missing."""
     if to_unit(mix(bits + _GOLDEN)) < _MISSING:
         return -1
@@ -184,7 +190,7 @@ def draw_dense(model: PlantedModel, column: int, bits: Any) -> Any:
 
 
 @compiled
-def draw_examples(model: PlantedModel, first: int, block: Block, parts: Any) -> None:
+def draw_examples(model: PlantedModel, first: int, block: Block, parts: Real) -> None:
     """Fills a block with the examples from `first` on; `parts` float64 [B, 3] takes the unscaled
     sums of categorical, dense and pair effects."""
     ids, dense = block.ids, block.dense
@@ -215,7 +221,7 @@ def draw_examples(model: PlantedModel, first: int, block: Block, parts: Any) -> 
 
 
 @compiled
-def mark_seen(model: PlantedModel, ids: Any, seen: Any) -> None:
+def mark_seen(model: PlantedModel, ids: Whole, seen: Text) -> None:
     """Sets seen[key number] for every key of a block; threads may do so at once."""
     for row in range(ids.shape[0]):
         for feature in range(ids.shape[1]):
@@ -223,7 +229,7 @@ def mark_seen(model: PlantedModel, ids: Any, seen: Any) -> None:
 
 
 @compiled
-def token_of(model: PlantedModel, feature: int, identity: int) -> Any:
+def token_of(model: PlantedModel, feature: int, identity: int) -> np.uint32:
     """32 bits that name a key within its feature: a bijection (MurmurHash3's 32-bit finaliser)."""
     value = np.uint32(identity) ^ np.uint32(mix(model.seeds[2] + np.uint64(feature)))
     value = np.uint32((value ^ (value >> np.uint32(16))) * np.uint32(0x85EBCA6B))
@@ -232,13 +238,13 @@ def token_of(model: PlantedModel, feature: int, identity: int) -> Any:
 
 
 @compiled
-def key_of(model: PlantedModel, feature: int, identity: int) -> Any:
+def key_of(model: PlantedModel, feature: int, identity: int) -> np.uint64:
     """64 bits that name a key among all features' keys: a bijection."""
     return mix(np.uint64(model.bases[feature] + identity) + model.seeds[2])
 
 
 @compiled
-def fill_keys(model: PlantedModel, ids: Any, keys: Any) -> None:
+def fill_keys(model: PlantedModel, ids: Whole, keys: Words) -> None:
     """keys uint64 [B, F] of a block's ids."""
     for row in range(ids.shape[0]):
         for feature in range(ids.shape[1]):
@@ -246,7 +252,7 @@ def fill_keys(model: PlantedModel, ids: Any, keys: Any) -> None:
 
 
 @compiled
-def put_unsigned(text: Any, end: int, value: Any) -> int:
+def put_unsigned(text: Text, end: int, value: np.uint64) -> int:
     """Decimal digits of a uint64; returns the new end."""
     num_digits = 1
     rest = value
@@ -261,14 +267,14 @@ def put_unsigned(text: Any, end: int, value: Any) -> int:
 
 
 @compiled
-def put_bytes(text: Any, end: int, source: Any) -> Any:
+def put_bytes(text: Text, end: int, source: Text) -> int:
     for place in range(source.size):
         text[end + place] = source[place]
     return end + source.size
 
 
 @compiled
-def put_log(text: Any, end: int, value: int) -> int:
+def put_log(text: Text, end: int, value: int) -> int:
     """log1p of a count (0 if missing) with four decimals, cut off."""
     scaled = np.int64(math.log1p(max(value, 0)) * 1e4)
     end = put_unsigned(text, end, np.uint64(scaled // 10000))
@@ -281,7 +287,7 @@ def put_log(text: Any, end: int, value: int) -> int:
 
 
 @compiled
-def write_criteo(model: PlantedModel, block: Block, text: Any) -> int:
+def write_criteo(model: PlantedModel, block: Block, text: Text) -> int:
     """label, counts (empty: missing), tokens of 8 hex digits, tab separated; returns the bytes."""
     ids, dense = block.ids, block.dense
     end = 0
@@ -306,7 +312,7 @@ def write_criteo(model: PlantedModel, block: Block, text: Any) -> int:
 
 
 @compiled
-def write_weighted(model: PlantedModel, block: Block, text: Any, has_fields: bool) -> int:
+def write_weighted(model: PlantedModel, block: Block, text: Text, has_fields: bool) -> int:
     """libsvm (index:value) or libffm (field:index:value). Dense columns are the first indices and
     fields, with log1p of their counts as values; keys follow with value 1."""
     ids, dense = block.ids, block.dense
@@ -342,7 +348,7 @@ def write_weighted(model: PlantedModel, block: Block, text: Any, has_fields: boo
 
 
 @compiled
-def write_slots(model: PlantedModel, block: Block, text: Any) -> int:
+def write_slots(model: PlantedModel, block: Block, text: Text) -> int:
     """click:L, dense_feature:log1p(count) for every column, then slot:key with slots from 1."""
     ids, dense = block.ids, block.dense
     end = 0

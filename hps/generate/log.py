@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.generate import kernels
 from hps.generate.config import FORMATS, GeneratorConfig
@@ -31,6 +32,8 @@ FORMATTERS: dict[str, Formatter] = {
     "libffm": lambda model, block, text: kernels.write_weighted(model, block, text, True),
     "slots": kernels.write_slots,
 }
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,15 @@ class LogWriter:
         self._make_text(0, 1)
         self.compile_seconds = time.perf_counter() - started
 
-    def write(self, path: Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+    def write(self, path: Path, progress: Callable[[int], None] | None = None) -> Json:
         """Writes the log and, beside it, PATH.json with its figures, which are returned."""
         return self._write(Part(path, 0, self.config.examples), progress)
 
-    def write_test(self, path: Path) -> dict[str, Any]:
+    def write_test(self, path: Path) -> Json:
         """Writes the held-out part: the examples that follow the log's last one."""
         return self._write(Part(path, self.config.examples, self.config.test_examples), None)
 
-    def _write(self, part: Part, progress: Callable[[int], None] | None) -> dict[str, Any]:
+    def _write(self, part: Part, progress: Callable[[int], None] | None) -> Json:
         started = time.perf_counter()
         metrics = BinaryMetrics()
         seen = np.zeros(self.config.keys, np.uint8)
@@ -142,11 +145,11 @@ class LogWriter:
         return block
 
     def _in_order(
-        self, make: Callable[[int, int], Any], part: Part, block_examples: int
-    ) -> Iterator[Any]:
+        self, make: Callable[[int, int], T], part: Part, block_examples: int
+    ) -> Iterator[T]:
         """The blocks of a part, made ahead by the threads, given in order."""
         end = part.first + part.count
-        waiting: deque[Future[Any]] = deque()
+        waiting: deque[Future[T]] = deque()
         with ThreadPoolExecutor(self.num_threads) as pool:
             for first in range(part.first, end, block_examples):
                 waiting.append(pool.submit(make, first, min(block_examples, end - first)))
@@ -174,7 +177,7 @@ class LogWriter:
         fields += [pyarrow.field(name, pyarrow.int64()) for name in key_names]
         schema = pyarrow.schema(fields)
 
-        def make(first: int, count: int) -> tuple[kernels.Block, Any]:
+        def make(first: int, count: int) -> tuple[kernels.Block, pyarrow.Table]:
             block = self._draw(first, count)
             kernels.mark_seen(self.model, block.ids, seen)
             keys = np.empty(block.ids.shape, np.uint64)

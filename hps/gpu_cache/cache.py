@@ -6,15 +6,16 @@ imported before a cache on a GPU is wanted.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from hps import _C
 from hps.config import Config, GpuCacheConfig, TableConfig
 from hps.contracts.row_cache import AnyRowCache, RowCache
 from hps.errors import ConfigError
+from hps.gpu_cache.options import CacheOptions
 
 # From a table's options to its cache.
-Maker = Callable[[dict[str, Any]], AnyRowCache]
+Maker = Callable[[CacheOptions], AnyRowCache]
 # mypy checks here that the native cache keeps the contract.
 _NATIVE: Callable[..., RowCache[_C.GpuPlan]] = _C.GpuCache
 
@@ -49,7 +50,7 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyR
     return caches
 
 
-def _options(table: TableConfig, capacity_bytes: int, seed: int) -> dict[str, Any]:
+def _options(table: TableConfig, capacity_bytes: int, seed: int) -> CacheOptions:
     return {
         "optimizer_kind": table.optimizer.kind,
         "hyperparameters": table.optimizer.hyperparameters(),
@@ -81,7 +82,7 @@ def _maker(gpu: GpuCacheConfig, num_threads: int) -> Maker:
     device = CudaDevice(gpu.device)
     failures = Failures(device)
 
-    def made(options: dict[str, Any]) -> RowCache[DevicePlan]:
+    def made(options: CacheOptions) -> RowCache[DevicePlan]:
         return DeviceCache(device, failures, options)
 
     return cast("Maker", made)

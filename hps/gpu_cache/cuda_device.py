@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hps.common.arrays import HostArray
 from hps.config import kernel_cache_folder
 from hps.errors import ConfigError
 from hps.gpu_cache.kernels import KernelArgs, cached_kernels
@@ -109,7 +109,7 @@ class CudaDevice:
         """See Device."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
+    def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """See Device."""
         if count == 0:
             return

@@ -6,12 +6,12 @@ in tests a device of host memory does, which runs the same kernels through hps._
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hps.common.arrays import HostArray
 from hps.gpu_cache.kernels import KernelArgs
 
 _ALIGNMENT = 256
@@ -46,7 +46,7 @@ class Device(Protocol):
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to."""
 
-    def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
+    def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """A kernel over items [0, count); `args` may be changed as soon as this returns."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -80,14 +80,14 @@ class HostCopy:
         device.copy(self._host, source.view(-1))
         self._event = device.event()
 
-    def wait(self) -> NDArray[Any]:
+    def wait(self) -> HostArray:
         """The array, flat; a view of memory that lives as long as anyone holds it. Waits."""
         self._event.synchronize()
-        array: NDArray[Any] = self._host.numpy()
+        array: HostArray = self._host.numpy()
         return array
 
 
-def to_device(device: Device, array: NDArray[Any], target: torch.Tensor) -> None:
+def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     """Queues a copy of a host array, which may change at once, to as many bytes on the device."""
     pinned = device.empty_pinned(max(1, array.nbytes))[: array.nbytes]
     pinned.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

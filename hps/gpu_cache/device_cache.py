@@ -9,18 +9,18 @@ Arrays of keys, outputs and gradients may be tensors on the device, or arrays of
 copied. Images of rows are arrays of the host.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.options import CacheOptions
 
 _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
@@ -49,7 +49,7 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
-    def __init__(self, device: Device, failures: Failures, options: dict[str, Any]) -> None:
+    def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, device.empty(num_bytes), options)
         self._failures = failures
@@ -62,7 +62,7 @@ class DeviceCache(DeviceRows):
 
     # A batch: from its keys to pinned rows and back.
 
-    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
+    def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
             plan = DevicePlan(self._device, self._order, self._args)
@@ -80,7 +80,7 @@ class DeviceCache(DeviceRows):
             self._device.launch("NumberKey", args, count)
         return plan
 
-    def pull(self, plan: DevicePlan, keys: Any, out: Any) -> int:
+    def pull(self, plan: DevicePlan, keys: AnyArray, out: AnyArray) -> int:
         """See RowCache."""
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
@@ -90,7 +90,13 @@ class DeviceCache(DeviceRows):
         return num_missing
 
     def pull_pooled(
-        self, plan: DevicePlan, keys: Any, offsets: Any, weights: Any, mean: bool, out: Any
+        self,
+        plan: DevicePlan,
+        keys: AnyArray,
+        offsets: AnyArray,
+        weights: AnyArray | None,
+        mean: bool,
+        out: AnyArray,
     ) -> int:
         """See RowCache; offsets, weights and out are tensors on the device."""
         self.make_plan(keys, plan)
@@ -242,7 +248,7 @@ class DeviceCache(DeviceRows):
 
     # Rows of a batch.
 
-    def gather(self, plan: DevicePlan, out: Any) -> None:
+    def gather(self, plan: DevicePlan, out: AnyArray) -> None:
         """See RowCache. Waits if `out` is an array of the host."""
         assert self.is_current(plan), "gather from rows that may have moved"
         self._check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
@@ -252,24 +258,31 @@ class DeviceCache(DeviceRows):
             self._device.launch("Gather", args, plan.num_occurrences)
             copy = None if target is out else HostCopy(self._device, target)
         if copy is not None:
-            out[:] = copy.wait().reshape(out.shape)
+            np.asarray(out)[:] = copy.wait().reshape(out.shape)
 
     def pool(
-        self, plan: DevicePlan, offsets: torch.Tensor, weights: Any, mean: bool, out: torch.Tensor
+        self,
+        plan: DevicePlan,
+        offsets: AnyArray,
+        weights: AnyArray | None,
+        mean: bool,
+        out: AnyArray,
     ) -> None:
         """See RowCache; offsets, weights and out are tensors on the device."""
+        places, target = _tensor(offsets), _tensor(out)
+        factors = None if weights is None else _tensor(weights)
         assert self.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
-        examples = out.shape[0]
-        features = (len(offsets) - 1) // max(1, examples)
-        self._check_floats(out, (examples, features * self.dim), "out [B, F * dim]")
-        if offsets.dtype != torch.int64 or not offsets.is_contiguous():
+        examples = target.shape[0]
+        features = (len(places) - 1) // max(1, examples)
+        self._check_floats(target, (examples, features * self.dim), "out [B, F * dim]")
+        if places.dtype != torch.int64 or not places.is_contiguous():
             raise ValueError("offsets must be int64 [F * B + 1] in one piece")
         with self._verb(plan):
             args = plan.args(
                 "Pool",
-                offsets=offsets.data_ptr(),
-                weights=0 if weights is None else weights.data_ptr(),
-                out=out.data_ptr(),
+                offsets=places.data_ptr(),
+                weights=0 if factors is None else factors.data_ptr(),
+                out=target.data_ptr(),
                 num_examples=examples,
                 num_features=features,
                 is_mean=mean,
@@ -302,26 +315,32 @@ class DeviceCache(DeviceRows):
 
     # Updates.
 
-    def sum_gradients(self, plan: DevicePlan, grads: Any) -> int:
+    def sum_gradients(self, plan: DevicePlan, grads: AnyArray) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         self._check_floats(grads, (plan.num_occurrences, self.dim), "grads [L, dim]")
         return self._sum(plan, grads, None, None)
 
     def sum_bag_gradients(
-        self, plan: DevicePlan, offsets: Any, weights: Any, mean: bool, grads: Any
+        self,
+        plan: DevicePlan,
+        offsets: AnyArray,
+        weights: AnyArray | None,
+        mean: bool,
+        grads: AnyArray,
     ) -> int:
         """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
-        lengths = offsets.diff()
-        self._check_floats(grads, (len(lengths), self.dim), "grads [F * B, dim]")
+        lengths, bag_grads = _tensor(offsets).diff(), _tensor(grads)
+        factors = None if weights is None else _tensor(weights)
+        self._check_floats(bag_grads, (len(lengths), self.dim), "grads [F * B, dim]")
         if mean:
-            grads = grads / lengths.clamp(min=1).unsqueeze(1)
+            bag_grads = bag_grads / lengths.clamp(min=1).unsqueeze(1)
         bags = torch.repeat_interleave(lengths, output_size=plan.num_occurrences)
-        return self._sum(plan, grads, bags.to(torch.int32), weights)
+        return self._sum(plan, bag_grads, bags.to(torch.int32), factors)
 
     def _sum(
         self,
         plan: DevicePlan,
-        grads: Any,
+        grads: AnyArray,
         bags: torch.Tensor | None,
         weights: torch.Tensor | None,
     ) -> int:
@@ -393,12 +412,20 @@ class DeviceCache(DeviceRows):
     def _safe_bits(self, lr: float) -> int:
         """Of the last learning rate asked for, which seldom changes."""
         if self._safe[0] != lr:
-            names = ("optimizer_kind", "hyperparameters", "initializer_kind", "initializer_numbers")
-            options = {name: self._options[name] for name in names}
-            self._safe = (lr, _C.safe_gradient_bits(**options, lr=lr))
+            options = self._options
+            bits = _C.safe_gradient_bits(
+                options["optimizer_kind"],
+                options["hyperparameters"],
+                options["initializer_kind"],
+                options["initializer_numbers"],
+                lr,
+            )
+            self._safe = (lr, bits)
         return self._safe[1]
 
-    def sum_here(self, plan: DevicePlan, keys: Any, grads: Any, lr: float) -> tuple[int, int]:
+    def sum_here(
+        self, plan: DevicePlan, keys: AnyArray, grads: AnyArray, lr: float
+    ) -> tuple[int, int]:
         """See RowCache. The second number is -1 always."""
         self.make_plan(keys, plan)
         self.find(plan, 0, -1)
@@ -431,14 +458,14 @@ class DeviceCache(DeviceRows):
             )
             self._device.launch(self._apply, args, bound)
 
-    def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
+    def push(self, plan: DevicePlan, grads: AnyArray, lr: float) -> int:
         """See RowCache. Returns -1 always."""
         self.sum_gradients(plan, grads)
         self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1
 
-    def assign(self, plan: DevicePlan, rows: Any, state: Any | None, lr: float) -> None:
+    def assign(self, plan: DevicePlan, rows: AnyArray, state: AnyArray | None, lr: float) -> None:
         """See RowCache."""
         assert self.is_current(plan), "assign to rows that may have moved"
         count, bound = plan.num_occurrences, plan.bound
@@ -473,34 +500,42 @@ class DeviceCache(DeviceRows):
 
     # Arrays on their way in.
 
-    def _copy_in(self, keys: Any, target: torch.Tensor) -> None:
+    def _copy_in(self, keys: AnyArray, target: torch.Tensor) -> None:
         if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
             self._device.copy(target, keys.view(torch.int64))
         else:
             to_device(self._device, np.asarray(keys), target)
 
-    def _input(self, values: Any) -> torch.Tensor:
+    def _input(self, values: AnyArray) -> torch.Tensor:
         """`values` if it is a tensor on the device, else a copy there."""
         if isinstance(values, torch.Tensor) and values.device == self._device.torch_device:
             return values
         return self._from_host(np.asarray(values))
 
-    def _output(self, out: Any, is_whole: bool) -> torch.Tensor:
+    def _output(self, out: AnyArray, is_whole: bool) -> torch.Tensor:
         """`out` if it is a tensor on the device, else memory there, with what `out` holds unless
         all of it will be written."""
         if isinstance(out, torch.Tensor) and out.device == self._device.torch_device:
             return out
+        host = np.asarray(out)
         if not is_whole:
-            return self._from_host(np.asarray(out)).view(torch.float32)
-        return self._device.empty(max(4, 4 * out.size)).view(torch.float32)[: out.size]
+            return self._from_host(host).view(torch.float32)
+        return self._device.empty(max(4, 4 * host.size)).view(torch.float32)[: host.size]
 
     @staticmethod
-    def _check_floats(values: Any, shape: tuple[int, ...], what: str) -> None:
-        is_tensor = isinstance(values, torch.Tensor)
-        is_float = values.dtype == (torch.float32 if is_tensor else np.float32)
-        in_one = values.is_contiguous() if is_tensor else values.flags.c_contiguous
+    def _check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
+        if isinstance(values, torch.Tensor):
+            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
+        else:
+            is_float, in_one = values.dtype == np.float32, values.flags.c_contiguous
         if not is_float or not in_one or tuple(values.shape) != shape:
             raise ValueError(
                 f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "
                 f"{tuple(values.shape)}"
             )
+
+
+def _tensor(values: AnyArray) -> torch.Tensor:
+    """Of what bags are pooled from and to: here it is on the device."""
+    assert isinstance(values, torch.Tensor), "bags are those of tensors on the device"
+    return values

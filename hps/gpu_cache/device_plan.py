@@ -8,12 +8,12 @@ batch are on the device; the host asks for them only where it has to return one,
 import enum
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Arena, Device, HostCopy, VerbOrder
 
@@ -59,12 +59,12 @@ class DevicePlan:
         cache_args: CacheArgs of the cache, an array of one.
     """
 
-    def __init__(self, device: Device, order: VerbOrder, cache_args: NDArray[Any]) -> None:
+    def __init__(self, device: Device, order: VerbOrder, cache_args: HostArray) -> None:
         self._device = device
         self._order = order
         self._cache_args = cache_args
-        self._args: dict[str, NDArray[Any]] = {}
-        self._numbers: NDArray[Any] | None = None
+        self._args: dict[str, HostArray] = {}
+        self._numbers: HostArray | None = None
         self._num_unique: int | None = 0
         self._id_mask = 0
         self._capacity = -1
@@ -111,7 +111,7 @@ class DevicePlan:
         """int64 [N], the slots of the window's keys, -1 for none; a copy. Waits for the device."""
         return self._by_id("slots")
 
-    def matches(self, keys: Any) -> bool:
+    def matches(self, keys: AnyArray) -> bool:
         """True if `keys` equal the plan's keys byte for byte. Waits for the device."""
         if len(keys) != self.num_occurrences:
             return False
@@ -176,7 +176,7 @@ class DevicePlan:
         return self.first == 0 and (self.count < 0 or self.count == self.num_unique)
 
     @property
-    def numbers(self) -> NDArray[Any]:
+    def numbers(self) -> HostArray:
         """BatchNumbers as they stood when first asked for after a look-up. Waits then."""
         if self._numbers is None:
             with self.verb():
@@ -189,7 +189,7 @@ class DevicePlan:
         """BatchNumbers as they will stand when what is queued now is done."""
         return HostCopy(self._device, self.arena.tensor("numbers"))
 
-    def args(self, kernel: str, **fields: Any) -> NDArray[Any]:
+    def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""
         struct = self._device.args.struct_of(kernel)
         if struct not in self._args:
@@ -258,7 +258,7 @@ class DevicePlan:
         self._capacity = capacity
         self._args.clear()
 
-    def _batch_args(self) -> NDArray[Any]:
+    def _batch_args(self) -> HostArray:
         batch = np.zeros(1, self._device.args.dtype("BatchArgs"))
         for name, field in _fields(batch):
             field[:] = self.arena.address(name)
@@ -267,7 +267,7 @@ class DevicePlan:
         return batch
 
 
-def _fields(batch: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:
     """Every pointer of BatchArgs by the name of its array."""
     for name in (*_ARRAYS, "reservations", "id_table", "numbers"):
         field = batch

@@ -4,17 +4,18 @@ Above it: device_cache.py. Below it: device.py, the kernels of csrc/gpu_cache/sc
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan
+from hps.gpu_cache.options import CacheOptions
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order
@@ -29,12 +30,12 @@ _NONE_PINNED = 2**32 - 1
 class DeviceRows:
     """A table in one allocation of a device; see DeviceCache."""
 
-    def __init__(self, device: Device, memory: torch.Tensor, options: dict[str, Any]) -> None:
+    def __init__(self, device: Device, memory: torch.Tensor, options: CacheOptions) -> None:
         self.memory_bytes, words = _C.gpu_cache_args(**options, base=memory.data_ptr())
         self._device = device
         self._memory = memory
         self._order = device.order()
-        self._args: NDArray[Any] = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
+        self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
         self.num_parts = int(shape["num_parts"][0])
@@ -82,7 +83,7 @@ class DeviceRows:
 
     # Rows by key.
 
-    def contains(self, keys: Any) -> NDArray[np.uint8]:
+    def contains(self, keys: AnyArray) -> NDArray[np.uint8]:
         """See RowCache. Waits."""
         if len(keys) == 0:
             return np.empty(0, np.uint8)
@@ -90,7 +91,7 @@ class DeviceRows:
             copy = HostCopy(self._device, self._presence("Contains", self._keys(keys)))
         return copy.wait()
 
-    def erase(self, keys: Any) -> NDArray[np.uint8]:
+    def erase(self, keys: AnyArray) -> NDArray[np.uint8]:
         """See RowCache. Waits."""
         if len(keys) == 0:
             self.epoch += 1
@@ -115,7 +116,7 @@ class DeviceRows:
         self.epoch += 1
         return copy.wait()
 
-    def initial_weights(self, keys: Any, out: Floats) -> None:
+    def initial_weights(self, keys: AnyArray, out: Floats) -> None:
         """See RowCache. Waits."""
         if len(keys) == 0:
             return
@@ -202,7 +203,7 @@ class DeviceRows:
             return self._order.verb(self._memory, *memory)
         return plan.verb(self._memory, *memory)
 
-    def _new_args(self, kernel: str, **fields: Any) -> NDArray[Any]:
+    def _new_args(self, kernel: str, **fields: torch.Tensor | float) -> HostArray:
         """The argument struct of a kernel without a batch; tensors are given by their address."""
         args = self._device.args.new(kernel)
         args["cache"] = self._args
@@ -217,13 +218,13 @@ class DeviceRows:
         self._device.launch(kernel, args, len(keys))
         return presence
 
-    def _keys(self, keys: Any) -> torch.Tensor:
+    def _keys(self, keys: AnyArray) -> torch.Tensor:
         """int64 [n] on the device."""
         if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
             return keys.view(torch.int64)
         return self._from_host(np.asarray(keys)).view(torch.int64)
 
-    def _from_host(self, array: NDArray[Any]) -> torch.Tensor:
+    def _from_host(self, array: HostArray) -> torch.Tensor:
         """uint8 on the device, with the bytes of an array of the host, which may change at once."""
         target = self._device.empty(max(1, array.nbytes))[: array.nbytes]
         to_device(self._device, array, target)
@@ -239,10 +240,10 @@ class DeviceRows:
         offset = self._offset(self._args["counters"])
         return self._memory[offset : offset + 8 * _STRIPES * _WORDS_A_STRIPE].view(torch.int64)
 
-    def _offset(self, address: NDArray[Any]) -> int:
+    def _offset(self, address: HostArray) -> int:
         """Where an array of the table starts, from its pointer in CacheArgs."""
         return int(address[0]) - self._base
 
-    def _fill(self, address: NDArray[Any], num_bytes: int) -> None:
+    def _fill(self, address: HostArray, num_bytes: int) -> None:
         offset = self._offset(address)
         self._device.fill(self._memory[offset : offset + num_bytes], 0)

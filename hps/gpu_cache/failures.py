@@ -7,10 +7,8 @@ after every sum.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
 
-from numpy.typing import NDArray
-
+from hps.common.arrays import HostArray
 from hps.gpu_cache.device import Device, DeviceEvent
 
 
@@ -24,7 +22,7 @@ class Failures:
         self._memory = device.empty(dtype.itemsize)
         self._pinned = device.empty_pinned(dtype.itemsize)
         self._pinned.zero_()
-        self._seen: NDArray[Any] = self._pinned.numpy().view(dtype)
+        self._seen: HostArray = self._pinned.numpy().view(dtype)
         self._num_caches = 0
         with self.verb():
             device.fill(self._memory, 0)

@@ -9,12 +9,12 @@ the host's in their last bits; CuPy's own way of compiling flushes them, so it i
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import HostArray
 from hps.errors import ConfigError
 
 OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-std=c++17")
@@ -34,11 +34,11 @@ class KernelArgs:
     def __init__(self) -> None:
         structs, kernels = _C.gpu_kernels()
         self._structs = structs
-        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._dtypes: dict[str, np.dtype[np.void]] = {}
         self.lanes: dict[str, int] = {name: lanes for name, (_, lanes) in kernels.items()}
         self._arguments = {name: struct for name, (struct, _) in kernels.items()}
 
-    def dtype(self, struct: str) -> np.dtype[Any]:
+    def dtype(self, struct: str) -> np.dtype[np.void]:
         """The numpy type of a C++ struct, fields at the compiler's offsets."""
         if struct not in self._dtypes:
             size, fields = self._structs[struct]
@@ -58,7 +58,7 @@ class KernelArgs:
         """The name of the struct that a kernel is given."""
         return self._arguments[kernel]
 
-    def new(self, kernel: str) -> NDArray[Any]:
+    def new(self, kernel: str) -> HostArray:
         """A zeroed argument struct of a kernel: an array of one, which is passed by value."""
         return np.zeros(1, self.dtype(self.struct_of(kernel)))
 
@@ -74,7 +74,7 @@ class KernelArgs:
         return "\n".join([_C.gpu_kernel_source(), *checks, ""])
 
 
-def compile_kernels(nvrtc: Any, source: str, architecture: str) -> bytes:
+def compile_kernels(nvrtc: ModuleType, source: str, architecture: str) -> bytes:
     """Machine code of all kernels.
 
     Args:
@@ -105,7 +105,7 @@ def compile_kernels(nvrtc: Any, source: str, architecture: str) -> bytes:
         nvrtc.destroyProgram(program)
 
 
-def cached_kernels(nvrtc: Any, source: str, architecture: str, folder: Path) -> Path:
+def cached_kernels(nvrtc: ModuleType, source: str, architecture: str, folder: Path) -> Path:
     """A file with the machine code, compiled unless an earlier run has left it in `folder`.
 
     Its name is made from all that the code depends on: text, options, device, NVRTC's version.

@@ -9,30 +9,19 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from hps import _C
 from hps.common.arrays import HOST
-from hps.contracts.training import RowUpdate
+from hps.contracts.training import RowUpdate, StepListener
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.common.bags import BagPooling
     from hps.contracts.training import RowServer
     from hps.types import PinnedRows
-
-
-class StepListener(Protocol):
-    """Who holds rows for this step and those after it: an open `hps.Pipeline`."""
-
-    def step_finished(self) -> None:
-        """Called once the pending gradients are applied, or dropped in a skipped step."""
-
-    def give_back_ahead(self) -> bool:
-        """Called where the training loop's own look-up is refused: lets go of rows that only later
-        batches use. True if there were any, so that trying again may help."""
 
 
 @dataclass(slots=True)
@@ -187,7 +176,7 @@ class PendingGradients:
         self.drop_all()
         self._joined.clear()
         for update in applied:
-            self._keep_memory(update.table, update.grads)
+            self._keep_memory(update.table, cast("torch.Tensor", update.grads))
         for listener in list(self.listeners):
             listener.step_finished()
 

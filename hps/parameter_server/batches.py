@@ -6,20 +6,19 @@ dram_cache/tier.py.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import OutputPool, as_keys, on_host
+from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_host
 from hps.common.locks import assert_held
+from hps.common.row_layout import Floats
 from hps.contracts.row_cache import ABSENT
-from hps.contracts.training import RowUpdate, by_table, join_updates
+from hps.contracts.training import Pending, RowUpdate, by_table, join_updates
 from hps.dram_cache.tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.batch_rows import BatchRows
-from hps.tiers.top_tier import PoolArguments
 from hps.types import PinnedRows
 
 
@@ -36,7 +35,7 @@ class Batches:
         self._pool = pool
         self._device = tables.device
         # Of the training loop: kept here, read and written by hps.nn.gradients.
-        self.pending_gradients: Any = None
+        self.pending_gradients: Pending | None = None
         for stack in tables.stacks.values():
             stack.make_room = self._make_room
 
@@ -45,14 +44,14 @@ class Batches:
         """Pipelines whose `with` block is entered."""
         return 0 if self.pending_gradients is None else len(self.pending_gradients.listeners)
 
-    def pin(self, table: str, keys: Any) -> BatchRows:
+    def pin(self, table: str, keys: AnyArray) -> BatchRows:
         """As ParameterServer.pin."""
         stack = self._tables.stack(table)
         stack.raise_failed(wait=False)
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
-    def warm(self, table: str, keys: Any) -> WarmRows:
+    def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
         self._tables.stack(table)
         dram = self._tables.tiers[table].dram
@@ -64,7 +63,7 @@ class Batches:
             unique = unique[self._tables.stacks[table].cache.contains(unique) == ABSENT]
         return dram.warm(unique)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """As ParameterServer.want."""
         array = on_host(as_keys(keys, self._device))
         with self._tables.lock:
@@ -114,7 +113,7 @@ class Batches:
 
     def _one_update(
         self, group: list[RowUpdate], held: list[BatchRows]
-    ) -> tuple[BatchRows, Any, PoolArguments | None]:
+    ) -> tuple[BatchRows, Floats, PoolArguments | None]:
         """The pinned rows, gradients and bags of one table's updates; adds what it pins to `held`.
         Within the updates."""
         assert_held(self._tables.updates)
@@ -134,7 +133,7 @@ class Batches:
         held.append(self.pin_now(table, keys))
         return held[-1], grads, bags
 
-    def pin_now(self, table: str, keys: Any) -> BatchRows:
+    def pin_now(self, table: str, keys: AnyArray) -> BatchRows:
         """pin() for the training loop, which batches that wait ahead of it make room for."""
         while True:
             try:

@@ -9,11 +9,12 @@ update_log/history.py (marks of a service), the store.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 from hps.checkpoint.blobs import (
     MODEL,
     RATES,
+    Dense,
+    ModelState,
     OtherTables,
     decode_dense,
     decode_json,
@@ -24,6 +25,7 @@ from hps.checkpoint.blobs import (
 )
 from hps.checkpoint.dense_mark import DENSE, DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_name, check_tag, find_listed, text_of
+from hps.common.json_text import Json, JsonView
 from hps.common.locks import assert_held
 from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
@@ -72,9 +74,9 @@ class Checkpoints:
     def take(
         self,
         tag: str | None,
-        model: Mapping[str, Any] | None,
-        reader: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
+        model: ModelState | None,
+        reader: JsonView | None,
+    ) -> Json:
         """As ParameterServer.checkpoint."""
         started = perf_counter()
         with self._tables.updates:
@@ -91,7 +93,7 @@ class Checkpoints:
         group: str = "",
         taken: Callable[[], object] | None = None,
         mark: DenseMark | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As `take`, with the dense side as bytes.
 
         Args:
@@ -177,7 +179,7 @@ class Checkpoints:
         )
         return replace(mark, source=name)
 
-    def restore(self, tag: str | int | None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None) -> Dense:
         """As ParameterServer.restore."""
         tables = self._tables
         with tables.updates, tables.still(), tables.lock:
@@ -289,7 +291,7 @@ class Checkpoints:
             self._tables.check_open()
             return self._tables.store.extra_bytes(tag)
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[Json]:
         """As ParameterServer.checkpoints."""
         with self._tables.updates:
             self._tables.check_open()

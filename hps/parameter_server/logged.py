@@ -6,10 +6,10 @@ batches.py, tiers/top_tier.py.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
+from hps.common.arrays import HostArray
 from hps.common.locks import assert_held
 from hps.config import TableConfig
 from hps.errors import MismatchError
@@ -41,7 +41,9 @@ class LoggedMutations:
         """Those that the server names."""
         return self._tables.configs
 
-    def change(self, mutation: Mutation, log: Callable[[], None] = _log_nothing) -> Any:
+    def change(
+        self, mutation: Mutation, log: Callable[[], None] = _log_nothing
+    ) -> HostArray | None:
         """Applies one mutation whole, at its own learning rate.
 
         Args:
@@ -75,7 +77,7 @@ class LoggedMutations:
                     log()  # all that follows finds its rows in their slots
                     return self._change_in_pieces(stack, mutation)
 
-    def _change_in_pieces(self, stack: TableStack, mutation: Mutation) -> Any:
+    def _change_in_pieces(self, stack: TableStack, mutation: Mutation) -> HostArray | None:
         """Within the updates."""
         assert_held(self._tables.updates)
         keys = mutation.keys

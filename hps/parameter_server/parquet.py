@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,21 +26,25 @@ from hps.errors import ConfigError, NonFiniteError, no_such_table
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import refuse_impossible_rows
 
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import parquet
+
 _METADATA = b"hps"
 _VERSION = 1
 _MAX_METADATA_BYTES = 2**24  # thousands of names of features
 _BATCH_ROWS = 65536
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> ModuleType:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise ConfigError(
             "parquet needs pyarrow; install it with: pip install 'hps-ctr[train]'"
         ) from error
-    return pyarrow
+    module: ModuleType = pyarrow
+    return module
 
 
 def export_table(server: ParameterServer, table: str, path: Path, with_state: bool = True) -> int:
@@ -210,7 +215,7 @@ def import_rows(server: ParameterServer, table: str, rows: RowFile) -> int:
     return num_rows
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> "parquet.ParquetFile":
     arrow = _pyarrow()
     try:
         return arrow.parquet.ParquetFile(path)
@@ -218,7 +223,9 @@ def _open(path: Path) -> Any:
         raise ConfigError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _pieces(path: Path, file: Any, columns: list[str]) -> Iterator[Any]:
+def _pieces(
+    path: Path, file: "parquet.ParquetFile", columns: list[str]
+) -> Iterator["pyarrow.RecordBatch"]:
     arrow = _pyarrow()
     try:
         yield from file.iter_batches(_BATCH_ROWS, columns=columns)
@@ -226,7 +233,7 @@ def _pieces(path: Path, file: Any, columns: list[str]) -> Iterator[Any]:
         raise ConfigError(f"{path}: its rows cannot be read: {error}") from error
 
 
-def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:
+def _check_columns(path: Path, schema: "pyarrow.Schema", widths: dict[str, int]) -> None:
     arrow = _pyarrow()
     found = {name: schema.field(name).type for name in ("key", *widths) if name in schema.names}
     key = found.get("key")
@@ -237,7 +244,7 @@ def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:
             f"is needed{cast}"
         )
     for name, width in widths.items():
-        kind: Any = found.get(name)
+        kind: pyarrow.DataType = found.get(name)
         is_fixed = kind is not None and arrow.types.is_fixed_size_list(kind)
         can_fit = kind is not None and (kind.list_size == width if is_fixed else _is_list(kind))
         if can_fit and kind.value_type == arrow.float32():
@@ -250,12 +257,12 @@ def _check_columns(path: Path, schema: Any, widths: dict[str, int]) -> None:
         )
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(kind: "pyarrow.DataType") -> bool:
     types = _pyarrow().types
     return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
-def _keys(path: Path, piece: Any) -> Keys:
+def _keys(path: Path, piece: "pyarrow.RecordBatch") -> Keys:
     column = piece.column("key")
     if column.null_count:
         raise ConfigError(f"{path}: column 'key' holds nulls")
@@ -263,7 +270,7 @@ def _keys(path: Path, piece: Any) -> Keys:
     return keys
 
 
-def _floats(where: _Where, column: Any, width: int) -> Floats:
+def _floats(where: _Where, column: "pyarrow.Array", width: int) -> Floats:
     if column.null_count:
         raise ConfigError(f"{where.path}: column {where.name!r} holds nulls")
     if _is_list(column.type):

@@ -5,9 +5,11 @@ tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept ap
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.common.arrays import (
+    AnyArray,
+    HostArray,
     OutputPool,
     as_floats,
     as_keys,
@@ -16,6 +18,7 @@ from hps.common.arrays import (
     new_output,
     on_host,
 )
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
@@ -23,6 +26,8 @@ from hps.table.row_checks import refuse_impossible_rows
 from hps.tiers.scan import digest, digest_parts, items
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 
@@ -39,7 +44,7 @@ class RowVerbs:
         self._pool = pool
         self._device = tables.device
 
-    def pull(self, table: str, keys: Any, out: Any, create: bool) -> Any:
+    def pull(self, table: str, keys: AnyArray, out: AnyArray | None, create: bool) -> AnyArray:
         """As ParameterServer.pull."""
         tables = self._tables
         with tables.lock:
@@ -49,8 +54,8 @@ class RowVerbs:
             if out is not None:
                 rows = as_output(out, num_keys, dim, self._device)
             else:
-                rows = new_output(keys, num_keys, dim, self._device)
-                rows = self._pool.take(num_keys, dim) if rows is None else rows
+                beside = new_output(keys, num_keys, dim, self._device)
+                rows = self._pool.take(num_keys, dim) if beside is None else beside
         stack.raise_failed(wait=True)
         if num_keys and create:
             with tables.updates:
@@ -60,7 +65,9 @@ class RowVerbs:
             stack.pull(array, rows)
         return like(rows, keys) if out is None else out
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """As ParameterServer.pull_pooled."""
         tables = self._tables
         with tables.lock:
@@ -72,7 +79,7 @@ class RowVerbs:
         stack.raise_failed(wait=True)
         stack.pull_pooled(array, bags, target)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As ParameterServer.push."""
         tables = self._tables
         with tables.updates:
@@ -84,7 +91,7 @@ class RowVerbs:
                 stack.push(array, floats)
                 stack.raise_failed(wait=True)
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any) -> None:
+    def assign(self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None) -> None:
         """As ParameterServer.assign."""
         tables = self._tables
         with tables.updates:
@@ -102,13 +109,13 @@ class RowVerbs:
             if len(array):
                 stack.assign(array, weights, floats)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.contains."""
         with self._tables.lock:
             array = on_host(as_keys(keys, self._device))
             return like(self._tables.stack(table).contains(array) != 0, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.erase."""
         tables = self._tables
         with tables.updates:
@@ -122,7 +129,7 @@ class RowVerbs:
         with self._tables.lock:
             return self._tables.stack(table).num_rows
 
-    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[Any, ...]]:
+    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         with self._tables.lock:
             stack = self._tables.stack(table)
@@ -140,7 +147,7 @@ class RowVerbs:
         with self._tables.lock:
             return digest_parts(self._tables.stack(table))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As ParameterServer.stats."""
         tables = self._tables
         tables.check_open()

@@ -7,19 +7,21 @@ in flight), checkpoints.py, logged.py (what a service's log holds). Each verb he
 part; what it promises is said here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hps.checkpoint.blobs import LAST, decode_dense, tables_from_store
+from hps.checkpoint.blobs import LAST, Dense, ModelState, decode_dense, tables_from_store
+from hps.common.arrays import AnyArray, HostArray
 from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
+from hps.common.json_text import Json, JsonView
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.contracts.tiers import RowTier
-from hps.contracts.training import RowUpdate
+from hps.contracts.training import Pending, RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.errors import ConfigError
 from hps.parameter_server.opening import Tiers, View, open_parts
@@ -31,6 +33,8 @@ from hps.types import PinnedRows
 from hps.update_log.served_tables import known_tables
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
@@ -80,7 +84,9 @@ class ParameterServer:
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys; an absent key reads as its initial value.
 
         Args:
@@ -101,7 +107,9 @@ class ParameterServer:
         """
         return self.parts.rows.pull(table, keys, out, create)
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """Sums or means of bags of keys, as `hps.SparseEmbedding` reads them.
 
         Args:
@@ -118,7 +126,7 @@ class ParameterServer:
         """
         self.parts.rows.pull_pooled(table, keys, pooling, out)
 
-    def push(self, table: str, keys: Any, grads: Any) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
         A push with the keys of the last pull reuses its look-up. Absent keys are created.
@@ -140,7 +148,9 @@ class ParameterServer:
         """
         self.parts.rows.push(table, keys, grads)
 
-    def assign(self, table: str, keys: Any, rows: Any, state: Any = None) -> None:
+    def assign(
+        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+    ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
         Args:
@@ -158,11 +168,11 @@ class ParameterServer:
         """
         self.parts.rows.assign(table, keys, rows, state)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
         return self.parts.rows.contains(table, keys)
 
-    def erase(self, table: str, keys: Any) -> Any:
+    def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """Drops keys from every tier.
 
         Returns:
@@ -179,7 +189,7 @@ class ParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
         Pieces are copies: uint64 [n], float32 [n, dim], float32 [n, state floats], n up to `batch`.
@@ -208,7 +218,7 @@ class ParameterServer:
         """
         return self.parts.rows.digest_parts(table)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier since the server was opened, then of each table."""
         return self.parts.rows.stats()
 
@@ -234,19 +244,19 @@ class ParameterServer:
         return self.parts.batches.num_open_pipelines
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self.parts.batches.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self.parts.batches.pending_gradients = pending
 
     def agree(self, flag: bool) -> bool:
         """The flag; over several ranks it would be True if it is on any of them."""
         return flag
 
-    def pin(self, table: str, keys: Any) -> BatchRows:
+    def pin(self, table: str, keys: AnyArray) -> BatchRows:
         """Fetches the rows of a batch and holds them in their slots until they are released.
 
         May be called from another thread than the training loop: that one waits for none of its
@@ -259,7 +269,7 @@ class ParameterServer:
         """
         return self.parts.batches.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> WarmRows:
+    def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """Brings rows of a batch that the gpu_cache lacks into the dram_cache, ahead of `pin`.
 
         They stay there until they are released, which may be once the batch is pinned. Where slots
@@ -271,7 +281,7 @@ class ParameterServer:
         """
         return self.parts.batches.warm(table, keys)
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Says that a batch to come uses these keys: a cache that holds rows of theirs lets go of
         others first, until they are used. Changes no result. From any thread.
 
@@ -320,9 +330,9 @@ class ParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint: rows, model, reader position, learning rates.
 
         Waits for updates and keeps them waiting; reads and the fetches of other threads go on.
@@ -347,7 +357,7 @@ class ParameterServer:
         """
         return self.parts.checkpoints.take(tag, model, reader)
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint, which is the newest from now on.
 
         A table that is younger than the checkpoint stays, and is empty.
@@ -366,7 +376,7 @@ class ParameterServer:
         """
         return self.parts.checkpoints.restore(tag)
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it; also of a read-only server.
 
         Args:
@@ -391,7 +401,7 @@ class ParameterServer:
         """Of each blob of a checkpoint its length; none is read."""
         return self.parts.checkpoints.blob_bytes(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created."""
         return self.parts.checkpoints.listed()
 

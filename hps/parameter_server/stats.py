@@ -7,7 +7,9 @@ occurrence), a miss a distinct key that it had not.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hps.common.json_text import Json
 
 if TYPE_CHECKING:
     from hps.dram_cache.tier import DramTier
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _NATIVE_COUNTERS = ("evictions", "write_backs", "refusals", "second_bucket", "spared")
 
 
-def cache_stats(tier: "CachedTier") -> dict[str, Any]:
+def cache_stats(tier: "CachedTier") -> Json:
     """One table's part of a cache."""
     cache, counters = tier.cache, tier.counters
     native = cache.stats()
@@ -37,7 +39,7 @@ def cache_stats(tier: "CachedTier") -> dict[str, Any]:
     }
 
 
-def ssd_stats(stack: "TableStack", table: "StoreTable", native: dict[str, Any]) -> dict[str, Any]:
+def ssd_stats(stack: "TableStack", table: "StoreTable", native: Json) -> Json:
     """One table's part of the ssd_store; `native` is what the store itself counts of it."""
     counters = table.counters
     return {
@@ -53,8 +55,8 @@ def ssd_stats(stack: "TableStack", table: "StoreTable", native: dict[str, Any]) 
     }
 
 
-def _add_up(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
+def _add_up(parts: Iterable[Json]) -> Json:
+    total: Json = {}
     for part in parts:
         for name, value in part.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -72,9 +74,7 @@ class TableTiers:
     dram: "DramTier | None" = None  # where there is a gpu_cache over it
 
 
-def server_stats(
-    tables: Iterable[TableTiers], store: dict[str, Any], budgets: dict[str, int]
-) -> dict[str, Any]:
+def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, int]) -> Json:
     """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
 
     With a gpu_cache it comes first, under its name.
@@ -83,7 +83,7 @@ def server_stats(
         store: what the store says of itself.
         budgets: bytes of each cache tier, by its name.
     """
-    parts: dict[str, Any] = {}
+    parts: Json = {}
     of_table = store.get("tables", {})
     for tiers in tables:
         stack = tiers.stack

@@ -4,8 +4,9 @@ Above it: the stages. Below it: `RowServer.pin` and `warm`; flow.py, where it wa
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from hps.common.arrays import AnyArray
 from hps.contracts.training import Pins
 from hps.errors import CapacityError
 from hps.pipeline.invariants import require
@@ -18,7 +19,7 @@ _Pins = TypeVar("_Pins", bound=Pins)
 
 
 def pin_tables(
-    keys: Mapping[str, Any], pin: Callable[[str, Any], _Pins], rows: dict[str, _Pins]
+    keys: Mapping[str, AnyArray], pin: Callable[[str, AnyArray], _Pins], rows: dict[str, _Pins]
 ) -> None:
     """Puts into `rows` what `pin` gives for the keys of each table; all tables or none (I6).
 

@@ -6,11 +6,12 @@ batches, in threads or (depth 0) in turn; `hps.nn.gradients`, which tells when a
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps import _C
 from hps.common.field_checks import require_whole
 from hps.common.forked import is_inherited, refuse_in_children
+from hps.common.json_text import Json
 from hps.errors import ConfigError, PendingGradientError
 from hps.nn.gradients import pending_of
 from hps.pipeline.clock import StageClock
@@ -181,7 +182,7 @@ class Pipeline:
         """True once the iteration has ended because the reader has no further batch."""
         return isinstance(self._last, Ended) and self._last.is_exhausted
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """The reader's position after the last applied batch, for `checkpoint(reader=...)`.
 
         A batch counts as applied once its step is done, or once the next batch is asked for and it
@@ -326,13 +327,13 @@ class Pipeline:
             self._ranks.pipeline_closed(self)
 
 
-def _position_of(batches: Iterable[Batch]) -> dict[str, Any]:
+def _position_of(batches: Iterable[Batch]) -> Json:
     """Where a reader is before its first batch; empty for an iterable that does not say."""
     state_dict = getattr(batches, "state_dict", None)  # also of a wrapper that delegates
     return dict(state_dict()) if callable(state_dict) else {}
 
 
-def _put_back(batches: Iterable[Batch], position: dict[str, Any]) -> None:
+def _put_back(batches: Iterable[Batch], position: Json) -> None:
     """Makes a reader go on after the last batch that was yielded, as at depth 0."""
     load_state_dict = getattr(batches, "load_state_dict", None)
     if position and callable(load_state_dict):

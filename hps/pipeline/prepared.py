@@ -5,9 +5,10 @@ Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `PinnedRow
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from hps.common.arrays import AnyArray
     from hps.contracts.training import Pins
     from hps.pipeline.arrival import Arrival
     from hps.types import Batch, PinnedRows
@@ -30,7 +31,7 @@ class Prepared:
 
     number: int
     batch: "Batch"
-    exchanged: Mapping[str, Any] | None = None
+    exchanged: Mapping[str, object] | None = None
     rows: "dict[str, PinnedRows]" = field(default_factory=dict)
     warm: "dict[str, Pins]" = field(default_factory=dict)
     is_placed: bool = False
@@ -38,10 +39,11 @@ class Prepared:
     is_given_back: bool = False
 
     @property
-    def keys(self) -> Mapping[str, Any]:
+    def keys(self) -> "Mapping[str, AnyArray]":
         """table -> what the server's `want`, `warm` and `pin` take for its keys."""
         if self.exchanged is not None:
-            return self.exchanged
+            # Not arrays, but what the server that belongs to these ranks takes for them.
+            return cast("Mapping[str, AnyArray]", self.exchanged)
         return {table: ids.keys_L for table, ids in self.batch.features.items()}
 
     @property

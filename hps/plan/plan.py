@@ -4,8 +4,8 @@ Above it: `hps plan`. Below it: sizes.py.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.plan.question import PlanQuestion
 from hps.plan.sizes import DramSizes, GpuSizes, NetworkSizes, RowSizes, Sizer, SsdSizes, StepSizes
@@ -53,7 +53,7 @@ class Plan:
         """The needs that are not met."""
         return [need for need in self.needs if not need.is_met]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, for JSON."""
         needs = [{**asdict(need), "is_met": need.is_met} for need in self.needs]
         return {**asdict(self), "needs": needs}

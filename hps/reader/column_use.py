@@ -6,8 +6,8 @@ Below it: nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from hps.common.json_text import Json
 from hps.reader.config import LOG1P, RAW, SIGNED_LOG1P
 
 FEATURE, DENSE, LABEL, IGNORED = "feature", "dense", "label", "ignored"
@@ -83,7 +83,7 @@ def format_columns(columns: Sequence[ColumnUse]) -> list[str]:
 
 def describe_columns(
     columns: Sequence[ColumnUse], found: Mapping[str, Mapping[str, float]]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """The columns as --json has them.
 
     Args:

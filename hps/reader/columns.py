@@ -5,7 +5,6 @@ Above it: the parquet reader. Below it: pyarrow, the native string hash.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,14 +64,14 @@ def part_of(pieces: Sequence[LogRows], first: int, last: int) -> list[LogRows]:
     return parts or [pieces[0].slice(0, 0)]
 
 
-def value_type(kind: Any) -> Any:
+def value_type(kind: pa.DataType) -> pa.DataType:
     """The type of a column's keys: of a list's items, of a dictionary's values."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return value_type(kind.value_type)
     return value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
-def is_string(kind: Any) -> bool:
+def is_string(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -84,12 +83,12 @@ def is_string(kind: Any) -> bool:
     )
 
 
-def is_view(kind: Any) -> bool:
+def is_view(kind: pa.DataType) -> bool:
     """True for strings of a layout that arrow's filters do not take."""
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
-def without_views(batch: Any) -> Any:
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A RecordBatch whose columns can be filtered."""
     for idx, field in enumerate(batch.schema):
         if is_view(field.type):
@@ -98,31 +97,31 @@ def without_views(batch: Any) -> Any:
     return batch
 
 
-def is_feature(kind: Any) -> bool:
+def is_feature(kind: pa.DataType) -> bool:
     """True for a type whose values can be keys."""
     inner = value_type(kind)
     is_number = pa.types.is_integer(inner) or pa.types.is_boolean(inner)
     return is_string(inner) or bool(is_number)
 
 
-def is_text_feature(kind: Any) -> bool:
+def is_text_feature(kind: pa.DataType) -> bool:
     """True for a type whose values are hashed by any rule."""
     return is_string(value_type(kind))
 
 
-def is_dense(kind: Any) -> bool:
+def is_dense(kind: pa.DataType) -> bool:
     """True for a type whose values are dense values, unless they are asked to be something else."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_floating(inner) or pa.types.is_decimal(inner))
 
 
-def is_number(kind: Any) -> bool:
+def is_number(kind: pa.DataType) -> bool:
     """True for a type whose values can be dense values, if the column is named for it."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     return is_dense(kind) or bool(pa.types.is_integer(inner) or pa.types.is_boolean(inner))
 
 
-def to_floats(column: Any, missing: float) -> NDArray[np.float64]:
+def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
     """A column of numbers as float64; null as `missing`."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -133,7 +132,7 @@ def to_floats(column: Any, missing: float) -> NDArray[np.float64]:
 
 
 def to_keys(
-    column: Any, seed: int, hash_numbers: bool
+    column: pa.Array, seed: int, hash_numbers: bool
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """A column's keys and the offsets of its rows. A null has no key, nor has one in a list.
 
@@ -172,7 +171,7 @@ def to_keys(
     return np.ascontiguousarray(numbers).view(np.uint64), offsets
 
 
-def _hash_strings(column: Any, seed: int) -> NDArray[np.uint64]:
+def _hash_strings(column: pa.Array, seed: int) -> NDArray[np.uint64]:
     column = column.cast(pa.large_binary())
     keys = np.empty(len(column), np.uint64)
     if len(column) == 0:

@@ -3,19 +3,18 @@
 Above it: the text and the parquet reader. Below it: numpy.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.arrays import HostArray
 
 # Stands for a missing number under "signed_log1p": log1p of no whole number, nor minus it.
 MISSING = float(_C.MISSING_DENSE)
 
 
 def signed_log1p(
-    values: NDArray[Any], is_missing: NDArray[np.bool_] | None = None
+    values: HostArray, is_missing: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
     """log1p(x) of numbers from 0 on, -log1p(-x) below, and MISSING of those that are missing.
 

@@ -6,7 +6,6 @@ Above it: `open_reader`. Below it: pyarrow, hps/reader/columns.py.
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ class ParquetReader(Reader):
 
     def _begin(self) -> None:
         self._dense: list[str] = []
-        self._fields: list[Any] = []  # of the first file
+        self._fields: list[pa.Field] = []  # of the first file
         _ = self.schema  # shows a mistake at once
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
@@ -71,7 +70,7 @@ class ParquetReader(Reader):
             self._refuse_unread([field for field in others if not is_feature(field.type)])
         return [field.name for field in others if is_feature(field.type)], len(self._dense)
 
-    def _find_dense(self, fields: Sequence[Any]) -> list[str]:
+    def _find_dense(self, fields: Sequence[pa.Field]) -> list[str]:
         """Names of the columns of dense values, in their order."""
         types = {field.name: field.type for field in fields}
         if self.config.dense_columns is not None:
@@ -96,7 +95,7 @@ class ParquetReader(Reader):
             f"and decimals: {found}"
         )
 
-    def _refuse_unread(self, fields: Sequence[Any]) -> None:
+    def _refuse_unread(self, fields: Sequence[pa.Field]) -> None:
         """Columns that can be nothing are left out only by name."""
         fields = [field for field in fields if not is_dense(field.type)]
         if fields:
@@ -122,7 +121,7 @@ class ParquetReader(Reader):
         }
         return [self._use_of(field, owner.get(field.name)) for field in self._fields]
 
-    def _use_of(self, field: Any, owner: tuple[str, bool] | None) -> ColumnUse:
+    def _use_of(self, field: pa.Field, owner: tuple[str, bool] | None) -> ColumnUse:
         name, kind = field.name, str(field.type)
         if name == self.config.label:
             return self._label(name, kind)
@@ -211,7 +210,7 @@ class ParquetReader(Reader):
             except _ARROW_ERRORS as error:
                 raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
 
-    def _check_columns(self, path: Path, schema: Any) -> None:
+    def _check_columns(self, path: Path, schema: pa.Schema) -> None:
         """A later file must have the columns of the first, in types that are read alike."""
         wanted = {self.config.label: None, **dict.fromkeys(self._dense, is_number)}
         for names in self.features.values():
@@ -226,7 +225,7 @@ class ParquetReader(Reader):
                     f"which does not fit that of {self.paths[0]}"
                 )
 
-    def _convert(self, path: Path, piece: Any, first_row: int) -> tuple[LogRows, int]:
+    def _convert(self, path: Path, piece: pa.RecordBatch, first_row: int) -> tuple[LogRows, int]:
         columns = dict(zip(piece.schema.names, piece.columns, strict=True))
         try:
             labels = to_floats(columns[self.config.label], np.nan)
@@ -311,7 +310,7 @@ class ParquetReader(Reader):
         )
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> pq.ParquetFile:
     try:
         with path.open("rb"):
             pass  # pyarrow's own error does not tell a missing file from a damaged one

@@ -4,12 +4,18 @@ Above it: the text reader of a rank, where several read one log. Below it: csrc/
 and text_parser.h. Passing over a line of criteo takes a quarter of what parsing it does.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
+
+Floats = NDArray[np.float32]
+Offsets = NDArray[np.int64]
+Table = tuple[NDArray[np.int64], Offsets, Floats | None]  # keys, offsets, weights
+# Labels, dense values, tables; then file, byte and line of what follows, and bad lines passed over.
+Parsed = tuple[Floats, Floats, list[Table], tuple[int, int, int, int]]
 
 
 class Parser(Protocol):
@@ -31,7 +37,7 @@ class Parser(Protocol):
     def feed(self, data: NDArray[np.uint8], at_end: bool) -> int:
         """Takes whole lines; returns their bytes."""
 
-    def take(self, count: int, first: int, last: int) -> Any:
+    def take(self, count: int, first: int, last: int) -> Parsed:
         """Examples [first, last) of the next `count`, and the place after all of them."""
 
 
@@ -62,7 +68,7 @@ class PartParser:
         """File, line and reason of a bad line of the part that was taken last."""
         return self._parser.error
 
-    def take(self, count: int, first: int, last: int) -> Any:
+    def take(self, count: int, first: int, last: int) -> Parsed:
         """Parses and returns lines [first, last) of the next `count`; what is before a bad one,
         if `error` says that there is one."""
         place = self._lines.take(self._parser, count, first, last)

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.reader.column_use import (
@@ -76,7 +77,9 @@ class Reader(ABC, Iterator[Batch]):
         self._stream: Generator[tuple[Batch, Position], None, None] | None = None
         self._finished = False
         # Sizes as they were when the reader was made: a log that grows is another log.
-        self._files = [[path.name, path.stat().st_size] for path in self.paths]
+        self._files: list[list[str | int]] = [
+            [path.name, path.stat().st_size] for path in self.paths
+        ]
         self._begin()
 
     @abstractmethod
@@ -155,7 +158,7 @@ class Reader(ABC, Iterator[Batch]):
         return self.schema.features()
 
     @property
-    def files(self) -> list[list[Any]]:
+    def files(self) -> list[list[str | int]]:
         """Name and bytes of each file, in the order given, as they were when this was made."""
         return [list(file) for file in self._files]
 
@@ -190,7 +193,7 @@ class Reader(ABC, Iterator[Batch]):
         batch.position = self.state_dict()
         return batch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """The position after the last batch: numbers, strings, lists; also the files' names and
         sizes, so that it is not taken up in another log, and the features, so that a reader that
         takes it up needs no second look for them and cannot mix up columns."""
@@ -205,12 +208,12 @@ class Reader(ABC, Iterator[Batch]):
             "features": {name: list(names) for name, names in self.features.items()},
         }
 
-    def _dense_state(self) -> dict[str, Any]:
+    def _dense_state(self) -> Json:
         named = self.dense_columns
         names = {} if named is None else {"dense_columns": named}
         return {"dense_transform": self.config.transform, **names}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: JsonView) -> None:
         """Makes the reader go on from a position; it then yields exactly the batches that remained.
 
         Raises:
@@ -265,7 +268,7 @@ class Reader(ABC, Iterator[Batch]):
                 "beginning (--new-data)"
             )
 
-    def _shuffle_state(self) -> dict[str, Any]:
+    def _shuffle_state(self) -> Json:
         """The seed of the files' order, and the order of the position's epoch."""
         seed = self.config.shuffle_files
         if seed is None:
@@ -275,7 +278,7 @@ class Reader(ABC, Iterator[Batch]):
             "order": epoch_order(len(self.paths), seed, self._position.epoch),
         }
 
-    def _check_order(self, state: Mapping[str, Any], position: Position) -> None:
+    def _check_order(self, state: JsonView, position: Position) -> None:
         """The files must come in the same order from here on."""
         stored, given = state.get("shuffle_files"), self.config.shuffle_files
         if stored != given:
@@ -290,7 +293,7 @@ class Reader(ABC, Iterator[Batch]):
                 f"shuffle_files={given!r} gives, {order!r}; it was written by another version"
             )
 
-    def _with_transform_of(self, state: Mapping[str, Any]) -> ReaderConfig:
+    def _with_transform_of(self, state: JsonView) -> ReaderConfig:
         """What was not said of dense values is as the position has it."""
         stored, given = stored_transform(state), self.config.dense_transform
         if given not in (None, stored):
@@ -306,7 +309,7 @@ class Reader(ABC, Iterator[Batch]):
             )
         return replace(self.config, dense_transform=stored)
 
-    def _take_features(self, state: Mapping[str, Any]) -> None:
+    def _take_features(self, state: JsonView) -> None:
         stored = state.get("features")
         num_dense = state.get("dense")
         tables = [table.name for table in self._tables]

@@ -3,9 +3,7 @@
 Above it: `Reader.load_state_dict`, store_rules.py. Below it: the position, as a checkpoint has it.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
+from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 from hps.reader.config import HASHED, LOG1P, NO_TRANSFORM, RAW, ReaderConfig
 
@@ -19,7 +17,7 @@ _MEANING = {
 }
 
 
-def stored_keys(state: Mapping[str, Any]) -> str | None:
+def stored_keys(state: JsonView) -> str | None:
     """The rule of keys that a position was read by: "hashed" or "raw".
 
     None of a parquet log whose position an earlier version wrote: raw, unless it was asked to hash.
@@ -29,13 +27,13 @@ def stored_keys(state: Mapping[str, Any]) -> str | None:
     return rule if rule in (HASHED, RAW) else None
 
 
-def stored_transform(state: Mapping[str, Any]) -> str:
+def stored_transform(state: JsonView) -> str:
     """The dense transform that a position was read by; earlier versions had one a format."""
     before = LOG1P if state.get("format") == "criteo" else NO_TRANSFORM
     return str(state.get("dense_transform", before))
 
 
-def check_keys(config: ReaderConfig, state: Mapping[str, Any]) -> None:
+def check_keys(config: ReaderConfig, state: JsonView) -> None:
     """Refuses to go on from a position that was read by another rule of keys.
 
     Raises:

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from hps.errors import ConfigError, DataError, StoreError
 
@@ -130,7 +129,7 @@ class ByteSource:
 
 def _gzip_pieces(file: FileIO, path: Path) -> Iterator[bytes]:
     """The uncompressed bytes of a gzip file's members; zero bytes after the last are padding."""
-    unpacker: Any = None
+    unpacker: zlib._Decompress | None = None
     data = b""
     any_member = False
     has_more = False  # output was cut at its limit: zlib may hold more without any input
@@ -164,7 +163,7 @@ def _zstd_pieces(file: FileIO, path: Path) -> Iterator[bytes]:
         raise ConfigError(
             f"{path}: reading .zst needs the package zstandard; pip install zstandard"
         ) from error
-    unpacker: Any = None
+    unpacker: zstandard.ZstdDecompressionObj | None = None
     data = b""
     while data or (data := file.read(_COMPRESSED_BYTES) or b""):
         if unpacker is None:

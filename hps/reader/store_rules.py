@@ -5,9 +5,9 @@ checkpoints, reading_rules.py.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from hps.checkpoint.blobs import MODEL, READER, decode_json, decode_model
+from hps.common.json_text import Json, JsonView
 from hps.contracts.training import RowServer
 from hps.errors import ConfigError, RemoteError
 from hps.reader.config import HASHED, RAW
@@ -48,7 +48,7 @@ def check_store(reader: Reader, server: RowServer) -> None:
         )
 
 
-def _stored_state(server: RowServer, reader: Reader) -> tuple[Mapping[str, Any] | None, str | None]:
+def _stored_state(server: RowServer, reader: Reader) -> tuple[JsonView | None, str | None]:
     """The position in the newest checkpoint that has one of the reader's tables; and the rule of
     keys of its model, which is looked up only where the position does not tell."""
     state, model = _newest(server)
@@ -65,7 +65,7 @@ def _stored_state(server: RowServer, reader: Reader) -> tuple[Mapping[str, Any] 
     return state, HASHED if hashes or state.get("format") == "criteo" else RAW
 
 
-def _newest(server: RowServer) -> tuple[Any, Callable[[], Any]]:
+def _newest(server: RowServer) -> tuple[Json | None, Callable[[], Json | None]]:
     """The newest position that is kept, and what gives the model beside it; None without one."""
     try:
         names = [None, *(entry["id"] for entry in reversed(server.checkpoints()))]
@@ -78,7 +78,7 @@ def _newest(server: RowServer) -> tuple[Any, Callable[[], Any]]:
     return None, dict
 
 
-def _state_of(server: RowServer, name: int | None) -> tuple[Any, Callable[[], Any]]:
+def _state_of(server: RowServer, name: int | None) -> tuple[Json | None, Callable[[], Json | None]]:
     blobs = server.checkpoint_blobs
     if blobs is None:
         model, state = server.checkpoint_state(name)

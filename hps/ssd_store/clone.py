@@ -4,8 +4,8 @@ Above it: users, `hps clone`. Below it: hps.ssd_store.store, opened read-only an
 """
 
 import os
-from typing import Any
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.ssd_store.engine import ROCKSDB, engine_of
 from hps.ssd_store.store import SsdStore
@@ -17,7 +17,7 @@ def clone(
     checkpoint: str | int | None = None,
     *,
     _may_link: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Makes a store at `target` that holds exactly one checkpoint of another, with all its extras.
 
     It may run beside a process that writes to `path`, and changes nothing there. Both stores can be
@@ -58,6 +58,5 @@ def clone(
             f"{os.fspath(path)}: a store of engine {ROCKSDB!r} cannot be cloned; copy its "
             f"directory while no process has it open"
         )
-    options: dict[str, Any] = {"read_only": True, "rows": False, "checkpoint": checkpoint}
-    with SsdStore.open(path, [], **options) as store:
+    with SsdStore.open(path, [], read_only=True, rows=False, checkpoint=checkpoint) as store:
         return store.clone(target, may_link=_may_link)

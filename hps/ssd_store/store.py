@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hps import _C
 from hps.checkpoint.names import check_name
 from hps.common.forked import forked_error
 from hps.common.held_folder import inside
+from hps.common.json_text import Json
 from hps.contracts.tiers import Flags, Keys, Rows
 from hps.errors import ConfigError, StoreError
 from hps.ssd_store.arguments import (
@@ -226,7 +227,7 @@ class SsdStore:
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As `RowTier.checkpoint`.
 
         Cost: writes and syncs the footers of the segments since the last one, and the manifest.
@@ -261,7 +262,7 @@ class SsdStore:
         """As `RowTier.restore`; headers and footers are checked. Cost: reads the footers, twice."""
         self._open_native().restore(*_name(checkpoint))
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""
         return self._open_native().checkpoints()
 
@@ -281,7 +282,7 @@ class SsdStore:
         """As `RowTier.extra_bytes`."""
         return self._open_native().extra_bytes(*_name(checkpoint))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RowTier.stats`, and more.
 
         Since the store was opened: bytes_read, bytes_written, compactions, compaction_failures,
@@ -292,13 +293,13 @@ class SsdStore:
         """
         native = self._open_native()
         tables = {name: native.table_stats(number) for name, number in self._numbers.items()}
-        whole: dict[str, Any] = native.stats()
+        whole: Json = native.stats()
         parts = ("bytes_appended", "bytes_compacted", "bytes_overhead")
         written = sum(whole[name] for name in parts)
         whole["write_amplification"] = written / max(1, whole["bytes_appended"])
         return {**whole, "tables": tables}
 
-    def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> dict[str, Any]:
+    def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> Json:
         """As `hps.ssd_store.clone`, of the checkpoint that this store is at."""
         return self._open_native().clone(os.fspath(target), may_link)
 

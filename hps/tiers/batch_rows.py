@@ -6,18 +6,20 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hps.common.arrays import HOST, OutputPool, as_output, is_on, like, new_output
+from hps.common.arrays import HOST, AnyArray, OutputPool, as_output, is_on, like, new_output
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Keys
+from hps.common.row_layout import Floats, Keys
 from hps.contracts.row_cache import BatchPlan
 from hps.errors import ConfigError
 from hps.tiers.top_tier import TableStack
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 
@@ -34,7 +36,7 @@ class BatchRows:
     def __init__(
         self,
         stack: TableStack,
-        keys: Any,
+        keys: Keys,
         model: object,
         pool: OutputPool,
         lock: OwnedLock,
@@ -73,7 +75,7 @@ class BatchRows:
         """L, keys of the batch with their repetitions."""
         return self._num_occurrences
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys that were pinned, byte for byte, in their order.
 
         On a device the very tensor that was pinned is believed, for comparing would wait for it.
@@ -81,7 +83,7 @@ class BatchRows:
         if self._pinned_at is not None and self._pinned_at == _state_of(keys, self._device):
             return True
         with self._lock:
-            return bool(self.held_plan().matches(keys))
+            return bool(self.held_plan().matches(cast("Keys", keys)))
 
     @property
     def is_released(self) -> bool:
@@ -96,7 +98,7 @@ class BatchRows:
             keys: Keys = self.plan.unique_keys
             return keys
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
 
         Args:
@@ -116,7 +118,7 @@ class BatchRows:
             self._stack.gather(plan, rows)
             return like(rows, self._model)
 
-    def pool(self, pooling: "BagPooling", out: Any) -> None:
+    def pool(self, pooling: "BagPooling", out: "torch.Tensor") -> None:
         """Sums or means of bags, straight from the slots.
 
         Args:
@@ -127,7 +129,7 @@ class BatchRows:
             ConfigError: the rows were released.
         """
         bags = pooling.arguments(self._device)
-        target = out.numpy() if self._device == HOST else out
+        target: Floats = out.numpy() if self._device == HOST else cast("Floats", out)
         with self._lock:
             self._stack.pool(self.held_plan(), bags, target)
 
@@ -162,7 +164,7 @@ class BatchRows:
             self.release()
 
 
-def _state_of(keys: Any, device: str) -> tuple[int, int, int] | None:
+def _state_of(keys: AnyArray, device: str) -> tuple[int, int, int] | None:
     """What tells a tensor on `device`, as it is, from all others while it lives.
 
     None for anything else, and for a tensor of torch.inference_mode: it does not count its changes.

@@ -5,11 +5,11 @@ Nothing is written.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from hps import _C
+from hps.common.arrays import HostArray
 from hps.common.row_layout import Floats, Images
 from hps.errors import ChangedError
 from hps.tiers.top_tier import TableStack
@@ -31,7 +31,7 @@ def digest(stack: TableStack) -> str:
     return f"{high % 2**64:016x}{low % 2**64:016x}"
 
 
-def items(stack: TableStack, batch: int, with_state: bool) -> Iterator[tuple[Any, ...]]:
+def items(stack: TableStack, batch: int, with_state: bool) -> Iterator[tuple[HostArray, ...]]:
     """(keys [n], rows [n, D]) or (keys, rows, state [n, S]) of every stored row, n up to `batch`.
 
     Reads and fetches may go on between two pieces, though they move rows between the tiers.

@@ -12,13 +12,20 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import is_tensor, on_host, put, put_rows, to_host
+from hps.common.arrays import (
+    PoolArguments,
+    is_tensor,
+    on_host,
+    put,
+    put_rows,
+    to_host,
+)
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Images, Keys
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
@@ -31,8 +38,6 @@ if TYPE_CHECKING:
     from hps.config import TableConfig
     from hps.contracts.tiers import TableTier
 
-# Offsets int64 [F*B + 1], weights float32 [L] or None, and mean: as caches take them.
-PoolArguments = tuple[Any, Any, bool]
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
@@ -289,7 +294,7 @@ class TableStack(CachedTier):
         with self.counters:
             self.cache.gather(plan, out)
 
-    def pool(self, plan: BatchPlan, bags: PoolArguments, out: Any) -> None:
+    def pool(self, plan: BatchPlan, bags: PoolArguments, out: Floats) -> None:
         """Sums or means of bags of a pinned plan into out [B, F * D]. Under the lock."""
         assert_held(self.lock)
         with self.counters:
@@ -351,7 +356,7 @@ class TableStack(CachedTier):
         self.counters.hits += plan.num_unique if is_here else 0
         return is_here
 
-    def _pool_pulled(self, keys: Keys, bags: PoolArguments, out: Any) -> None:
+    def _pool_pulled(self, keys: Keys, bags: PoolArguments, out: Floats) -> None:
         """As pull_pooled, of rows that are pulled to the host first, each key's once."""
         plan = _C.ShardPlan([0])
         plan.build(keys)
@@ -362,7 +367,7 @@ class TableStack(CachedTier):
         plan.pool(
             [rows], to_host(offsets), None if weights is None else to_host(weights), mean, pooled
         )
-        if pooled is not out:
+        if is_tensor(out):
             put(pooled, out)
 
     def _lend_plan(self) -> BatchPlan:

@@ -4,9 +4,10 @@ Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ class ModelCheckpoint:
     """
 
     name: str | int | None
-    model: dict[str, Any]
-    reader: dict[str, Any]
+    model: Json
+    reader: Json
 
     def __str__(self) -> str:
         if self.name is None:

@@ -5,7 +5,7 @@ would else show after hours, or not at all.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from hps.checkpoint.names import text_of
 from hps.config import TableConfig
@@ -28,6 +28,8 @@ _WAYS_OUT = (
     "leave --resume out to train from the beginning, or give --resume-if-any, which trains from "
     "the beginning where there is nothing to go on from"
 )
+
+T = TypeVar("T")
 
 
 def is_strict(options: "TrainOptions") -> bool:
@@ -99,7 +101,7 @@ def read_ahead(
     return None if counts is None else FirstLabels(*counts)
 
 
-def on_first_rank(ranks: "TrainingRanks", what: str, act: Callable[[], Any]) -> Any:
+def on_first_rank(ranks: "TrainingRanks", what: str, act: Callable[[], T]) -> T:
     """What `act` returns on rank 0, on every rank; what it raises there is raised on all. Every
     rank calls it.
 
@@ -109,7 +111,8 @@ def on_first_rank(ranks: "TrainingRanks", what: str, act: Callable[[], Any]) -> 
     """
     if ranks.world is None:
         return act()
-    return together(ranks.world, what, lambda: act() if ranks.rank == 0 else None)[0]
+    of_ranks = together(ranks.world, what, lambda: act() if ranks.rank == 0 else None)
+    return cast("T", of_ranks[0])
 
 
 def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) -> None:

@@ -3,8 +3,9 @@
 Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, test_figures.py.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json
 from hps.train.report import peak_rss_bytes
 from hps.train.test_figures import measure_test
 
@@ -31,7 +32,7 @@ def save_end(
 
 
 def add_end_figures(
-    figures: dict[str, Any],
+    figures: Json,
     server: "TrainingServer",
     trainer: "Trainer",
     options: "TrainOptions",

@@ -4,10 +4,11 @@ Above it: `Progress`. Below it: the reader's positions. Plain text goes by bytes
 within a file's share of the bytes; how long a compressed text is, nobody knows before its end.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hps.common.json_text import JsonView
 
 if TYPE_CHECKING:
     from hps.reader.reader import Reader
@@ -30,11 +31,11 @@ class Course:
         self._is_known = sum(self._sizes) > 0 and (self._is_parquet or not is_packed)
         self.epochs = reader.config.epochs
 
-    def epoch(self, position: Mapping[str, Any]) -> int:
+    def epoch(self, position: JsonView) -> int:
         """The number of the epoch, from 1."""
         return min(int(position.get("epoch", 0)) + 1, self.epochs)
 
-    def share(self, position: Mapping[str, Any], num_examples: int) -> float | None:
+    def share(self, position: JsonView, num_examples: int) -> float | None:
         """The part of the way that is done, 0 to 1; None where that is not known.
 
         Args:
@@ -48,7 +49,7 @@ class Course:
             shares.append((position["epoch"] + self._share_of_epoch(position)) / self.epochs)
         return min(max(shares), 1.0) if shares else None
 
-    def _share_of_epoch(self, position: Mapping[str, Any]) -> float:
+    def _share_of_epoch(self, position: JsonView) -> float:
         order = position.get("order", range(len(self._sizes)))
         place = position["file"]
         done = float(sum(self._sizes[number] for number in order[:place]))

@@ -5,7 +5,7 @@ or servers.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hps.checkpoint.names import text_of
+from hps.common.json_text import Json, JsonView
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ClusterError, ConfigError, HpsError
@@ -126,7 +127,7 @@ def evaluate_store(
     dram: int | str = "256MiB",
     gpu: GpuCacheConfig | None = None,
     **changes: Any,
-) -> dict[str, Any]:
+) -> Json:
     """Measures a stored model on a log; the store is opened read-only.
 
     Args:
@@ -178,7 +179,7 @@ def evaluate_remote(
     remote: ClientConfig,
     checkpoint: str | int | None = None,
     **changes: Any,
-) -> dict[str, Any]:
+) -> Json:
     """Measures a model on servers: their rows as they are, the dense side of a checkpoint.
 
     Rows that were trained since that checkpoint are newer than the dense side.
@@ -200,8 +201,9 @@ def evaluate_remote(
         if checkpoint is None:
             found = newest_with_model(server)
         else:
-            found = ModelCheckpoint(checkpoint, *server.checkpoint_state(checkpoint))
-        if found is None or found.model is None:
+            state, _ = server.checkpoint_state(checkpoint)
+            found = None if state is None else ModelCheckpoint(checkpoint, state, {})
+        if found is None:
             raise ConfigError(
                 f"service {','.join(remote.addresses)}: there is no checkpoint with a model; "
                 "`hps train` writes one that has it"
@@ -213,8 +215,8 @@ def _measure(
     server: TrainingServer,
     found: ModelCheckpoint,
     data: Sequence[str | Path],
-    changes: Mapping[str, Any],
-) -> dict[str, Any]:
+    changes: JsonView,
+) -> Json:
     recipe = stored_recipe(found.model)
     model = recipe.build(server).to(server.device)
     model.load_state_dict(found.model["model"])

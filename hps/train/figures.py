@@ -8,8 +8,9 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json, JsonView
 from hps.pipeline import Bound, bound_of
 from hps.reader.column_use import describe_columns
 from hps.stops import name_of
@@ -79,7 +80,7 @@ class RunFigures:
         self._seconds = time.perf_counter() - self._start
         self._cpu_seconds = time.process_time() - self._cpu_start
 
-    def to_dict(self, ended: "LoopEnd") -> dict[str, Any]:
+    def to_dict(self, ended: "LoopEnd") -> Json:
         """All figures but those that are measured after training. Every rank calls it.
 
         Args:
@@ -139,10 +140,10 @@ class RunFigures:
             return "which --depth auto chooses for ranks without two cores each"
         return self._depths.why
 
-    def _sums(self, stages: dict[str, dict[str, float]]) -> dict[str, Any]:
+    def _sums(self, stages: dict[str, dict[str, float]]) -> Json:
         """The figures that are sums over all ranks, and under "ranks" what each of them did."""
         world = self._ranks.world
-        own: dict[str, Any] = {
+        own: Json = {
             "cpu_seconds": self._cpu_seconds,
             "tiers": tiers_of(self._server.stats()),
             "stages": stages,
@@ -171,7 +172,7 @@ def _too_few(num_batches: int) -> str:
     return f"{num_batches} batch(es) are too few to tell what bounds this run"
 
 
-def _logloss(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _logloss(before: JsonView, after: JsonView) -> Json:
     """Means over this run and over the model's life, each beside its number of examples."""
     count = after["examples"] - before["examples"]
     model = after["loss_sum"] / after["examples"] if after["examples"] else None

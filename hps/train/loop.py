@@ -4,8 +4,9 @@ Above it: `hps.train.run`. Below it: `hps.Pipeline`, `Trainer`, `DepthChooser`, 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json
 from hps.pipeline import Pipeline, Trace, add_seconds
 from hps.stops import StopWaiting
 
@@ -29,7 +30,7 @@ class LoopEnd:
     """
 
     stages: dict[str, dict[str, float]]
-    position: dict[str, Any]
+    position: Json
     stopped: int
 
 

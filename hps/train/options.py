@@ -8,11 +8,12 @@ turns their text into bytes. Frozen, keyword-only, checked when made.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps.cluster.config import ClusterConfig
 from hps.common.field_checks import require_number, require_whole
 from hps.common.initializers import Normal
+from hps.common.json_text import Json
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import (
     ENGINES,
@@ -246,7 +247,7 @@ class TrainOptions:
     def settled(self) -> Self:
         """The options of a new model: no part of its shape is None."""
         shape = self.shape()
-        of_model: dict[str, Any] = {f.name: getattr(shape, f.name) for f in fields(shape)}
+        of_model: Json = {f.name: getattr(shape, f.name) for f in fields(shape)}
         return replace(self, **of_model)
 
     def row_rate(self) -> float:

@@ -5,11 +5,12 @@ Above it: `hps.train.run`. Below it: `hps.metrics`.
 
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
 
 import torch
 
+from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
 from hps.train.report import hit_rates
 
@@ -53,7 +54,7 @@ class Progress:
         totals: "Totals",
         logits: torch.Tensor,
         batch: "Batch",
-        stats: Callable[[], dict[str, Any]],
+        stats: Callable[[], Json],
     ) -> None:
         """Counts a batch, and writes the line if it is due.
 
@@ -100,7 +101,7 @@ class Progress:
             self._stream.write("\n")
             self._is_open = False
 
-    def _where(self, position: Mapping[str, Any], num_examples: int, now: float) -> str:
+    def _where(self, position: JsonView, num_examples: int, now: float) -> str:
         """Epoch, share done and time left, as far as they are known."""
         course = self._course
         if course is None:
@@ -114,7 +115,7 @@ class Progress:
             parts.append(f"{format_time((now - begun) * (1 - share) / (share - before))} left")
         return "  ".join([*parts, ""])
 
-    def _write(self, where: str, totals: "Totals", rate: float, stats: dict[str, Any]) -> None:
+    def _write(self, where: str, totals: "Totals", rate: float, stats: Json) -> None:
         figures = self._metrics.compute()
         tiers = "  ".join(
             f"{name} {100 * hit_rate:.1f} %" for name, hit_rate in hit_rates(stats).items()

@@ -6,7 +6,8 @@ clocks of pipelines and channels.
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+
+from hps.common.json_text import Json, JsonView
 
 Stages = Mapping[str, Mapping[str, float]]
 
@@ -43,13 +44,13 @@ def find_stragglers(stages_of_ranks: Sequence[Stages]) -> dict[str, dict[str, fl
     return found
 
 
-def sum_tiers(tiers_of_ranks: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def sum_tiers(tiers_of_ranks: Sequence[Mapping[str, JsonView]]) -> Json:
     """The numbers of each tier, added up over the ranks; what is no number is rank 0's.
 
     >>> sum_tiers([{"dram_cache": {"hits": 1}}, {"dram_cache": {"hits": 2}}])
     {'dram_cache': {'hits': 3}}
     """
-    sums: dict[str, Any] = {}
+    sums: Json = {}
     for tier, numbers in tiers_of_ranks[0].items():
         sums[tier] = {
             name: sum(tiers[tier].get(name, 0) for tiers in tiers_of_ranks)
@@ -60,7 +61,7 @@ def sum_tiers(tiers_of_ranks: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict
     return sums
 
 
-def format_ranks(ranks: Mapping[str, Any]) -> str:
+def format_ranks(ranks: JsonView) -> str:
     """The straggler table for people: a line a stage."""
     lines = [f"{'stage':<14}{'slowest rank':>14}{'own work s':>14}{'median s':>12}{'ratio':>8}"]
     for stage, found in ranks["stragglers"].items():

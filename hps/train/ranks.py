@@ -6,7 +6,7 @@ says (`hps.config.RankEnvironment`).
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from hps.config import RankEnvironment, num_cores
 from hps.errors import ConfigError
@@ -15,6 +15,8 @@ from hps.train.depth import AHEAD, AUTO
 if TYPE_CHECKING:
     from hps.cluster.world.world import World
     from hps.train.options import TrainOptions
+
+T = TypeVar("T")
 
 
 class TrainingRanks:
@@ -34,7 +36,7 @@ class TrainingRanks:
         """What of each batch this rank reads, as `ReaderConfig.part`."""
         return self.rank, self.size
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Every rank's value in rank order; what JSON holds. Every rank calls it."""
         return [value] if self.world is None else self.world.control.gather(value)
 

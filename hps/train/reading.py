@@ -7,10 +7,11 @@ Above it: `hps.train.run`. Below it: recipe.py, what the store or the servers ho
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from hps.checkpoint.blobs import MODEL, READER, TABLES, decode_dense, described_tables
+from hps.checkpoint.blobs import MODEL, READER, TABLES, Dense, decode_dense, described_tables
 from hps.cluster.folder.glance import FirstParts
+from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.models import MODELS
 from hps.ssd_store import check_no_writer, engine_of, open_store
@@ -23,7 +24,7 @@ from hps.train.start import together
 from hps.train.trainer import stored_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from hps.cluster.world.world import World
     from hps.contracts.training import KeptCheckpoints
@@ -45,7 +46,7 @@ class StoredModel:
     optimizer: str | None
 
     @classmethod
-    def of(cls, model: "Mapping[str, Any]", tables: "Sequence[TableConfig]") -> Self:
+    def of(cls, model: "JsonView", tables: "Sequence[TableConfig]") -> Self:
         """What a checkpoint's dense state and tables tell."""
         recipe = stored_recipe(model)
         table = next((table for table in tables if table.name == TABLE), None)
@@ -57,10 +58,10 @@ class StoredModel:
             return cls(recipe, None, None)
         return cls(recipe, table.dim, table.optimizer.kind)
 
-    def flags(self) -> dict[str, Any]:
+    def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
         recipe = self.recipe
-        known: dict[str, Any] = {"model": recipe.kind}
+        known: Json = {"model": recipe.kind}
         if self.columns is not None:
             known["dim"] = self.columns - MODELS[recipe.kind].has_first_order
         known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
@@ -87,7 +88,7 @@ def model_to_resume(options: TrainOptions, world: "World | None") -> StoredModel
     if world is None:
         return _find(options)
 
-    def told() -> dict[str, Any] | None:
+    def told() -> Json | None:
         found = _find(options)
         return None if found is None else asdict(found)
 
@@ -122,7 +123,7 @@ def _find(options: TrainOptions) -> StoredModel | None:
 class _Blobs(Protocol):
     """A store or `FirstParts`, whose rows nobody asks for."""
 
-    def checkpoints(self) -> list[dict[str, Any]]: ...
+    def checkpoints(self) -> list[Json]: ...
 
     def extras(self, name: str | int | None, names: "Collection[str]", /) -> dict[str, bytes]: ...
 
@@ -147,10 +148,10 @@ class _StoredCheckpoints:
     def __init__(self, store: _Blobs) -> None:
         self._store = store
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         return self._store.checkpoints()
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         return decode_dense(self._store.extras(tag, {MODEL, READER}))
 
 
@@ -169,7 +170,7 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     return replace(options, **stored)
 
 
-def free_fields(config: "ReaderConfig") -> dict[str, Any]:
+def free_fields(config: "ReaderConfig") -> Json:
     """What a run that goes on may change: none of it changes what an example is."""
     names = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
     return {name: getattr(config, name) for name in names}

@@ -4,11 +4,12 @@ Above it: the training run, which stores it in each checkpoint, and `hps evaluat
 Below it: `hps.models`, `hps.reader`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.models import MODELS, ClickModel
@@ -61,14 +62,14 @@ class ModelRecipe:
     num_dense: int
     hidden: list[int]
     dropout: float
-    reader: dict[str, Any]
+    reader: Json
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, for a checkpoint."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonView) -> Self:
         """What `to_dict` returned, as a recipe.
 
         Raises:
@@ -82,7 +83,7 @@ class ModelRecipe:
             raise ConfigError(f"model kind {recipe.kind!r} must be one of {tuple(MODELS)}")
         return recipe
 
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> Json:
         """How raw values become keys, dense columns and labels, every value settled."""
         kind = self.reader.get("format", "criteo")
         settled = {
@@ -167,8 +168,8 @@ class Difference:
     """A value that is not the stored model's."""
 
     name: str
-    stored: Any
-    asked: Any
+    stored: object
+    asked: object
 
     def error(self, what: str) -> ConfigError:
         """Says it in the words of the flags."""
@@ -181,7 +182,7 @@ class Difference:
         )
 
 
-def differing(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Difference | None:
+def differing(stored: JsonView, asked: JsonView) -> Difference | None:
     """The first value asked for that is not the stored one; None if all are."""
     for name, value in asked.items():
         own = stored[name]
@@ -192,7 +193,7 @@ def differing(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Difference
     return None
 
 
-def _reading_of(reader: Reader, options: TrainOptions) -> dict[str, Any]:
+def _reading_of(reader: Reader, options: TrainOptions) -> Json:
     """`ModelRecipe.reader` of the log that a run trains on."""
     config = reader.config
     return {

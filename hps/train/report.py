@@ -4,8 +4,8 @@ Above it: `hps train`, `hps evaluate`. Below it: `ParameterServer.stats`.
 """
 
 import resource
-from collections.abc import Mapping
-from typing import Any
+
+from hps.common.json_text import Json, JsonView
 
 TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 
@@ -15,7 +15,7 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def tiers_of(stats: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def tiers_of(stats: JsonView) -> dict[str, Json]:
     """The numbers of each tier that is there: hits, misses, evictions, bytes and more.
 
     `bytes` is memory for a cache, and for the ssd_store what its files take up.
@@ -30,7 +30,7 @@ def tiers_of(stats: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tiers
 
 
-def row_moves(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def row_moves(stats: JsonView) -> dict[str, dict[str, int]]:
     """Stage that moves rows -> look-ups of its tier, rows that came up to it, and how many of
     these came again: at most as many as had given way there.
 
@@ -54,7 +54,7 @@ def row_moves(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return moves
 
 
-def hit_rates(stats: Mapping[str, Any]) -> dict[str, float]:
+def hit_rates(stats: JsonView) -> dict[str, float]:
     """Tier -> part of its look-ups that found a stored row there; tiers never asked are left out.
 
     >>> hit_rates({"dram_cache": {"hits": 3, "misses": 1}, "ssd_store": {"hits": 0, "misses": 0}})
@@ -68,7 +68,7 @@ def hit_rates(stats: Mapping[str, Any]) -> dict[str, float]:
     return rates
 
 
-def format_table(figures: Mapping[str, Any]) -> str:
+def format_table(figures: JsonView) -> str:
     """The figures as a table for people: one line a figure, then one a tier."""
     lines = []
     for name, text in _headline(figures):
@@ -85,7 +85,7 @@ def format_table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def format_stages(figures: Mapping[str, Any]) -> str:
+def format_stages(figures: JsonView) -> str:
     """Where the time of each pipeline stage went, and a line that says what bounds the run."""
     lines = [f"{'stage':<14}{'busy s':>10}{'waits for input s':>20}{'for output s':>16}"]
     for stage, times in figures["stages"].items():
@@ -97,7 +97,7 @@ def format_stages(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _headline(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _headline(figures: JsonView) -> list[tuple[str, str]]:
     formats = {
         "examples": "{:,.0f}",
         "seconds": "{:.2f}",

@@ -6,10 +6,11 @@ opening.py (the log), row_server.py (the rows), beginning.py, loop.py, closing.p
 
 from contextlib import nullcontext
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from hps.common.json_text import Json
 from hps.pipeline import Trace
 from hps.stops import Stops
 from hps.train.beginning import begin
@@ -41,7 +42,7 @@ def train(
     world: "World | None" = None,
     mark: RunMark | None = None,
     stops: Stops | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Trains as asked; leaves a checkpoint that holds all it takes to go on.
 
     It is tagged "final"; where the run was stopped it has no tag.
@@ -73,7 +74,7 @@ def train(
         raise
 
 
-def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> dict[str, Any]:
+def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> Json:
     ranks, progress, stops = context.ranks, context.progress, context.stops
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
@@ -82,7 +83,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     reader = open_log(options, context, stored)
     if not options.resume:
         context.labels = read_ahead(options, ranks, reader)
-    figures: dict[str, Any] = {}
+    figures: Json = {}
     try:
         with (
             nullcontext() if options.trace is None else Trace(options.trace) as trace,

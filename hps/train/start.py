@@ -3,14 +3,15 @@
 Above it: opening.py, checks.py, reading.py. Below it: `hps.cluster.world.agreement`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from hps.cluster.world.agreement import attempt
+from hps.common.json_text import Json, JsonView
 from hps.common.version import __version__
 from hps.errors import ConfigError, HpsError
 from hps.train.options import TrainOptions
@@ -33,6 +34,8 @@ _OF_A_HOST = (
     "trace",
 )
 
+T = TypeVar("T")
+
 
 def start_together(
     world: "World",
@@ -50,7 +53,7 @@ def start_together(
     """
     prepared: list[Reader] = []
 
-    def facts() -> dict[str, Any]:
+    def facts() -> Json:
         reader, test_files = prepare()
         prepared.append(reader)
         return facts_of(options, reader, test_files)
@@ -65,7 +68,7 @@ def start_together(
     return prepared[0]
 
 
-def together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
+def together(world: "World", what: str, act: Callable[[], T]) -> list[T]:
     """As `cluster.world.agreement.agree`, before training: of an error the ranks leave in step."""
     outcome = attempt(world, what, act)
     if isinstance(outcome.failure, HpsError):
@@ -73,9 +76,9 @@ def together(world: "World", what: str, act: Callable[[], Any]) -> list[Any]:
     return outcome.value()
 
 
-def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> dict[str, Any]:
+def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> Json:
     """What all ranks must have in common, by name; what JSON holds."""
-    facts: dict[str, Any] = {
+    facts: Json = {
         "hps version": __version__,
         "torch version": torch.__version__,
         "gpu tier": options.gpu is not None,
@@ -90,7 +93,7 @@ def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]
     return facts
 
 
-def _compare(of_ranks: Sequence[Mapping[str, Any]]) -> None:
+def _compare(of_ranks: Sequence[JsonView]) -> None:
     first = of_ranks[0]
     for rank, facts in enumerate(of_ranks):
         for name in sorted({*first, *facts}):

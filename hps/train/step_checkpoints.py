@@ -4,7 +4,9 @@ Above it: beginning.py, loop.py, closing.py. Below it: the server of the run, `B
 """
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hps.common.json_text import Json
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -26,7 +28,7 @@ class StepCheckpoints:
         self.seconds = 0.0
         self.count = 0
 
-    def take(self, tag: str | None, trainer: "Trainer", position: dict[str, Any]) -> None:
+    def take(self, tag: str | None, trainer: "Trainer", position: Json) -> None:
         """All it takes to go on: the rows, the dense side, the position of the reader.
 
         Args:

@@ -3,8 +3,9 @@
 Above it: closing.py. Below it: `evaluate_model`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json
 from hps.errors import HpsError
 from hps.stops import StopWaiting, name_of
 from hps.train.context import RunContext
@@ -19,9 +20,7 @@ class TestFailed(Exception):
     """This rank alone has failed, or another one is gone: the ranks' collectives are over."""
 
 
-def measure_test(
-    trainer: "Trainer", options: "TrainOptions", context: RunContext
-) -> dict[str, Any]:
+def measure_test(trainer: "Trainer", options: "TrainOptions", context: RunContext) -> Json:
     """AUC, logloss and calibration of the model as it has been trained. Every rank calls it.
 
     Returns:

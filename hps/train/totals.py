@@ -6,10 +6,10 @@ Above it: `Trainer`, which adds each batch, and checkpoints, which keep them. Be
 
 import hashlib
 import struct
-from typing import Any
 
 import torch
 
+from hps.common.json_text import Json
 from hps.train.ranks import TrainingRanks
 from hps.types import Batch
 
@@ -66,7 +66,7 @@ class Totals:
         self._settle()
         return self._loss_digest
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """What makes it again."""
         names = ("examples", "batches", "loss_sum", "loss_digest")
         return {name: getattr(self, name) for name in names}

@@ -5,12 +5,12 @@ Above it: loop.py, which feeds it batches, step_checkpoints.py. Below it: `hps.m
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
 from hps.models import ClickModel
 from hps.nn.grad_scaler import ClusterGradScaler
@@ -114,7 +114,7 @@ class Trainer:
             if scheduler.last_epoch < self._options.scheduler_steps:
                 scheduler.step()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """All but rows and reader's position, as torch.load(weights_only=True) can read it.
 
         Every rank calls it; what differs between them is gathered.
@@ -137,7 +137,7 @@ class Trainer:
             "other_ranks": others,
         }
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: JsonView) -> None:
         """Refuses what `load_state` cannot take up; changes nothing.
 
         Raises:
@@ -147,7 +147,7 @@ class Trainer:
         stored_recipe(state).check_same(self.recipe)
         self._check_settings(state["settings"])
 
-    def load_state(self, state: Mapping[str, Any]) -> list[str]:
+    def load_state(self, state: JsonView) -> list[str]:
         """Takes up where `state()` was called.
 
         Returns:
@@ -176,7 +176,7 @@ class Trainer:
             on_device = _text_of(torch.cuda.get_rng_state(self.device))
         return {"random": _text_of(torch.get_rng_state()), "device_random": on_device}
 
-    def _take_random(self, of_ranks: list[Mapping[str, Any]]) -> None:
+    def _take_random(self, of_ranks: list[JsonView]) -> None:
         """Goes on with the rank's own generators; another number of ranks draws anew."""
         if len(of_ranks) != self._ranks.size:
             torch.manual_seed(self._ranks.seed(self._options.seed, self.totals.batches))
@@ -186,7 +186,7 @@ class Trainer:
         if self._device_type == "cuda" and own.get("device_random") is not None:
             torch.cuda.set_rng_state(own["device_random"], self.device)
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Json:
         """The options that a resumed run must agree with, and the rates that the run started at."""
         options = self._options
         return {
@@ -198,7 +198,7 @@ class Trainer:
             "dense_lr": options.dense_rate(),
         }
 
-    def _check_settings(self, stored: Mapping[str, Any]) -> None:
+    def _check_settings(self, stored: JsonView) -> None:
         asked = self._settings()
         must_agree = ["scheduler", "scheduler_steps", "precision", "accumulate"]
         if self._options.scheduler != "constant":
@@ -235,7 +235,7 @@ def _tensor_of(text: str | None) -> torch.Tensor | None:
     return None if text is None else torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
-def stored_recipe(state: Mapping[str, Any]) -> ModelRecipe:
+def stored_recipe(state: JsonView) -> ModelRecipe:
     """The recipe in a checkpoint's model.
 
     Raises:

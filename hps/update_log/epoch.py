@@ -6,14 +6,14 @@ HISTORY in the store's folder `log` is a line with the checksum of the JSON text
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps import _C
 from hps.common.durable_file import replace_durably, sync
-from hps.common.json_text import parse_json
+from hps.common.json_text import JsonView, parse_json
 from hps.errors import CorruptionError, StoreError
 from hps.update_log.log import FOLDER, has_files
 
@@ -46,7 +46,7 @@ class Epoch:
     index: int = 0
     count: int = 1
     restoring: int | None = None
-    tables: Sequence[Mapping[str, Any]] = ()
+    tables: Sequence[JsonView] = ()
 
     @classmethod
     def load(cls, held: Path, path: Path | None = None) -> Self | None:

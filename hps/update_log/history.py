@@ -21,12 +21,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hps.checkpoint.blobs import LAST
 from hps.checkpoint.dense_mark import DENSE, DenseMark
 from hps.checkpoint.names import AUTOMATIC, find_listed, text_of
-from hps.common.json_text import parse_json
+from hps.common.json_text import JsonView, parse_json
 from hps.contracts.tiers import RowTier
 from hps.errors import CorruptionError, StoreError
 from hps.update_log.epoch import NAME, Epoch
@@ -272,7 +271,7 @@ class History:
     # Restores.
 
     def begin_restore(
-        self, checkpoint: int | None, lineage: str | None, tables: Sequence[Mapping[str, Any]]
+        self, checkpoint: int | None, lineage: str | None, tables: Sequence[JsonView]
     ) -> None:
         """From now on every opening goes back to a checkpoint, unless `withdraw` is called.
 

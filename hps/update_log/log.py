@@ -6,16 +6,15 @@ in tests/twins). What a record says is records.py's; the log knows bytes.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-from numpy.typing import NDArray
+from typing import Protocol, cast
 
 from hps import _C
+from hps.common.arrays import HostArray
 
 FOLDER = "log"  # in the store's directory
 FILE_PREFIX = "log-"
 
-Part = bytes | NDArray[Any]
+Part = bytes | HostArray
 
 
 class UpdateLog(Protocol):

@@ -6,8 +6,9 @@ order, with the learning rates of then.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from hps.common.arrays import HostArray
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError, NonFiniteError
 from hps.update_log.history import PIECE_BYTES, History
@@ -25,7 +26,7 @@ class ReplayTarget(Protocol):
     def tables(self) -> Mapping[str, TableConfig]:
         """Those that it names."""
 
-    def change(self, mutation: Mutation) -> Any:
+    def change(self, mutation: Mutation) -> HostArray | None:
         """Applies a mutation; returns its answer."""
 
 
@@ -60,7 +61,9 @@ def replay(
     return count
 
 
-def note(history: History, mutation: Mutation, number: int, answer: Any = None) -> None:
+def note(
+    history: History, mutation: Mutation, number: int, answer: HostArray | None = None
+) -> None:
     """The rows hold record `number`: so do the marks."""
     identity = mutation.identity
     if mutation.kind == Kind.SESSION:
@@ -71,7 +74,9 @@ def note(history: History, mutation: Mutation, number: int, answer: Any = None) 
     history.number = number
 
 
-def _apply(server: ReplayTarget, history: History, mutation: Mutation, number: int) -> Any:
+def _apply(
+    server: ReplayTarget, history: History, mutation: Mutation, number: int
+) -> HostArray | None:
     identity = mutation.identity
     if mutation.kind == Kind.SESSION:
         return None

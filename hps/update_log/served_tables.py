@@ -8,15 +8,15 @@ change, so HISTORY says which tables there are, until a checkpoint of its epoch 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hps.checkpoint.blobs import TABLES, decode_json, described_tables, table_from_json
+from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.contracts.tiers import RowTier
 from hps.update_log.epoch import Epoch
 from hps.update_log.history import ServedCheckpoint
 
-Described = list[dict[str, Any]]
+Described = list[Json]
 
 
 def tables_now(extras: Mapping[str, bytes], epoch: Epoch | None) -> Described:
@@ -39,9 +39,9 @@ def tables_now(extras: Mapping[str, bytes], epoch: Epoch | None) -> Described:
     return merged(kept, in_checkpoint) if is_older else merged(in_checkpoint, kept)
 
 
-def merged(first: Sequence[Mapping[str, Any]], *others: Sequence[Mapping[str, Any]]) -> Described:
+def merged(first: Sequence[JsonView], *others: Sequence[JsonView]) -> Described:
     """Descriptions of each table once: that of the first list that has it."""
-    by_name: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, Json] = {}
     for tables in (first, *others):
         for table in tables:
             by_name.setdefault(table["name"], dict(table))

@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from hps.common.arrays import HostArray
+from hps.common.json_text import Json
 from hps.errors import FencedError
 from hps.update_log.records import Identity
 
@@ -101,7 +102,7 @@ class Sessions:
         self.incarnations = 0  # the highest that was given out
         self.fence = 0  # those up to it have ended: a restore came after them
         self._by_client: OrderedDict[str, Session] = OrderedDict()
-        self._answers: dict[tuple[str, int], Any] = {}
+        self._answers: dict[tuple[str, int], HostArray] = {}
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -144,7 +145,7 @@ class Sessions:
         self.incarnations = max(self.incarnations, incarnation)
         return session
 
-    def advance(self, identity: Identity, number: int, answer: Any = None) -> None:
+    def advance(self, identity: Identity, number: int, answer: HostArray | None = None) -> None:
         """Record `number` holds this mutation, and the rows hold it.
 
         Args:
@@ -159,7 +160,7 @@ class Sessions:
             if len(self._answers) > _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
 
-    def answer(self, identity: Identity) -> Any:
+    def answer(self, identity: Identity) -> HostArray | None:
         """What a mutation that is applied had been answered; None if that is not known any more."""
         return self._answers.get((identity.client_id, identity.sequence))
 
@@ -181,13 +182,13 @@ class Sessions:
 
     # In checkpoints.
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain values; from_json makes the same of them."""
         listed = [[name, session.incarnation, session.mark] for name, session in self]
         return {"incarnations": self.incarnations, "fence": self.fence, "sessions": listed}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Sessions":
+    def from_json(cls, value: Json) -> "Sessions":
         """What to_json gave; KeyError, TypeError, ValueError if it is something else."""
         sessions = cls()
         sessions.incarnations = int(value["incarnations"])

@@ -4,16 +4,15 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: the owner's `hps.Ba
 that the ranks asked it for; float_exchange.py, which brings them here.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps.cluster.exchange.device_pooling import pool_rows
 from hps.cluster.exchange.float_exchange import FloatExchange, starts_of
 from hps.cluster.exchange.hot_rows import HotTable
 from hps.cluster.exchange.key_exchange import ExchangedKeys
-from hps.common.arrays import HOST, as_keys, as_output, on_host
+from hps.common.arrays import HOST, AnyArray, as_keys, as_output, on_host
 from hps.common.bags import BagPooling
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
@@ -44,7 +43,9 @@ class RowFetcher:
         local.gather(rows)
         return rows
 
-    def fetch(self, keys: ExchangedKeys, rows: Any, out: Any, hot: HotTable | None = None) -> None:
+    def fetch(
+        self, keys: ExchangedKeys, rows: AnyArray, out: AnyArray, hot: HotTable | None = None
+    ) -> None:
         """Sends the ranks the rows they asked for, and writes those that come to every occurrence.
 
         Args:
@@ -65,7 +66,7 @@ class RowFetcher:
     def fetch_pooled(
         self,
         keys: ExchangedKeys,
-        rows: Any,
+        rows: AnyArray,
         pooling: BagPooling,
         out: torch.Tensor,
         hot: HotTable | None = None,
@@ -79,7 +80,7 @@ class RowFetcher:
             places = keys.own.places(self._device)
             pool_rows(received.to(self._device).index_select(0, places), pooling, out)
 
-    def _received(self, keys: ExchangedKeys, rows: Any, hot: HotTable | None) -> torch.Tensor:
+    def _received(self, keys: ExchangedKeys, rows: AnyArray, hot: HotTable | None) -> torch.Tensor:
         """Sends rows; those of this rank's distinct keys, owner after owner."""
         block = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
         if hot is not None and not hot.is_empty:
@@ -99,7 +100,7 @@ class RowFetcher:
         outgoing = [[int(sends[first:end].sum())] for first, end in starts_of(keys.counts)]
         incoming = [[int((~is_hot[first:end]).sum())] for first, end in starts_of(keys.own.counts)]
 
-        def places(flags: Any) -> torch.Tensor:
+        def places(flags: NDArray[np.bool_]) -> torch.Tensor:
             return torch.from_numpy(np.flatnonzero(flags)).to(device)
 
         (cold,) = self._floats.swap([block[places(sends)]], np.array(outgoing), np.array(incoming))
@@ -174,12 +175,12 @@ class ClusterRows:
             return np.empty(0, np.uint64)
         return self.keys.own.plan.unique_keys.copy()
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys of this rank's batch, byte for byte, in their order."""
         device = str(keys.device) if isinstance(keys, torch.Tensor) else HOST
         return self.keys.own.plan.matches(on_host(as_keys(keys, device)))
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now; every rank calls it, for its batch of the same round.
 
         Args:

@@ -5,12 +5,11 @@ hps/common/wire.py. float32 stays where it lies; the narrower formats are made o
 """
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 
-from hps.cluster.world.world import Channel
+from hps.cluster.world.world import Channel, Counts
 from hps.common.wire import Wire, decode, encode
 
 
@@ -26,7 +25,9 @@ class FloatExchange:
         self._channel = channel
         self.wire = wire
 
-    def swap(self, blocks: list[torch.Tensor], outgoing: Any, incoming: Any) -> list[torch.Tensor]:
+    def swap(
+        self, blocks: list[torch.Tensor], outgoing: Counts, incoming: Counts
+    ) -> list[torch.Tensor]:
         """Sends each rank its rows of every block; returns what came.
 
         Args:
@@ -56,25 +57,27 @@ class FloatExchange:
             for i, dim in enumerate(dims)
         ]
 
-    def _exchange(self, values: torch.Tensor, sizes: Any, incoming: Any) -> torch.Tensor:
+    def _exchange(self, values: torch.Tensor, sizes: Counts, incoming: Counts) -> torch.Tensor:
         channel = self._channel
         return channel.exchange(values.to(channel.device), sizes.tolist(), incoming.tolist())
 
-    def _pieces(self, block: torch.Tensor, counts: Any) -> list[torch.Tensor]:
+    def _pieces(self, block: torch.Tensor, counts: Counts) -> list[torch.Tensor]:
         """Each rank's rows as they travel, one-dimensional."""
         parts = torch.split(block, counts.tolist())
         if self.wire is Wire.FLOAT32:
             return [part.reshape(-1) for part in parts]
         return [torch.from_numpy(encode(part.cpu().numpy(), self.wire)) for part in parts]
 
-    def _lengths(self, counts: Any, dims: list[int]) -> Any:
+    def _lengths(self, counts: Counts, dims: list[int]) -> Counts:
         """Of counts [ranks, tables] of rows, the elements that they take."""
         if self.wire is Wire.FLOAT32:
-            return counts * np.array(dims)
-        widths = np.array([self.wire.num_bytes(1, dim) for dim in dims])
-        return counts * widths
+            widths = np.array(dims)
+        else:
+            widths = np.array([self.wire.num_bytes(1, dim) for dim in dims])
+        lengths: Counts = counts * widths
+        return lengths
 
-    def _joined(self, parts: Any, counts: Any, dim: int) -> torch.Tensor:
+    def _joined(self, parts: tuple[torch.Tensor, ...], counts: Counts, dim: int) -> torch.Tensor:
         """One table's rows of what came from each rank."""
         if self.wire is Wire.FLOAT32:
             return torch.cat(parts).view(-1, dim)

@@ -10,7 +10,6 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ from hps.cluster.exchange.device_rows import sums_of
 from hps.cluster.exchange.float_exchange import FloatExchange
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys, swap_keys
 from hps.cluster.exchange.residuals import Residuals
-from hps.cluster.world.world import World
+from hps.cluster.world.world import Counts, World
 from hps.common.arrays import HOST, on_host
 from hps.common.bags import BagPooling
 from hps.common.plan_pool import PlanPool
+from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, check_range, decode, encode
 from hps.config import TableConfig
 from hps.contracts.training import RowUpdate, by_table, join_updates
@@ -74,9 +74,9 @@ class OwnedUpdate:
         share: what this rank sends.
     """
 
-    keys: Any
+    keys: Keys
     rows: ClusterRows | None
-    counts: Any
+    counts: Counts
     share: Share
 
 
@@ -165,7 +165,7 @@ class GradientExchange:
         held = rows if kind != _BY_KEY else None
         return Share(table, kind, own, sums, held, *self._look_at(sums))
 
-    def _pinned(self, group: list[RowUpdate], keys: Any) -> ClusterRows | None:
+    def _pinned(self, group: list[RowUpdate], keys: Keys) -> ClusterRows | None:
         rows = group[0].rows
         if len(group) > 1 or rows is None:
             return None
@@ -178,7 +178,9 @@ class GradientExchange:
             "other keys or of another server; pass rows=None to have them looked up"
         )
 
-    def _sum(self, own: OwnKeys, grads: Any, pooling: BagPooling | None, dim: int) -> torch.Tensor:
+    def _sum(
+        self, own: OwnKeys, grads: Floats, pooling: BagPooling | None, dim: int
+    ) -> torch.Tensor:
         """Sums by key, divided by the number of ranks."""
         plan, size = own.plan, self._world.size
         if not plan.num_unique:
@@ -218,7 +220,7 @@ class GradientExchange:
             return check_range(sums.cpu().numpy(), self._floats.wire)
         return -1
 
-    def _exchange_heads(self, shares: list[Share]) -> Any:
+    def _exchange_heads(self, shares: list[Share]) -> Counts:
         """Of every rank: what it refuses, then of each table what it sends here."""
         size = self._world.size
         heads = np.zeros((size, _HEAD + _WORDS * len(shares)), np.int64)
@@ -236,7 +238,7 @@ class GradientExchange:
         single = [1] * size
         return self._world.control.exchange(torch.from_numpy(heads), single, single).numpy()
 
-    def _raise_refused(self, heads: Any) -> None:
+    def _raise_refused(self, heads: Counts) -> None:
         names = list(self._tables)
         for rank, head in enumerate(heads):
             if head[0] != _NO_TABLE:
@@ -260,7 +262,7 @@ class GradientExchange:
                 refusal.is_shared = True
                 raise refusal
 
-    def _owned(self, shares: list[Share], heads: Any) -> list[OwnedUpdate]:
+    def _owned(self, shares: list[Share], heads: Counts) -> list[OwnedUpdate]:
         """The tables that a rank has gradients of, with the keys they are of."""
         by_key: dict[str, OwnKeys] = {}
         counts_of = {}

@@ -9,8 +9,6 @@ changes none.
 Which rows are hot follows from what the owners are asked for, so it is the same on all ranks.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from hps.cluster.exchange.float_exchange import FloatExchange
 from hps.cluster.exchange.key_slots import KeySlots
 from hps.cluster.world.world import World
+from hps.common.arrays import AnyArray
 from hps.common.row_layout import Keys
 from hps.parameter_server.server import ParameterServer
 
@@ -143,6 +142,6 @@ class HotRows:
             table.rows.index_copy_(0, places, rows[chosen])
 
     def _rows(self, table: str, keys: Keys) -> torch.Tensor:
-        rows: Any = self._local.pull(table, keys)
+        rows: AnyArray = self._local.pull(table, keys)
         tensor = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
         return tensor.to(self._local.device)

@@ -10,14 +10,14 @@ leave a pipeline after the same batch.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.cluster.exchange.device_rows import places_of
-from hps.cluster.world.world import Channel
+from hps.cluster.world.world import Channel, Counts
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Keys
 from hps.errors import ClusterError, ConfigError
@@ -156,7 +156,7 @@ class KeyExchange:
         heads = self._exchange_heads(_LEAVES, None)
         self._refuse_apart(heads, [rank for rank, head in enumerate(heads) if head[0] != _LEAVES])
 
-    def _refuse_apart(self, heads: Any, others: list[int]) -> None:
+    def _refuse_apart(self, heads: Counts, others: list[int]) -> None:
         if others:
             self.is_closed = True
             does = "has left its loop" if heads[others[0], 0] == _LEAVES else "reads on"
@@ -166,7 +166,7 @@ class KeyExchange:
                 "the loops of all ranks after the same batch"
             )
 
-    def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Any:
+    def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Counts:
         """Of every rank: what it says, and how many keys of each table come here."""
         size = self._channel.size
         heads = np.full((size, 1 + len(self._tables)), _ABSENT, np.int64)
@@ -177,7 +177,7 @@ class KeyExchange:
         single = [1] * size
         return self._channel.exchange(torch.from_numpy(heads), single, single).numpy()
 
-    def _require_same_tables(self, is_absent: Any) -> None:
+    def _require_same_tables(self, is_absent: NDArray[np.bool_]) -> None:
         differs = (is_absent != is_absent[0]).any(axis=0)
         if not differs.any():
             return
@@ -194,7 +194,7 @@ class KeyExchange:
 
 
 def swap_keys(
-    channel: Channel, own: Mapping[str, OwnKeys], counts: Any, number: int = 0
+    channel: Channel, own: Mapping[str, OwnKeys], counts: Counts, number: int = 0
 ) -> dict[str, ExchangedKeys]:
     """Sends each owner its keys of every table, in one message a rank.
 
@@ -216,7 +216,7 @@ def swap_keys(
     }
 
 
-def regrouped(values: Keys, counts: Any) -> list[Keys]:
+def regrouped(values: Keys, counts: Counts) -> list[Keys]:
     """What came rank after rank, of each table after table, as one array a table.
 
     Args:

@@ -9,13 +9,13 @@ CLUSTER in the place of the old one: that makes the checkpoint. What a death bef
 is deleted at the next opening.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from time import time
-from typing import Any
 
 from hps.checkpoint import blobs as dense_side
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_tag, part_tag, text_of
 from hps.checkpoint.over_parts import Taken, check_is_named, fitting_all
@@ -25,6 +25,7 @@ from hps.cluster.folder.targets import OwnStore
 from hps.cluster.world.agreement import agree, attempt
 from hps.cluster.world.blobs import share_blobs
 from hps.common.forked import refuse_in_children
+from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError, HpsError
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize, new_name
 
@@ -79,14 +80,14 @@ class RankParts:
     def begin(
         self,
         tag: str | None,
-        model: Mapping[str, Any] | None,
-        reader: Mapping[str, Any] | None,
+        model: ModelState | None,
+        reader: JsonView | None,
     ) -> RankDraft:
         """As Parts."""
         opened, world = self._opened, self._world
         dense: dict[str, bytes] = {}
 
-        def prepare() -> dict[str, Any]:
+        def prepare() -> Json:
             opened.check_usable()
             if opened.is_diverged:
                 raise ConfigError("checkpoint: a restore failed; call restore() again first")
@@ -104,7 +105,7 @@ class RankParts:
         mark = self._mark_of(name, [one["dense"] for one in told])
         return RankDraft(name, tag, told[0]["created"], dense, before, mark)
 
-    def _mark_of(self, name: str, told: Sequence[Any]) -> DenseMark:
+    def _mark_of(self, name: str, told: Sequence[tuple[bool, bool, Json]]) -> DenseMark:
         """What the parts of a new checkpoint say of its dense side; the same on every rank.
 
         Args:
@@ -129,7 +130,7 @@ class RankParts:
         if saved.failure is not None:  # all ranks know, so none commits
             self._drop_part(draft.part_tag, draft.before)
             raise saved.failure
-        draft.saved = saved.values
+        draft.saved = saved.value()
 
     def commit(self, draft: RankDraft) -> Taken:
         """As Parts: rank 0 writes CLUSTER."""
@@ -204,7 +205,7 @@ class RankParts:
         _check_one_name("delete_checkpoint", agree(self._world, "delete_checkpoint", prepare))
         return opened.catalog.find(opened.path, tag)
 
-    def state_of(self, whole: ClusterCheckpoint) -> tuple[Any, Any]:
+    def state_of(self, whole: ClusterCheckpoint) -> Dense:
         """As Parts: from the rank that sees its first part, on all ranks."""
         opened, world = self._opened, self._world
         is_own = whole.generation == opened.catalog.generation
@@ -243,7 +244,7 @@ class RankParts:
         readers = agree(self._world, "deleting parts", opened.tidy)
         return [reader for of_rank in readers for reader in of_rank]
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[Json]:
         """As Parts. Not collective: every rank knows them."""
         return self._opened.catalog.described()
 
@@ -313,7 +314,7 @@ class RankParts:
         return None
 
 
-def _check_one_name(verb: str, names: list[Any]) -> None:
+def _check_one_name(verb: str, names: Sequence[str | int | None]) -> None:
     """Raises ConfigError unless all ranks named the same."""
     if any(name != names[0] for name in names):
         raise ConfigError(f"{verb}: the ranks name different checkpoints: {names}; name one")

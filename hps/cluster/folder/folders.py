@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hps.checkpoint.blobs import table_to_json
 from hps.cluster.folder.housekeeping import FolderLock, remove_generations
@@ -20,6 +19,7 @@ from hps.cluster.folder.targets import EMPTY, NewStore
 from hps.cluster.world.agreement import agree, attempt
 from hps.cluster.world.world import World
 from hps.common.durable_file import sync
+from hps.common.json_text import Json
 from hps.common.sharding import ShardMap
 from hps.config import Config
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
@@ -228,10 +228,12 @@ def check_same(world: World, config: Config) -> None:
             raise refusal
 
 
-def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str, Any, Any]]:
+def _differences(
+    first: object, second: object, what: str = ""
+) -> Sequence[tuple[str, object, object]]:
     if not isinstance(first, dict) or not isinstance(second, dict):
         return [] if first == second else [(what, first, second)]
-    found: list[tuple[str, Any, Any]] = []
+    found: list[tuple[str, object, object]] = []
     for name in sorted({*first, *second}):
         inner = f"{what}.{name}" if what else name
         found += _differences(first.get(name), second.get(name), inner)
@@ -241,7 +243,7 @@ def _differences(first: Any, second: Any, what: str = "") -> Sequence[tuple[str,
 def _newest(world: World, path: Path) -> Catalog:
     """The catalog that counts, of all that the ranks see; a new cluster's if there is none."""
 
-    def look() -> dict[str, Any]:
+    def look() -> Json:
         found = Catalog.load(path)
         if found is None and engine_of(path) is not None:
             raise ConfigError(
@@ -254,7 +256,7 @@ def _newest(world: World, path: Path) -> Catalog:
         return {"catalog": catalog, "generations": generations, "new": own_name}
 
     told = agree(world, "reading CLUSTER", look)
-    newest: dict[str, Any] | None = None
+    newest: Json | None = None
     for rank, one in enumerate(part["catalog"] for part in told):
         if one is None:
             continue

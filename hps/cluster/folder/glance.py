@@ -8,10 +8,12 @@ from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import text_of
+from hps.common.json_text import Json
+from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, part_folder
@@ -31,7 +33,7 @@ class FirstParts:
     def __init__(self, path: Path, catalog: Catalog) -> None:
         self._path = path
         self._catalog = catalog
-        self._stores: dict[str, Any] = {}  # by generation; None where it is not seen
+        self._stores: dict[str, RowTier | None] = {}  # by generation; None where it is not seen
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
@@ -43,7 +45,7 @@ class FirstParts:
         catalog = Catalog.load(path)
         return None if catalog is None or catalog.current is None else cls(path, catalog)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """As ParameterServer.checkpoints() lists them."""
         return self._catalog.described()
 
@@ -69,7 +71,7 @@ class FirstParts:
         blobs: dict[str, bytes] = store.extras(checkpoint.part_tag, names)
         return blobs
 
-    def store_of(self, checkpoint: ClusterCheckpoint) -> Any:
+    def store_of(self, checkpoint: ClusterCheckpoint) -> RowTier | None:
         """The store with the first part of a checkpoint, open to read; None if not seen."""
         if checkpoint.generation not in self._stores:
             folder = part_folder(self._path, checkpoint.generation, 0)

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from hps.checkpoint.names import text_of
 from hps.common.held_folder import HeldFolder
@@ -138,7 +137,7 @@ def _is_held(pin: Path) -> bool:
         os.close(descriptor)
 
 
-def _leave(function: Callable[..., Any], path: str, error: Any) -> None:
+def _leave(function: Callable[..., object], path: str, error: object) -> None:
     """What cannot be removed now stays for the next opening."""
 
 

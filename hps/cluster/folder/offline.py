@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
-from typing import Any
 
 from hps.checkpoint import blobs as dense_side
 from hps.checkpoint.names import find_listed
@@ -23,6 +22,7 @@ from hps.cluster.folder.targets import NewStore
 from hps.cluster.world.local_world import LocalWorld, local_worlds
 from hps.common.durable_file import sync
 from hps.common.field_checks import require_whole
+from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
 from hps.config import Config, SsdStoreConfig, num_cores
 from hps.contracts.tiers import RowTier
@@ -58,7 +58,7 @@ def reshard(
     target: str | os.PathLike[str],
     ranks: int | None,
     checkpoint: str | int | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Makes a folder for another number of ranks of one checkpoint: rows, states, model, position.
 
     May run beside a training: nothing at `path` changes. `target` is there whole or not at all.

@@ -6,10 +6,9 @@ weights, state and digest stay the same to the bit. Nothing of the source change
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
 from hps.cluster.world.blobs import send_blobs
 from hps.cluster.world.world import World
+from hps.common.json_text import Json
 from hps.common.row_layout import Images, Keys
 from hps.common.sharding import ShardMap
 from hps.config import Config
@@ -150,12 +150,12 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
     mine = [number for number, reader in enumerate(readers) if reader == world.rank]
     with ExitStack() as opened:
 
-        def begin() -> dict[int, Any]:
+        def begin() -> dict[int, Json]:
             for number in mine:
-                stores[number] = opened.enter_context(_open_source(sources[number]))
+                stores[number] = opened.enter_context(closing(_open_source(sources[number])))
             return {number: _description(store) for number, store in stores.items()}
 
-        stores: dict[int, Any] = {}
+        stores: dict[int, RowTier] = {}
         told = agree(world, "opening parts", begin)
         described = {int(number): one for part in told for number, one in part.items()}
         schemas = _check_sources(sources, described, target.config)
@@ -180,7 +180,7 @@ def move_rows(world: World, sources: Sequence[Source], target: Target) -> list[P
     return ended
 
 
-def _open_source(source: Source) -> Any:
+def _open_source(source: Source) -> RowTier:
     store: RowTier = open_store(source.folder, [], read_only=True, checkpoint=source.checkpoint)
     try:
         if source.part is not None:
@@ -191,7 +191,7 @@ def _open_source(source: Source) -> Any:
         raise
 
 
-def _description(store: RowTier) -> dict[str, Any]:
+def _description(store: RowTier) -> Json:
     """What all ranks must know of a source, as plain values."""
     return {
         "seed": store.seed,
@@ -201,7 +201,7 @@ def _description(store: RowTier) -> dict[str, Any]:
 
 
 def _check_sources(
-    sources: Sequence[Source], described: dict[int, Any], config: Config
+    sources: Sequence[Source], described: dict[int, Json], config: Config
 ) -> list[TableSchema]:
     """The tables of all sources, by name.
 
@@ -247,7 +247,7 @@ def check_schema(folder: Path, stored: TableSchema, asked: TableSchema) -> None:
             )
 
 
-def _send_dense(world: World, first: Any, source: Source) -> dict[str, bytes]:
+def _send_dense(world: World, first: RowTier | None, source: Source) -> dict[str, bytes]:
     """The blobs of this rank's new checkpoint, from who reads the first source."""
     held: dict[str, bytes] = {}
 
@@ -263,7 +263,7 @@ def _send_dense(world: World, first: Any, source: Source) -> dict[str, bytes]:
 
 
 def _move_table(
-    world: World, sources: list[tuple[Source, Any]], target: Target, schema: TableSchema
+    world: World, sources: list[tuple[Source, RowTier]], target: Target, schema: TableSchema
 ) -> None:
     pieces = _pieces(sources, schema)
     owners = ShardMap(world.size)
@@ -284,7 +284,7 @@ def _move_table(
         received = world.control.exchange(sorted_rows, [len(part) for part in places]).numpy()
 
 
-def _pieces(sources: list[tuple[Source, Any]], schema: TableSchema) -> Iterator[Images]:
+def _pieces(sources: list[tuple[Source, RowTier]], schema: TableSchema) -> Iterator[Images]:
     """The rows of one table, of sources one after the other; each must own its keys."""
     count = max(1, _PIECE_BYTES // schema.row_bytes)
     for source, store in sources:

@@ -7,8 +7,9 @@ it: the ssd_store, the rank's ParameterServer.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from hps.common.json_text import Json
 from hps.config import Config
 from hps.contracts.tiers import Rows, RowTier
 from hps.parameter_server.server import ParameterServer
@@ -31,7 +32,7 @@ class Target(Protocol):
     def append(self, table: str, rows: Rows) -> None:
         """Stores row images, uint8 [n, row_bytes]."""
 
-    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    def end(self, blobs: Mapping[str, bytes]) -> Json:
         """Takes a checkpoint with these blobs; it is durable. Returns what the store says of it."""
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class NewStore:
         assert self._store is not None, "append() goes after begin()"
         self._store.append(table, rows)
 
-    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    def end(self, blobs: Mapping[str, bytes]) -> Json:
         """As Target."""
         name = {} if self.name is None else self.name.blobs()
         assert self._store is not None, "end() goes after begin()"
@@ -111,7 +112,7 @@ class OwnStore:
         assert self._store is not None, "append() goes after begin()"
         self._store.append(table, rows)
 
-    def end(self, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    def end(self, blobs: Mapping[str, bytes]) -> Json:
         """As Target."""
         blobs = {**blobs, **self._name.blobs()}
         assert self._store is not None, "end() goes after begin()"

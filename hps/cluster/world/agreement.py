@@ -7,18 +7,20 @@ two collectives would leave the others waiting in the next.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 from hps import errors
 from hps.cluster.world.world import World
+from hps.common.json_text import Json
 from hps.errors import ClusterError, HpsError, StoreError
 
+T = TypeVar("T")  # what JSON holds
 # What is raised on the ranks where nothing failed: the same, where its meaning is the same there.
 _SHARED = ("ConfigError", "CorruptionError", "NonFiniteError", "StoreError")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[T]):
     """What came of a step on all ranks.
 
     Args:
@@ -26,17 +28,17 @@ class Outcome:
         failure: what to raise; None if no rank failed.
     """
 
-    values: list[Any]
+    values: list[T | None]
     failure: Exception | None
 
-    def value(self) -> list[Any]:
+    def value(self) -> list[T]:
         """The values, or raises the failure."""
         if self.failure is not None:
             raise self.failure
-        return self.values
+        return cast("list[T]", self.values)
 
 
-def agree(world: World, what: str, act: Callable[[], Any]) -> list[Any]:
+def agree(world: World, what: str, act: Callable[[], T]) -> list[T]:
     """Runs `act` on every rank, then returns on all of them or raises on all of them.
 
     Args:
@@ -54,11 +56,11 @@ def agree(world: World, what: str, act: Callable[[], Any]) -> list[Any]:
     return attempt(world, what, act).value()
 
 
-def attempt(world: World, what: str, act: Callable[[], Any]) -> Outcome:
+def attempt(world: World, what: str, act: Callable[[], T]) -> Outcome[T]:
     """As `agree`, but returns the failure: every rank that gets it knows that all get it."""
     own: Exception | None = None
     try:
-        told: dict[str, Any] = {"what": what}
+        told: Json = {"what": what}
         try:
             told["value"] = act()
         except Exception as error:  # told to the other ranks first, then raised
@@ -72,14 +74,14 @@ def attempt(world: World, what: str, act: Callable[[], Any]) -> Outcome:
     return _outcome(world.rank, heard, own)
 
 
-def _outcome(rank: int, heard: list[dict[str, Any]], own: Exception | None) -> Outcome:
+def _outcome(rank: int, heard: list[Json], own: Exception | None) -> Outcome[T]:
     steps = [told["what"] for told in heard]
     if len(set(steps)) > 1:
         raise ClusterError(
             f"rank {rank}: the ranks are in different steps ({steps}): all must call the same "
             "verbs in the same order"
         )
-    values = [told.get("value") for told in heard]
+    values: list[T | None] = [told.get("value") for told in heard]
     if own is not None:
         return Outcome(values, own)
     for other, told in enumerate(heard):

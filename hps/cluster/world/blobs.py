@@ -7,7 +7,6 @@ beside what it gives and gets.
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ def share_blobs(control: Channel, blobs: Mapping[str, bytes] | None) -> dict[str
 
 def _piece(blobs: Mapping[str, bytes], first: int, end: int) -> NDArray[np.uint8]:
     """Bytes first to end of blobs that stand one behind the other; fewer where they end."""
-    parts: list[Any] = [np.empty(0, np.uint8)]
+    parts: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)]
     for blob in blobs.values():
         parts.append(np.frombuffer(blob, np.uint8)[max(0, first) : max(0, end)])
         first, end = first - len(blob), end - len(blob)

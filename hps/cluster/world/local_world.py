@@ -7,7 +7,7 @@ the last rank that comes wakes the others. Nothing is shared: what one rank send
 import threading
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 
@@ -54,9 +54,12 @@ class _Fate:
             self.num_meetings[rank] = self.num_meetings.get(rank, 0) + 1
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class _Round:
-    brought: dict[int, Any] = field(default_factory=dict)
+    brought: dict[int, object] = field(default_factory=dict)
     num_taken: int = 0
 
 
@@ -72,7 +75,7 @@ class _Meeting:
         self._met = [0] * size  # meetings so far, of each rank
         self._rounds: dict[int, _Round] = {}
 
-    def meet(self, rank: int, brought: Any) -> list[Any]:
+    def meet(self, rank: int, brought: T) -> list[T]:
         """What every rank brought, in rank order; waits for all of them.
 
         Raises:
@@ -101,7 +104,7 @@ class _Meeting:
             current.num_taken += 1
             if current.num_taken == self._size:
                 del self._rounds[number]
-            return [current.brought[other] for other in range(self._size)]
+            return [cast("T", current.brought[other]) for other in range(self._size)]
 
     def _refuse_gone(self, rank: int) -> None:
         for other, reason in self.fate.gone.items():

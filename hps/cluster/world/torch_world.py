@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,7 +41,7 @@ class _Watch:
         store: torch.distributed's, open as long as the process that holds it lives.
     """
 
-    def __init__(self, rank: int, store: Any) -> None:
+    def __init__(self, rank: int, store: c10d.Store) -> None:
         self._rank = rank
         self._store = store
         self._own: str | None = None
@@ -149,7 +148,12 @@ class TorchChannel(ExchangingChannel):
     """
 
     def __init__(
-        self, name: str, group: Any, device: str, watch: _Watch, timeout: timedelta
+        self,
+        name: str,
+        group: dist.ProcessGroup | None,
+        device: str,
+        watch: _Watch,
+        timeout: timedelta,
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device)
         self._timeout = timeout.total_seconds()
@@ -191,7 +195,7 @@ class TorchChannel(ExchangingChannel):
             ) from error
         return received
 
-    def _wait(self, work: Any) -> None:
+    def _wait(self, work: dist.Work) -> None:
         # The backend's own timeout is not kept where a link is cut.
         deadline = monotonic() + self._timeout
         while not work.is_completed():

@@ -8,12 +8,17 @@ and torch_world.py (processes of torchrun).
 import json
 from abc import ABC, abstractmethod
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps.common.json_text import parse_json
 from hps.errors import ClusterError
+
+Counts = NDArray[np.int64]  # of rows or keys: of each rank, or of ranks by table
+T = TypeVar("T")
 
 
 class Channel(Protocol):
@@ -71,7 +76,7 @@ class Channel(Protocol):
     ) -> list[torch.Tensor]:
         """As `exchange`, with a tensor for each rank and one from each."""
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; what JSON holds."""
 
     def any(self, flag: bool) -> bool:
@@ -187,7 +192,7 @@ class ExchangingChannel(ABC):
         incoming = self.exchange_counts(sizes) if counts is None else counts
         return list(torch.split(self.exchange(torch.cat(parts), sizes, incoming), incoming))
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """As Channel has it."""
         text = bytearray(json.dumps(value).encode())
         data = torch.frombuffer(text, dtype=torch.uint8).to(self.device)

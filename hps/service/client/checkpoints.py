@@ -9,12 +9,12 @@ is deleted by a later checkpoint.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from hps.checkpoint import blobs as dense_side
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.names import AUTOMATIC, check_tag, part_name, part_tag, text_of
 from hps.checkpoint.over_parts import (
     Taken,
@@ -23,7 +23,7 @@ from hps.checkpoint.over_parts import (
     find_or_current,
     fitting_all,
 )
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, JsonView, parse_json
 from hps.errors import ConfigError, CorruptionError, HpsError
 from hps.service.client.connections import Connections
 from hps.service.client.session import Session
@@ -60,7 +60,7 @@ class ShardsCheckpoint:
         """As its caller named it, or None."""
         return None if not self.info.tag or part_name(self.info.tag) else self.info.tag
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """As ParameterServer.checkpoints() lists it."""
         parts, info = self.parts, self.info
         listed = describe(self.tag, info.id, parts, info.created, info.current)
@@ -109,8 +109,8 @@ class RemoteParts:
     def begin(
         self,
         tag: str | None,
-        model: Mapping[str, Any] | None,
-        reader: Mapping[str, Any] | None,
+        model: ModelState | None,
+        reader: JsonView | None,
     ) -> _Draft:
         """As Parts; waits until the changes of this client are in the logs."""
         if tag is not None:
@@ -200,7 +200,7 @@ class RemoteParts:
         check_is_named(tag)
         return self.find(tag)
 
-    def state_of(self, whole: ShardsCheckpoint) -> tuple[Any, Any]:
+    def state_of(self, whole: ShardsCheckpoint) -> Dense:
         """As Parts: shard 0 has it."""
         request = pb.CheckpointStateRequest(tag=text_of(whole.info.id))
         (reply,) = self._connections.ask_all(
@@ -237,7 +237,7 @@ class RemoteParts:
             readers += self._delete_one(session, request)
         return readers
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[Json]:
         """As Parts."""
         return [found.described() for found in self._wholes(self.listed())]
 

@@ -3,7 +3,8 @@
 Above it: pulls.py, pushes.py, tables.py. Below it: shards.py (the limits of the shards), plans.py.
 """
 
-from typing import Any
+import numpy as np
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.forked import refuse_in_children
@@ -39,7 +40,7 @@ class KeyDivision:
         room = self._shards.max_bytes - _MESSAGE_ROOM
         return int(max(1, min(self._shards.max_keys, room // row_bytes)))
 
-    def shares(self, keys: Keys, row_bytes: int) -> list[tuple[Session, Any]]:
+    def shares(self, keys: Keys, row_bytes: int) -> list[tuple[Session, NDArray[np.intp]]]:
         """(shard, places of its keys) of each message, duplicates and order kept."""
         most = self.most_rows(row_bytes)
         sessions = self._connections.sessions

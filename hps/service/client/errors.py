@@ -5,7 +5,7 @@ Above it: the client's transport, session and rounds. Below it: hps.errors, the 
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import cast
 
 import grpc
 
@@ -154,7 +154,7 @@ class Failure(Exception):
                 differ at this moment; empty if it does not show.
         """
         detail = None
-        metadata: Any = error.trailing_metadata() or ()
+        metadata = cast("tuple[tuple[str, str | bytes], ...]", error.trailing_metadata() or ())
         for name, value in metadata:
             if name == ERROR_METADATA and isinstance(value, bytes):
                 detail = ErrorDetail.FromString(value)

@@ -8,18 +8,20 @@ here, by the core's own loops, before they travel, or by the shard where they tr
 training against servers has the bits of training in one process.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
+from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, AnyArray, HostArray
+from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
 from hps.config import TableConfig
-from hps.contracts.training import RowUpdate
+from hps.contracts.training import Pending, RowUpdate
 from hps.errors import RemoteError
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
@@ -37,6 +39,8 @@ from hps.service.messages.memory import expect_messages
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 
@@ -158,17 +162,19 @@ class RemoteParameterServer:
         return self._loop.num_open_pipelines
 
     @property
-    def pending_gradients(self) -> Any:
+    def pending_gradients(self) -> Pending | None:
         """Of the training loop: see hps.nn.gradients."""
         return self._loop.pending_gradients
 
     @pending_gradients.setter
-    def pending_gradients(self, pending: Any) -> None:
+    def pending_gradients(self, pending: Pending | None) -> None:
         self._loop.pending_gradients = pending
 
     # Rows.
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """Embeddings of keys; an absent key reads as its initial value.
 
         Args:
@@ -190,7 +196,9 @@ class RemoteParameterServer:
         """
         return self._pulls.pull(table, keys, out, create)
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """Sums or means of bags of keys, as `hps.ParameterServer.pull_pooled`.
 
         Raises:
@@ -201,7 +209,7 @@ class RemoteParameterServer:
         """
         self._pulls.pull_pooled(table, keys, pooling, out)
 
-    def push(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged") -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
         Args:
@@ -220,7 +228,9 @@ class RemoteParameterServer:
         """
         self._pushes.push(table, keys, grads, ack)
 
-    def push_async(self, table: str, keys: Any, grads: Any, ack: str = "logged") -> "Future[None]":
+    def push_async(
+        self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged"
+    ) -> "Future[None]":
         """A push that is on its way when this returns; the future says what became of it.
 
         Pushes are applied in the order of these calls. Raises at once what is wrong with the
@@ -229,7 +239,9 @@ class RemoteParameterServer:
         sent = self._pushes.begin(table, keys, grads, ack)
         return self._waiters.wait(lambda: self._pushes.finish(sent))
 
-    def pull_async(self, table: str, keys: Any, out: Any = None) -> "Future[Any]":
+    def pull_async(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None
+    ) -> "Future[AnyArray]":
         """A pull in another thread. Pushes that are still on their way may be seen or not."""
         return self._waiters.wait(lambda: self.pull(table, keys, out))
 
@@ -239,16 +251,16 @@ class RemoteParameterServer:
         """The flag; over several ranks it would be True if it is on any of them."""
         return flag
 
-    def pin(self, table: str, keys: Any) -> RemoteRows:
+    def pin(self, table: str, keys: AnyArray) -> RemoteRows:
         """Divides the keys of a batch over the shards; the rows are pulled when they are asked
         for, so that they are those after every step before. May be called from any thread."""
         return self._pulls.pin(table, keys)
 
-    def warm(self, table: str, keys: Any) -> NothingWarmed:
+    def warm(self, table: str, keys: AnyArray) -> NothingWarmed:
         """Nothing to do: the tiers are on the servers."""
         return NothingWarmed()
 
-    def want(self, table: str, keys: Any) -> None:
+    def want(self, table: str, keys: AnyArray) -> None:
         """Nothing to do: the tiers are on the servers."""
 
     def holds(self, rows: PinnedRows) -> bool:
@@ -274,7 +286,12 @@ class RemoteParameterServer:
     # Whole tables.
 
     def assign(
-        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        ack: str = "logged",
     ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
@@ -293,7 +310,7 @@ class RemoteParameterServer:
         """
         self._table_verbs.assign(table, keys, rows, state, ack)
 
-    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
+    def erase(self, table: str, keys: AnyArray, ack: str = "logged") -> AnyArray:
         """Drops keys.
 
         Returns:
@@ -305,7 +322,7 @@ class RemoteParameterServer:
         """
         return self._table_verbs.erase(table, keys, ack)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored: bool [L], a tensor if the keys were one."""
         return self._table_verbs.contains(table, keys)
 
@@ -315,7 +332,7 @@ class RemoteParameterServer:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
         Pieces are copies of up to `batch` rows. A change of the table makes the next piece raise.
@@ -330,7 +347,7 @@ class RemoteParameterServer:
         """Order-independent hash of every stored row: the one that a single store would have."""
         return self._table_verbs.digest(table)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counters of each tier, then of each table, added up over the shards; under "shards"
         those of each; under "client" the seconds for which pulls and steps waited for them."""
         return self._table_verbs.stats()
@@ -355,9 +372,9 @@ class RemoteParameterServer:
     def checkpoint(
         self,
         tag: str | None = None,
-        model: Mapping[str, Any] | None = None,
-        reader: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        model: ModelState | None = None,
+        reader: JsonView | None = None,
+    ) -> Json:
         """Makes everything durable in one checkpoint over all shards: rows, model, reader.
 
         Changes of this client that come before are in it, those after are not; other clients must
@@ -381,7 +398,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.checkpoint(tag, model, reader)
 
-    def restore(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def restore(self, tag: str | int | None = None) -> Dense:
         """Goes back to a checkpoint, on all shards or none.
 
         All clients' sessions end: those of others are refused from then on, this one goes on. A
@@ -403,7 +420,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.restore(tag)
 
-    def checkpoint_state(self, tag: str | int | None = None) -> tuple[Any, Any]:
+    def checkpoint_state(self, tag: str | int | None = None) -> Dense:
         """(model, reader) of a checkpoint, without going back to it.
 
         Args:
@@ -415,7 +432,7 @@ class RemoteParameterServer:
         """
         return self._checkpoints.checkpoint_state(tag)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created.
 
         Those that the shards take by themselves are not listed, but for the one that a single

@@ -4,18 +4,20 @@ Above it: parameter_server.py; SparseEmbedding, RowOptimizer and Pipeline hold R
 common/plan_pool.py.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import as_keys, as_output, like
+from hps.common.arrays import AnyArray, as_keys, as_output, like
 from hps.common.locks import assert_held, new_lock
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 MAX_IDLE_PLANS = 8  # that are kept for later
@@ -45,7 +47,7 @@ class RemoteRows:
 
     plan: _C.ShardPlan | None = None
 
-    def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: Any) -> None:
+    def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: AnyArray) -> None:
         self.reader = reader
         self.table = table
         self._pool = pool
@@ -62,7 +64,7 @@ class RemoteRows:
         """True when the plan is gone."""
         return self.plan is None
 
-    def are_of(self, keys: Any) -> bool:
+    def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys, byte for byte, in their order."""
         with self.lock:
             return self.held_plan().matches(as_keys(keys))
@@ -73,7 +75,7 @@ class RemoteRows:
             plan = self.plan
             return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
 
-    def gather(self, out: Any = None) -> Any:
+    def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
 
         Args:
@@ -90,7 +92,7 @@ class RemoteRows:
             self.reader.read_planned(self.table, self.held_plan(), target)
         return like(rows, self._model) if out is None else out
 
-    def pool(self, pooling: "BagPooling", out: Any) -> None:
+    def pool(self, pooling: "BagPooling", out: "torch.Tensor") -> None:
         """Sums or means of bags of the rows as they are now.
 
         Args:

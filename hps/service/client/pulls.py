@@ -5,12 +5,12 @@ which are pinned here. Below it: division.py, plans.py (which key goes where), c
 are deduplicated here before they travel, or by the shard where they travel as they are.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import HOST, OutputPool, as_keys, as_output, like
+from hps.common.arrays import HOST, AnyArray, OutputPool, as_keys, as_output, like
 from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
@@ -24,12 +24,14 @@ from hps.service.client.rounds import Request, ask
 from hps.service.client.session import Session
 from hps.service.client.shards import Shards
 from hps.service.client.window import LOGGED, METHODS, Draft
-from hps.service.messages.framing import Incoming
+from hps.service.messages.framing import AnyIncoming
 from hps.service.messages.in_place import writable
 from hps.types import PinnedRows
 from hps.v1 import parameter_server_pb2 as pb
 
 if TYPE_CHECKING:
+    import torch
+
     from hps.common.bags import BagPooling
 
 
@@ -54,14 +56,16 @@ class Pulls:
         self._buffers = OutputPool()
         refuse_in_children(self, connections.where, ("_plans", "_buffers"), RemoteError)
 
-    def pull(self, table: str, keys: Any, out: Any = None, create: bool = False) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False
+    ) -> AnyArray:
         """As `RemoteParameterServer.pull`."""
         dim = self._shards.table(table, "pull").dim
         array = as_keys(keys)
         target = None if out is None else as_output(out, len(array), dim)
         if not create and self._division.go_whole(array, self._pull_bytes(dim)):
             found = self._pull_whole(table, array)
-            if target is None:
+            if target is None or out is None:
                 return like(found, keys)
             target[:] = found
             return out
@@ -78,7 +82,9 @@ class Pulls:
                 self._plans.give(plan)
         return like(rows, keys) if out is None else out
 
-    def pull_pooled(self, table: str, keys: Any, pooling: "BagPooling", out: Any) -> None:
+    def pull_pooled(
+        self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
+    ) -> None:
         """As `RemoteParameterServer.pull_pooled`."""
         dim = self._shards.table(table, "pull").dim
         array = as_keys(keys)
@@ -89,7 +95,7 @@ class Pulls:
         finally:
             self._plans.give(plan)
 
-    def pin(self, table: str, keys: Any) -> RemoteRows:
+    def pin(self, table: str, keys: AnyArray) -> RemoteRows:
         """As `RemoteParameterServer.pin`."""
         self._shards.table(table, "pin")
         return RemoteRows(self, self._plans, table, keys)
@@ -128,7 +134,7 @@ class Pulls:
         """A buffer float32 [num_rows, dim] of the pool."""
         return self._buffers.take(num_rows, self._shards.tables[table].dim)
 
-    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[Incoming[Any]]:
+    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[AnyIncoming]:
         """The replies to a pull of so many keys of each shard."""
         wire, requests = self._config.pull_format, []
         for session, keys in shares:
@@ -179,9 +185,7 @@ class Pulls:
             error.add_note(f"creating pull of table {table!r}: the keys are stored")
             raise
 
-    def _rows_of(
-        self, pieces: list[Piece], incoming: list[Incoming[Any]], dim: int
-    ) -> list[Floats]:
+    def _rows_of(self, pieces: list[Piece], incoming: list[AnyIncoming], dim: int) -> list[Floats]:
         """Rows of the pieces' replies, shard after shard."""
         parts: list[list[Floats]] = [[] for _ in self._connections.sessions]
         for (session, keys, _), reply in zip(pieces, incoming, strict=True):

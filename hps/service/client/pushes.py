@@ -8,12 +8,11 @@ the shard where they travel as they are.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import HOST, as_floats, as_keys
+from hps.common.arrays import HOST, AnyArray, as_floats, as_keys
 from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
@@ -61,7 +60,7 @@ class Pushes:
         self._messages = MessagePool()
         refuse_in_children(self, connections.where, ("_plans", "_messages"), RemoteError)
 
-    def push(self, table: str, keys: Any, grads: Any, ack: str) -> None:
+    def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str) -> None:
         """As `RemoteParameterServer.push`."""
         self.finish(self.begin(table, keys, grads, ack))
 
@@ -87,7 +86,7 @@ class Pushes:
         elif applied is not None:
             applied()
 
-    def begin(self, table: str, keys: Any, grads: Any, ack: str) -> Commit | None:
+    def begin(self, table: str, keys: AnyArray, grads: AnyArray, ack: str) -> Commit | None:
         """Sends a push; what waits for it, or None where there is no key."""
         dim = self._shards.table(table, "push").dim
         level = ack_number(ack)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from hps import _C
 from hps.errors import HpsError, RemoteError
@@ -315,7 +314,7 @@ def ask(
 
 
 def _attempt(
-    requests: Sequence[Request], waiting: list[int], replies: list[Any], until: float
+    requests: Sequence[Request], waiting: list[int], replies: list[bytes | None], until: float
 ) -> dict[int, Failure]:
     """One attempt at each call that waits; the failures by number."""
     failures: dict[int, Failure] = {}

@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import grpc
 
-from hps.common.locks import OwnedLock, assert_held, new_lock
+from hps.common.locks import assert_held, new_lock
 from hps.errors import HpsError, RemoteError
 from hps.service.client.errors import Failure, Verdict
 from hps.service.client.transport import Pending, Transport
@@ -63,10 +63,9 @@ class Session:
         self.index = shard_map.index
         self.transport = transport
         self.lineage = ""
-        held: Any = new_lock()
-        self._held: OwnedLock = held
+        self._held = new_lock()
         # Guards the window, `is_broken`, `ended` and the counts below: they change with it held.
-        self.lock = threading.Condition(held)
+        self.lock = threading.Condition(cast("threading._RLock", self._held))
         self.window = Window(client_id, window, self._held)
         self.is_broken = False
         self.last_failure: Failure | None = None  # the newest, of whichever thread

@@ -6,12 +6,11 @@ their order.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from hps.common.arrays import as_floats, as_keys, like
-from hps.common.json_text import parse_json
+from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
+from hps.common.json_text import Json, parse_json
 from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
@@ -22,6 +21,7 @@ from hps.service.client.options import ack_number, number_of
 from hps.service.client.rounds import Request, ask
 from hps.service.client.shards import Shards
 from hps.service.client.window import METHODS, Draft
+from hps.service.messages.framing import Array
 from hps.service.messages.table_messages import to_message
 from hps.table.row_checks import refuse_impossible_rows
 from hps.v1 import parameter_server_pb2 as pb
@@ -45,7 +45,12 @@ class TableVerbs:
         self._division = division
 
     def assign(
-        self, table: str, keys: Any, rows: Any, state: Any = None, ack: str = "logged"
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        ack: str = "logged",
     ) -> None:
         """As `RemoteParameterServer.assign`."""
         config = self._shards.table(table, "assign")
@@ -60,12 +65,13 @@ class TableVerbs:
             head = pb.AssignRequest(
                 table=table, dim=config.dim, lineage=session.lineage, ack=number_of(ack_number(ack))
             )
-            parts = [array[places], weights[places], b"" if floats is None else floats[places]]
+            states = b"" if floats is None else floats[places]
+            parts: list[Array] = [array[places], weights[places], states]
             what = f"assign of {len(places)} keys of table {table!r}"
             drafts.append((session, Draft("Assign", head, parts, ack_number(ack), what)))
         self._connections.change(drafts, f"assign to table {table!r}")
 
-    def erase(self, table: str, keys: Any, ack: str = "logged") -> Any:
+    def erase(self, table: str, keys: AnyArray, ack: str = "logged") -> AnyArray:
         """As `RemoteParameterServer.erase`."""
         self._shards.table(table, "erase")
         array = as_keys(keys)
@@ -89,7 +95,7 @@ class TableVerbs:
             erased[places] = told
         return like(erased, keys)
 
-    def contains(self, table: str, keys: Any) -> Any:
+    def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As `RemoteParameterServer.contains`."""
         self._shards.table(table, "contains")
         array = as_keys(keys)
@@ -115,7 +121,7 @@ class TableVerbs:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As `RemoteParameterServer.items`."""
         dim = self._shards.table(table, "items").dim
         if batch < 1:
@@ -144,13 +150,13 @@ class TableVerbs:
         high = sum(reply.high for reply in replies) % 2**64
         return f"{high:016x}{low:016x}"
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RemoteParameterServer.stats`."""
         self._shards.check_usable("stats")
         replies = self._connections.ask_all("Stats", pb.StatsRequest(), pb.StatsReply)
         where = "the figures of a shard"
         each = [parse_json(reply.json, where, error=RemoteError) for reply in replies]
-        total: dict[str, Any] = {}
+        total: Json = {}
         for part in each:
             _add_up(total, part)
         return {**total, "client": {"wait_seconds": self._connections.wait_seconds}, "shards": each}
@@ -180,7 +186,7 @@ class TableVerbs:
         return any(reply.is_new for reply in replies)
 
 
-def _add_up(total: dict[str, Any], part: dict[str, Any]) -> None:
+def _add_up(total: Json, part: Json) -> None:
     for name, value in part.items():
         if isinstance(value, dict):
             _add_up(total.setdefault(name, {}), value)

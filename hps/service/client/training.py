@@ -1,19 +1,17 @@
 """LoopGradients: what a training loop keeps at its server between backward and step.
 
 Above it: parameter_server.py; checkpoints.py, which goes back to none while a pipeline is open.
-Below it: nothing; hps.nn.gradients reads and writes it.
+Below it: the contract; hps.nn.gradients reads and writes it.
 """
 
-from typing import Any
+from hps.contracts.training import Pending
 
 
 class LoopGradients:
     """The gradients that are pending, and who listens to them."""
 
     def __init__(self) -> None:
-        self.pending_gradients: Any = (
-            None  # an hps.nn.gradients.PendingGradients, once there is one
-        )
+        self.pending_gradients: Pending | None = None  # until hps.nn.gradients makes it
 
     @property
     def num_open_pipelines(self) -> int:

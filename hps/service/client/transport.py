@@ -6,7 +6,7 @@ pass as bytes, since generated code would copy their arrays once more.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 
@@ -61,7 +61,9 @@ class Transport(Protocol):
 
 
 class _PendingCall:
-    def __init__(self, future: Any, failure_of: Callable[[grpc.RpcError], Failure]) -> None:
+    def __init__(
+        self, future: "grpc.Future[bytes]", failure_of: Callable[[grpc.RpcError], Failure]
+    ) -> None:
         self._future = future
         self._failure_of = failure_of
 
@@ -81,10 +83,10 @@ class GrpcTransport:
     def __init__(self, address: str, config: ClientConfig) -> None:
         self.address = address
         self._tls = config.tls
-        options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+        options: list[tuple[str, str | int]] = list(_CHANNEL_OPTIONS)
         # Of multi-callables, whose types the calls' own bytes do not fit.
-        self._methods: dict[str, Any] = {}
-        self._metadata: Any = ()
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._metadata: tuple[tuple[str, str], ...] = ()
         if config.token is not None:
             self._metadata = (("authorization", f"Bearer {config.token}"),)
         if config.tls is None:
@@ -112,7 +114,9 @@ class GrpcTransport:
 
     def stream(self, method: str, request: bytes, timeout: float) -> Iterator[bytes]:
         """Replies as they come."""
-        opened: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")
+        opened: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
+            f"/{SERVICE}/{method}"
+        )
         replies = opened(request, timeout=timeout, metadata=self._metadata)
         try:
             yield from replies
@@ -129,7 +133,7 @@ class GrpcTransport:
         look = partial(tls_difference, self.address, self._tls)
         return Failure.of(error, self._tls is not None, look)
 
-    def _method(self, name: str) -> Any:
+    def _method(self, name: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
         if name not in self._methods:
             self._methods[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
         return self._methods[name]

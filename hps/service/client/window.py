@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from hps.common.locks import OwnedLock, assert_held
 from hps.errors import HpsError
-from hps.service.messages.framing import Array, Frame, Incoming
+from hps.service.messages.framing import AnyIncoming, Array, Frame
 from hps.service.messages.in_place import OpenMessage
 from hps.v1 import parameter_server_pb2 as pb
 
@@ -93,7 +93,7 @@ class Change:
     sequence: int
     message: bytes
     attempts: int = 0
-    reply: Incoming[Any] | None = None
+    reply: AnyIncoming | None = None
     is_acknowledged: bool = False
     error: HpsError | None = None
 

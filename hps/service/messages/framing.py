@@ -9,13 +9,17 @@ them. What comes in is from strangers: nothing is allocated by a length that a m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
+from hps.common.arrays import HostArray
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_FIELDS = 64  # top-level fields of one message, also those that this version does not know
 MAX_HEAD_BYTES = 2**16  # all but the arrays
@@ -25,7 +29,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 5, 5, 10
 
 M = TypeVar("M", bound=Message)
-Array = bytes | bytearray | memoryview | NDArray[Any]
+Array = bytes | bytearray | memoryview | HostArray
 
 
 class FramingError(ConfigError):
@@ -55,7 +59,7 @@ class Incoming(Generic[M]):
         first, num_bytes = self.places.get(number, (0, 0))
         return slice(first, first + num_bytes)
 
-    def array(self, number: int, dtype: Any, what: str) -> NDArray[Any]:
+    def array(self, number: int, dtype: DTypeLike, what: str) -> HostArray:
         """An array as [n], read-only: a view, or a copy where it does not begin at its alignment.
 
         Raises:
@@ -67,8 +71,11 @@ class Incoming(Generic[M]):
             raise FramingError(
                 f"{what} has {num_bytes} bytes; {kind.name} needs a multiple of {kind.itemsize}"
             )
-        view: NDArray[Any] = np.frombuffer(self.data, kind, num_bytes // kind.itemsize, first)
+        view: HostArray = np.frombuffer(self.data, kind, num_bytes // kind.itemsize, first)
         return view if view.flags.aligned else view.copy()
+
+
+AnyIncoming = Incoming[Any]  # a message of any kind
 
 
 class Frame(Generic[M]):
@@ -214,9 +221,9 @@ def opening_of(number: int, num_bytes: int) -> bytes:
     return bytes(opening)
 
 
-def _flat(array: Any) -> memoryview:
+def _flat(array: Array) -> memoryview:
     """An array's bytes; memoryview casts no empty one of two dimensions."""
-    view = memoryview(array)
+    view = memoryview(cast("Buffer", array))  # so are all of these
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 

@@ -25,10 +25,10 @@ _MOST_MESSAGE_BYTES = 2**25
 _MOST_IDENTITY_BYTES = 2 + 2 + 64 + 2 * 11
 _LEAST_PADDING = 2
 
-_new_bytes: Any = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
 _new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
-_address_of: Any = ctypes.pythonapi.PyBytes_AsString
+_address_of = ctypes.pythonapi.PyBytes_AsString
 _address_of.restype = ctypes.c_void_p
 _address_of.argtypes = (ctypes.py_object,)
 

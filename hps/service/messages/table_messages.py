@@ -6,15 +6,18 @@ hps's default.
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TypeVar
 
+from hps.common import initializers, optimizers
 from hps.common.initializers import INITIALIZERS
+from hps.common.json_text import Json
 from hps.common.optimizers import OPTIMIZERS
 from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.v1.parameter_server_pb2 import FeatureList, Initializer, Optimizer, Table
 
+_Kind = TypeVar("_Kind", optimizers.Optimizer, initializers.Initializer)
 _BETAS = ("beta1", "beta2")  # the message's names for the two numbers of Adam's `betas`
 _MAX_FEATURES = 10_000
 
@@ -50,9 +53,9 @@ def from_message(message: Table) -> TableConfig:
         raise ConfigError(
             f"{where}: {len(message.features.names)} features; {_MAX_FEATURES} at most"
         )
-    options: dict[str, Any] = {}
+    options: Json = {}
     if message.HasField("optimizer"):
-        numbers: dict[str, Any] = dict(message.optimizer.numbers)
+        numbers: Json = dict(message.optimizer.numbers)
         if message.optimizer.lr:
             numbers["lr"] = message.optimizer.lr
         if not numbers.keys().isdisjoint(_BETAS) and message.optimizer.kind == "adam":
@@ -75,7 +78,7 @@ def from_message(message: Table) -> TableConfig:
     )
 
 
-def _make(kinds: Mapping[str, type], kind: str, numbers: dict[str, Any], where: str) -> Any:
+def _make(kinds: Mapping[str, type[_Kind]], kind: str, numbers: Json, where: str) -> _Kind:
     if kind not in kinds:
         raise ConfigError(f"{where}: kind {kind[:80]!r} must be one of {sorted(kinds)}")
     try:
@@ -84,7 +87,7 @@ def _make(kinds: Mapping[str, type], kind: str, numbers: dict[str, Any], where: 
         raise ConfigError(f"{where}: {kind} has no numbers {sorted(numbers)}") from error
 
 
-def _numbers_of(owner: Any) -> dict[str, float]:
+def _numbers_of(owner: optimizers.Optimizer | initializers.Initializer) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for field in fields(owner):
         value = getattr(owner, field.name)

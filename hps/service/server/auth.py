@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError
 from hps.service.messages.status import Code, Refusal
 from hps.v1.parameter_server_pb2 import ErrorDetail
@@ -145,7 +145,7 @@ def _read(path: Path) -> list[tuple[bytes, Caller]]:
     return entries
 
 
-def _entry(value: Any, where: str) -> tuple[bytes, Caller]:
+def _entry(value: object, where: str) -> tuple[bytes, Caller]:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         raise ConfigError(f'{where}: needs an object with a "name"')
     where = f"{where} ({value['name']})"
@@ -161,7 +161,7 @@ def _entry(value: Any, where: str) -> tuple[bytes, Caller]:
     return _digest(value, where), caller
 
 
-def _digest(value: dict[str, Any], where: str) -> bytes:
+def _digest(value: Json, where: str) -> bytes:
     token, digest = value.get("token"), value.get("sha256")
     if isinstance(token, str) and digest is None:
         if len(token) < _MIN_SECRET:
@@ -177,7 +177,7 @@ def _digest(value: dict[str, Any], where: str) -> bytes:
     raise ConfigError(f'{where}: needs either "token", or "sha256" of 64 hex digits')
 
 
-def _tables(value: Any, where: str) -> dict[str, int]:
+def _tables(value: object, where: str) -> dict[str, int]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(f'{where}: needs "tables", such as {{"*": ["read"]}}')
     tables = {}
@@ -191,7 +191,7 @@ def _tables(value: Any, where: str) -> dict[str, int]:
     return tables
 
 
-def _clients(value: Any, where: str) -> tuple[str, ...] | None:
+def _clients(value: object, where: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(pattern, str) for pattern in value):
@@ -199,11 +199,11 @@ def _clients(value: Any, where: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _expires(value: Any, where: str) -> float | None:
+def _expires(value: object, where: str) -> float | None:
     if value is None:
         return None
     try:
-        moment = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(cast("str", value))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: expires={value!r} is not an ISO 8601 time") from error
     if moment.tzinfo is None:

@@ -6,13 +6,16 @@ whether the server is serving and what its messages look like, nothing of what i
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpc_health.v1 import health_pb2
 
 from hps.service.messages.framing import read_small
 from hps.service.messages.status import not_found
 from hps.service.server.calls import Call, Handler, Service
+
+if TYPE_CHECKING:
+    from grpc_reflection.v1alpha import reflection
 
 HEALTH_NAME = "grpc.health.v1.Health"
 REFLECTION_NAME = "grpc.reflection.v1alpha.ServerReflection"
@@ -83,7 +86,7 @@ class Reflection:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = (*names, REFLECTION_NAME)
-        self._servicer: Any = None
+        self._servicer: reflection.ReflectionServicer | None = None
 
     def info(self, call: Call, data: bytes) -> bytes:
         """One request of ServerReflectionInfo."""

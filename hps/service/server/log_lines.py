@@ -7,7 +7,7 @@ Above it: the server and its calls. Below it: nothing. Every line has `time` (se
 import json
 import threading
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 _LINES_A_SECOND = 100  # of refused calls: a hostile client must not fill the disk
 
@@ -28,19 +28,19 @@ class LogLines:
         self._in_second = 0
         self._num_dropped = 0
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, **fields: object) -> None:
         """Something that is meant to happen."""
         self._write("info", event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, **fields: object) -> None:
         """Something to look at one day."""
         self._write("warning", event, fields)
 
-    def error(self, event: str, **fields: Any) -> None:
+    def error(self, event: str, **fields: object) -> None:
         """Something to look at now."""
         self._write("error", event, fields)
 
-    def call(self, **fields: Any) -> None:
+    def call(self, **fields: object) -> None:
         """A call; beyond 100 lines a second they are only counted."""
         second = int(time.time())
         with self._lock:
@@ -55,7 +55,7 @@ class LogLines:
             fields["lines_dropped_before"] = dropped
         self._write("info", "call", fields)
 
-    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
         line = {"time": round(time.time(), 3), "level": level, "event": event, **fields}
         text = json.dumps(line, default=str) + "\n"
         with self._lock:

@@ -5,7 +5,7 @@ admission.py and the shard, which are asked when somebody looks and cost nothing
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -15,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from hps.common.json_text import Json
 from hps.errors import DeadlineError, HpsError
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import Caller
@@ -25,6 +26,8 @@ _TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 _TIER_COUNTERS = ("hits", "misses", "evictions")
 _TIER_GAUGES = ("rows", "bytes")
 _SECONDS = 5.0  # that somebody who looks waits for the store
+
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
 class ServerCollector:
@@ -98,7 +101,7 @@ def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
     yield from (calls, received, sent, seconds)
 
 
-def _tiers(figures: dict[str, Any]) -> Iterator[Metric]:
+def _tiers(figures: Json) -> Iterator[Metric]:
     tiers = {name: figures[name] for name in _TIERS if name in figures}
     for name in _TIER_COUNTERS:
         family = CounterMetricFamily(f"hps_tier_{name}", f"{name} of rows", labels=("tier",))
@@ -110,14 +113,14 @@ def _tiers(figures: dict[str, Any]) -> Iterator[Metric]:
     yield _filled(rows, figures.get("tables", {}), "rows")
 
 
-def _filled(family: Any, owners: dict[str, Any], name: str) -> Any:
+def _filled(family: Family, owners: Json, name: str) -> Family:
     for owner, figures in owners.items():
         if name in figures:
             family.add_metric((owner,), figures[name])
     return family
 
 
-def _log(figures: dict[str, Any]) -> Iterator[Metric]:
+def _log(figures: Json) -> Iterator[Metric]:
     """The update log and the sessions whose marks it moves."""
     for name, text in (
         ("records", "Number of the newest record: of every session's marks together"),

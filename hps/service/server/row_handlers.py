@@ -6,16 +6,17 @@ straight into its reply.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
 
+from hps.common.arrays import AnyArray, as_numpy
 from hps.common.row_layout import Floats, Keys, RowLayout
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
-from hps.service.messages.framing import Frame, Incoming, read_small
+from hps.service.messages.framing import AnyIncoming, Frame, read_small
 from hps.service.messages.in_place import Outgoing
 from hps.service.messages.status import mismatch, not_found, too_large
 from hps.service.server.auth import READ, WRITE, require_client, require_right
@@ -68,7 +69,8 @@ class RowHandlers:
             out = reply.rows.view(np.float32).reshape(len(keys), table.dim)
             self._shard.pull(table.name, keys, out, seconds)
         else:
-            encode(self._shard.pull(table.name, keys, timeout=seconds), wire, reply.rows)
+            found = self._shard.pull(table.name, keys, timeout=seconds)
+            encode(as_numpy(found, "rows"), wire, reply.rows)
         return reply.message
 
     def contains(self, call: Call, data: bytes) -> bytes:
@@ -156,7 +158,7 @@ class RowHandlers:
     # Arguments.
 
     def _change(
-        self, call: Call, incoming: Incoming[Any], keys_at: int, dim: int = 0
+        self, call: Call, incoming: AnyIncoming, keys_at: int, dim: int = 0
     ) -> tuple[TableConfig, Identity, Keys]:
         """What every change begins with: its table, which change it is, its keys.
 
@@ -186,7 +188,7 @@ class RowHandlers:
             )
         return tables[name]
 
-    def _keys(self, incoming: Incoming[Any], number: int) -> Keys:
+    def _keys(self, incoming: AnyIncoming, number: int) -> Keys:
         keys: Keys = incoming.array(number, np.uint64, "keys")
         if len(keys) > self._limits.keys:
             raise too_large(
@@ -219,7 +221,7 @@ def _state_floats(table: TableConfig) -> int:
     return RowLayout(table.optimizer.kind, table.dim).state_floats
 
 
-def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, what: str) -> Floats:
+def _floats(incoming: AnyIncoming, number: int, num_rows: int, width: int, what: str) -> Floats:
     floats: Floats = incoming.array(number, np.float32, what)
     if len(floats) != num_rows * width:
         raise ConfigError(
@@ -228,12 +230,12 @@ def _floats(incoming: Incoming[Any], number: int, num_rows: int, width: int, wha
     return floats.reshape(num_rows, width)
 
 
-def _rows_reply(message: pb.CreateReply, rows: Floats | None, wire: Wire) -> bytes:
+def _rows_reply(message: pb.CreateReply, rows: AnyArray | None, wire: Wire) -> bytes:
     """The reply with rows [L, dim], or without any if there are none."""
     if rows is None:
         return message.SerializeToString()
     reply = Outgoing(message, _ROWS, wire.num_bytes(*rows.shape))
-    encode(rows, wire, reply.rows)
+    encode(as_numpy(rows, "rows"), wire, reply.rows)
     return reply.message
 
 
@@ -258,6 +260,6 @@ def _terms(call: Call, ack: int) -> Terms:
         raise ConfigError(f"ack={ack} must be 0 (MEMORY), 1 (LOGGED) or 2 (DURABLE)") from error
 
 
-def _flags(values: Any) -> bytes:
+def _flags(values: AnyArray) -> bytes:
     """One byte a key, 1 or 0."""
     return np.ascontiguousarray(values, np.uint8).tobytes()

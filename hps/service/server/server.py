@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -29,6 +29,9 @@ from hps.service.server.tls import TlsCredentials, TlsFiles
 from hps.service.server.watchdog import Watchdog
 from hps.service.shard.shard import Shard
 from hps.v1.parameter_server_pb2 import DESCRIPTOR
+
+if TYPE_CHECKING:
+    from hps.service.server.metrics_http import MetricsServer
 
 SERVICE_NAME = DESCRIPTOR.services_by_name["ParameterServer"].full_name
 # Calls that need no token: few, small, and never in the way of the others.
@@ -107,7 +110,7 @@ class Server:
         self._tls = None if options.tls is None else TlsCredentials(options.tls)
         self._admissions = Admissions(options.limits, self._tokens)
         self._health = Health((SERVICE_NAME,), lambda: not shard.is_dead)
-        self._metrics: Any = None
+        self._metrics: MetricsServer | None = None
         counts = CallCounts()
         if options.metrics is not None:
             self._metrics = self._serve_metrics(counts, shard)
@@ -189,7 +192,7 @@ class Server:
             ) from reason
         return f"{name}:{bound}"
 
-    def _serve_metrics(self, counts: CallCounts, shard: Shard) -> Any:
+    def _serve_metrics(self, counts: CallCounts, shard: Shard) -> "MetricsServer":
         from hps.service.server.metrics import ServerCollector  # only where it is wanted
         from hps.service.server.metrics_http import MetricsServer
 

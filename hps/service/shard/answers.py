@@ -6,8 +6,8 @@ Above it: the parts of a shard, the handlers of the server. Below it: update_log
 from dataclasses import dataclass
 from enum import IntEnum
 from time import monotonic
-from typing import Any
 
+from hps.common.arrays import AnyArray
 from hps.update_log import Marks
 
 
@@ -49,7 +49,7 @@ class Applied:
 
     marks: Marks
     is_repeat: bool
-    answer: Any = None
+    answer: AnyArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

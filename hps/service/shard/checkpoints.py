@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_tag, part_name
+from hps.common.json_text import Json
 from hps.errors import MismatchError, StoreError
 from hps.service.shard.core import LONG, ServedStore
 from hps.service.shard.mutations import Mutations
@@ -37,7 +37,7 @@ class ShardCheckpoints:
         group: str,
         timeout: float,
         model_whole: str | None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As Shard.checkpoint."""
         if tag is not None and part_name(tag) is None:
             check_tag(tag)
@@ -81,7 +81,7 @@ class ShardCheckpoints:
         with self._store.reading(timeout) as server:
             return server.delete_checkpoint(tag)
 
-    def prepare_restore(self, tag: str | int | None, group: str, timeout: float) -> dict[str, Any]:
+    def prepare_restore(self, tag: str | int | None, group: str, timeout: float) -> Json:
         """As Shard.prepare_restore."""
         with self._store.reading(timeout) as server:
             self._store.check_open()

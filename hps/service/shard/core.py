@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
 
 from hps.checkpoint.blobs import LAST
 from hps.checkpoint.dense_mark import DenseMark
 from hps.checkpoint.names import AUTOMATIC
 from hps.common.field_checks import require_whole
 from hps.common.forked import refuse_in_children
+from hps.common.json_text import Json
 from hps.common.sharding import ShardMap
 from hps.config import MAX_TABLES, Config, TableConfig
 from hps.errors import ConfigError, StoreError, no_such_table
@@ -175,7 +175,7 @@ class ServedStore:
         group: str,
         turn: ChangeTurn | None = None,
         mark: DenseMark | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Takes a checkpoint. Within the turn: if it is given, others have it while the disk is
         waited for. The mark is as `save` of the server's checkpoints takes it."""
         self.gate.assert_turn()

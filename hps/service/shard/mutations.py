@@ -7,9 +7,8 @@ it: core.py, acknowledge.py, reads.py, ParameterServer's part for logged mutatio
 import errno
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
-from hps.common.arrays import as_floats, as_keys
+from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys
 from hps.common.forked import refuse_in_children
 from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, GapError, HpsError, StoreError
@@ -46,8 +45,8 @@ class Mutations:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        grads: Any,
+        keys: AnyArray,
+        grads: AnyArray,
         *,
         lr: float | None = None,
         terms: Terms | None = None,
@@ -64,9 +63,9 @@ class Mutations:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        rows: Any,
-        state: Any = None,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """As Shard.assign."""
@@ -83,7 +82,7 @@ class Mutations:
         return self._mutate(mutation, terms)
 
     def erase(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """As Shard.erase."""
         self._store.table(table)
@@ -91,7 +90,7 @@ class Mutations:
         return self._mutate(Mutation(Kind.ERASE, identity, table, rate, as_keys(keys)), terms)
 
     def create(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """As Shard.create."""
         self._store.table(table)
@@ -141,7 +140,7 @@ class Mutations:
         self._acknowledger.wait(history, log, number, Terms(terms.ack, deadline - monotonic()))
         return Applied(self._acknowledger.marks(history, log, session), is_repeat, answer)
 
-    def _apply(self, mutation: Mutation) -> Any:
+    def _apply(self, mutation: Mutation) -> HostArray | None:
         """Within the turn: logs a mutation, changes the rows and moves the mark."""
         self._store.gate.assert_turn()
         number = 0

@@ -7,12 +7,12 @@ anew, and no longer than its `timeout`, in seconds: DeadlineError then.
 
 from collections.abc import Iterator
 from time import monotonic
-from typing import Any
 
 from hps import _C
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.names import find_listed
-from hps.common.arrays import as_keys, on_host
+from hps.common.arrays import AnyArray, HostArray, as_keys, on_host
+from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
 from hps.errors import ChangedError, DeadlineError, MismatchError
 from hps.service.shard.core import LONG, ServedStore
@@ -31,7 +31,9 @@ class Reads:
         # (group, lineage) by the id of a checkpoint; replaced as a whole by any thread.
         self._groups: dict[int, tuple[str, str]] = {}
 
-    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, timeout: float = LONG
+    ) -> AnyArray:
         """As ParameterServer.pull.
 
         Raises:
@@ -41,13 +43,13 @@ class Reads:
         with self._store.reading(timeout) as server:
             return server.pull(table, keys, out)
 
-    def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
+    def contains(self, table: str, keys: AnyArray, timeout: float = LONG) -> AnyArray:
         """As ParameterServer.contains; errors as pull."""
         self._check_owner(keys)
         with self._store.reading(timeout) as server:
             return server.contains(table, keys)
 
-    def _check_owner(self, keys: Any) -> None:
+    def _check_owner(self, keys: AnyArray) -> None:
         """Clients that only read open no session: one that asks a server which was started over
         another shard's store has the keys of that other shard. The first one tells."""
         index, count = self._store.index, self._store.count
@@ -71,7 +73,7 @@ class Reads:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         deadline = monotonic() + timeout
         with self._store.reading(timeout) as server:
@@ -130,7 +132,7 @@ class Reads:
                 return low % 2**64, high % 2**64
             low, high = low + part[0], high + part[1]
 
-    def stats(self, timeout: float = LONG) -> dict[str, Any]:
+    def stats(self, timeout: float = LONG) -> Json:
         """As ParameterServer.stats, with a part `service`."""
         with self._store.reading(timeout) as server:
             stats = server.stats()
@@ -150,11 +152,11 @@ class Reads:
         }
         return stats
 
-    def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
+    def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
         return self.checkpoints_and_descent(timeout)[0]
 
-    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
+    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[Json], str]:
         """`checkpoints`, and the one that the rows descend from, as History.descent says it."""
         with self._store.reading(timeout) as server:
             listed = server.checkpoints()

@@ -14,8 +14,9 @@ so.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from hps.common.arrays import AnyArray, HostArray
+from hps.common.json_text import Json
 from hps.config import Config, TableConfig
 from hps.parameter_server.opening import Tiers
 from hps.service.shard.acknowledge import Acknowledger
@@ -158,8 +159,8 @@ class Shard:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        grads: Any,
+        keys: AnyArray,
+        grads: AnyArray,
         *,
         lr: float | None = None,
         terms: Terms | None = None,
@@ -188,22 +189,22 @@ class Shard:
         self,
         identity: Identity,
         table: str,
-        keys: Any,
-        rows: Any,
-        state: Any = None,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """Sets rows outright, as ParameterServer.assign; errors as push."""
         return self.parts.mutations.assign(identity, table, keys, rows, state, terms)
 
     def erase(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """Drops keys; the answer is bool [L], where a stored row was. Errors as push."""
         return self.parts.mutations.erase(identity, table, keys, terms)
 
     def create(
-        self, identity: Identity, table: str, keys: Any, terms: Terms | None = None
+        self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
         """A pull that stores absent keys; the answer is float32 [L, dim], None where a repeat
         cannot read them. Errors as push."""
@@ -223,7 +224,9 @@ class Shard:
 
     # Reads.
 
-    def pull(self, table: str, keys: Any, out: Any = None, timeout: float = LONG) -> Any:
+    def pull(
+        self, table: str, keys: AnyArray, out: AnyArray | None = None, timeout: float = LONG
+    ) -> AnyArray:
         """As ParameterServer.pull.
 
         Raises:
@@ -231,7 +234,7 @@ class Shard:
         """
         return self.parts.reads.pull(table, keys, out, timeout)
 
-    def contains(self, table: str, keys: Any, timeout: float = LONG) -> Any:
+    def contains(self, table: str, keys: AnyArray, timeout: float = LONG) -> AnyArray:
         """As ParameterServer.contains; errors as pull."""
         return self.parts.reads.contains(table, keys, timeout)
 
@@ -241,7 +244,7 @@ class Shard:
 
     def items(
         self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         return self.parts.reads.items(table, batch, state, timeout)
 
@@ -257,15 +260,15 @@ class Shard:
         """
         return self.parts.reads.digest(table, timeout)
 
-    def stats(self, timeout: float = LONG) -> dict[str, Any]:
+    def stats(self, timeout: float = LONG) -> Json:
         """As ParameterServer.stats, with a part `service`."""
         return self.parts.reads.stats(timeout)
 
-    def checkpoints(self, timeout: float = LONG) -> list[dict[str, Any]]:
+    def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""
         return self.parts.reads.checkpoints(timeout)
 
-    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[dict[str, Any]], str]:
+    def checkpoints_and_descent(self, timeout: float = LONG) -> tuple[list[Json], str]:
         """`checkpoints`, and the one that the rows descend from, as History.descent says it."""
         return self.parts.reads.checkpoints_and_descent(timeout)
 
@@ -299,7 +302,7 @@ class Shard:
         group: str = "",
         timeout: float = LONG,
         model_whole: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Makes rows, marks, model and reader durable in one checkpoint; mutations wait meanwhile.
 
         Args:
@@ -331,7 +334,7 @@ class Shard:
 
     def prepare_restore(
         self, tag: str | int | None = None, group: str = "", timeout: float = LONG
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Makes sure that `restore` would find what it needs.
 
         Args:

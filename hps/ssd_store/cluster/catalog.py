@@ -18,7 +18,7 @@ from hps import _C
 from hps.checkpoint.names import part_name, part_tag
 from hps.checkpoint.over_parts import describe, find_or_current
 from hps.common.durable_file import replace_durably
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.common.sharding import ShardMap
 from hps.errors import ConfigError, CorruptionError, StoreError
 
@@ -105,7 +105,7 @@ class ClusterCheckpoint:
         """Over all ranks."""
         return sum(part.rows for part in self.parts)
 
-    def described(self, is_current: bool) -> dict[str, Any]:
+    def described(self, is_current: bool) -> Json:
         """As ParameterServer.checkpoints() lists it, with the number of ranks."""
         listed = describe(self.tag, self.id, self.parts, self.created, is_current)
         return {**listed, "ranks": len(self.parts)}
@@ -180,7 +180,7 @@ class Catalog:
             raise CorruptionError(f"{file}: written by another version of hps: {error}") from error
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """What `to_json` gave."""
         listed = tuple(
             ClusterCheckpoint(**{**one, "parts": tuple(PartSize(**part) for part in one["parts"])})
@@ -189,7 +189,7 @@ class Catalog:
         others = {name: value[name] for name in value if name != "cuts"}
         return cls(**others, checkpoints=listed)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """As plain values, under the names that the file has."""
         fields = asdict(self)
         fields["cuts"] = fields.pop("checkpoints")
@@ -221,7 +221,7 @@ class Catalog:
         """The folders that are needed."""
         return {self.generation, *(one.generation for one in self.checkpoints)}
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[Json]:
         """As ParameterServer.checkpoints() lists them."""
         return [one.described(one.id == self.current_id) for one in self.listed]
 

@@ -10,14 +10,16 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
+from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.contracts.tiers import Flags, Keys, Rows, RowTier
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.ssd_store import TableSchema, engine_of, open_store
+from hps.ssd_store.arguments import OpenOptions
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, parts_of
 from hps.ssd_store.open_store import verify
@@ -27,13 +29,23 @@ _MOST_ATTEMPTS = 5
 _NOT_ADDED = ("write_amplification",)
 
 
+class ClusterOptions(OpenOptions, total=False):
+    """What `ClusterStore.open` takes by keyword."""
+
+    engine: str | None
+
+
 class ClusterStore:
     """All parts of one checkpoint, read-only. Use `open`; the verbs are those of RowTier."""
 
     num_loads = 1
 
     def __init__(
-        self, path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint | None, parts: list[Any]
+        self,
+        path: Path,
+        catalog: Catalog,
+        checkpoint: ClusterCheckpoint | None,
+        parts: Sequence[RowTier],
     ) -> None:
         self.path = path
         self.seed = catalog.seed
@@ -41,11 +53,14 @@ class ClusterStore:
         self._checkpoint = checkpoint
         self._parts = parts
         self._owners = ShardMap(max(1, len(parts)))
-        self.schemas: dict[str, TableSchema] = parts[0].schemas if parts else {}
+        self.schemas: Mapping[str, TableSchema] = parts[0].schemas if parts else {}
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], tables: Sequence[TableSchema], **options: Any
+        cls,
+        path: str | os.PathLike[str],
+        tables: Sequence[TableSchema],
+        **options: Unpack[ClusterOptions],
     ) -> Self:
         """Opens every part of a checkpoint; they must all be seen from here.
 
@@ -75,7 +90,7 @@ class ClusterStore:
 
     @classmethod
     def _open_once(
-        cls, path: Path, catalog: Catalog, tables: Sequence[TableSchema], options: dict[str, Any]
+        cls, path: Path, catalog: Catalog, tables: Sequence[TableSchema], options: ClusterOptions
     ) -> Self:
         name = options.get("checkpoint")
         if name is None and catalog.current is None:
@@ -83,8 +98,8 @@ class ClusterStore:
                 errno.ENOENT, f"{path}: the ranks have taken no checkpoint yet; wait for the first"
             )
         checkpoint = catalog.find(path, name)
-        own = {**options, "engine": None, "checkpoint": checkpoint.part_tag}
-        parts: list[Any] = []
+        own: ClusterOptions = {**options, "engine": None, "checkpoint": checkpoint.part_tag}
+        parts: list[RowTier] = []
         try:
             has_rows = options.get("rows", True)
             for part in _parts_here(path, catalog, checkpoint):
@@ -141,7 +156,7 @@ class ClusterStore:
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Refused."""
         raise self._read_only()
 
@@ -161,7 +176,7 @@ class ClusterStore:
         """Refused."""
         raise self._read_only()
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """The checkpoints over all ranks, oldest first, as of the opening."""
         return self._catalog.described()
 
@@ -178,7 +193,7 @@ class ClusterStore:
             return dict(store.extra_bytes(tag))
 
     @contextmanager
-    def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[Any, str | None]]:
+    def _first_of(self, checkpoint: str | int | None) -> Iterator[tuple[RowTier, str | None]]:
         """The store of the first part of a checkpoint, and the tag of that part in it."""
         found = self._checkpoint
         if checkpoint is not None:
@@ -194,7 +209,7 @@ class ClusterStore:
         finally:
             store.close()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RowTier.stats`: the sums over the parts."""
         return _add_up([part.stats() for part in self._parts])
 
@@ -291,7 +306,9 @@ def _parts_here(path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint) -> 
     return parts
 
 
-def _open_part(part: ExpectedPart, tables: Sequence[TableSchema], options: dict[str, Any]) -> Any:
+def _open_part(
+    part: ExpectedPart, tables: Sequence[TableSchema], options: ClusterOptions
+) -> RowTier:
     try:
         return open_store(part.folder, tables, **options)
     except ConfigError:  # of a table, the seed or the checkpoint: maybe it is another store
@@ -303,9 +320,9 @@ def _open_part(part: ExpectedPart, tables: Sequence[TableSchema], options: dict[
         raise
 
 
-def _add_up(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _add_up(parts: Sequence[JsonView]) -> Json:
     """Sums of numbers by name, of nested mappings too."""
-    total: dict[str, Any] = {}
+    total: Json = {}
     for name, first in parts[0].items():
         values = [part[name] for part in parts if name in part]
         if isinstance(first, Mapping):

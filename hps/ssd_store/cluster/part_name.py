@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from hps import _C
 from hps.checkpoint.names import text_of
+from hps.common.json_text import JsonView
 from hps.common.row_layout import Keys
 from hps.common.sharding import ShardMap
 from hps.contracts.tiers import RowTier
@@ -94,7 +95,7 @@ class ExpectedPart:
 
     def check_listed(
         self,
-        listed: Sequence[Mapping[str, Any]],
+        listed: Sequence[JsonView],
         blobs: Callable[[str | int], Mapping[str, bytes]],
     ) -> None:
         """As `check`.
@@ -214,9 +215,7 @@ def parts_of(path: Path, catalog: Catalog, checkpoint: ClusterCheckpoint) -> lis
     ]
 
 
-def described(
-    listed: Sequence[Mapping[str, Any]], blobs: Callable[[str | int], Mapping[str, bytes]]
-) -> str:
+def described(listed: Sequence[JsonView], blobs: Callable[[str | int], Mapping[str, bytes]]) -> str:
     """What a store says of itself, in words.
 
     Args:

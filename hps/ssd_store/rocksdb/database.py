@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from hps.contracts.tiers import Keys, Rows
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
+from hps.ssd_store.rocksdb.library import Batch, Database, Family, Snapshot
 
 BLOCK_CACHE_BYTES = 64 * 2**20
 _LEAST_FILE_BYTES = 2**16
@@ -31,7 +32,7 @@ _WRITE_ROWS = 8192  # rocksdict holds the interpreter's lock for the write of a 
 _SYSTEM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EIO)
 
 
-def import_rocksdict() -> Any:
+def import_rocksdict() -> ModuleType:
     """The module rocksdict.
 
     Raises:
@@ -97,9 +98,9 @@ class RocksDbDatabase:
     ) -> None:
         self._module = import_rocksdict()
         self._path = path or Path()
-        self._database: Any = None
-        self._tables: dict[int, Any] = {}
-        self._handles: dict[int, Any] = {}
+        self._database: Database | None = None  # None: without rows
+        self._tables: dict[int, Family] = {}
+        self._handles: dict[int, object] = {}
         if path is None:
             return
         names = {number: f"table-{number}" for number in range(num_tables)}
@@ -112,12 +113,13 @@ class RocksDbDatabase:
             else:
                 access = self._module.AccessType.read_write()
             families = {name: options for name in ("default", *names.values())}
-            self._database = self._module.Rdict(str(path), options, families, access)
+            database: Database = self._module.Rdict(str(path), options, families, access)
+            self._database = database
             for number, name in names.items():
-                self._tables[number] = self._database.get_column_family(name)
-                self._handles[number] = self._database.get_column_family_handle(name)
+                self._tables[number] = database.get_column_family(name)
+                self._handles[number] = database.get_column_family_handle(name)
 
-    def _options(self, file_bytes: int) -> Any:
+    def _options(self, file_bytes: int) -> object:
         file_bytes = min(max(file_bytes, _LEAST_FILE_BYTES), _MOST_FILE_BYTES)
         blocks = self._module.BlockBasedOptions()
         blocks.set_block_cache(self._module.Cache(BLOCK_CACHE_BYTES))
@@ -138,8 +140,7 @@ class RocksDbDatabase:
         family = self._tables.get(table)
         if family is None or not len(keys):
             return [None] * len(keys)
-        found: list[bytes | None] = family.get(key_bytes(keys))
-        return found
+        return family.get(key_bytes(keys))
 
     def put(self, table: int, rows: Rows) -> Iterator[int]:
         """Stores rows in pieces; after each yields how many of its keys are new."""
@@ -164,17 +165,19 @@ class RocksDbDatabase:
             self._write(batch)
             yield len(piece)
 
-    def _new_batch(self, table: int) -> Any:
-        batch = self._module.WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handles[table])
+    def _new_batch(self, table: int) -> Batch:
+        made = self._module.WriteBatch(raw_mode=True)
+        made.set_default_column_family(self._handles[table])
+        batch: Batch = made
         return batch
 
-    def _write(self, batch: Any) -> None:
+    def _write(self, batch: Batch) -> None:
         options = self._module.WriteOptions()
         options.disable_wal = True
+        assert self._database is not None
         self._database.write(batch, options)
 
-    def snapshot(self, table: int) -> Any:
+    def snapshot(self, table: int) -> Snapshot | None:
         """The table as it is now, for `pieces`; None if it has no rows."""
         family = self._tables.get(table)
         return None if family is None else family.snapshot()
@@ -208,8 +211,10 @@ class RocksDbDatabase:
         RocksDB writes out what is in memory, which nobody needs: it does not matter if it cannot,
         or if a background task has met a damaged block.
         """
-        databases = [*self._tables.values(), self._database]
-        for database in databases if self._database is not None else []:
+        if self._database is None:
+            return
+        databases: list[Family | Database] = [*self._tables.values(), self._database]
+        for database in databases:
             with suppress(HpsError), translated(self._path):
                 database.close()
 
@@ -223,7 +228,9 @@ def compacted_bytes(rows: int, row_bytes: int) -> int:
     return rows * (row_bytes + _ENTRY_BYTES + index) + _FILE_BYTES * (rows > 0)
 
 
-def pieces(snapshot: Any, row_bytes: int, num_rows: int, batch_rows: int) -> Iterator[Rows]:
+def pieces(
+    snapshot: Snapshot | None, row_bytes: int, num_rows: int, batch_rows: int
+) -> Iterator[Rows]:
     """The rows of a snapshot, in the order of their keys; `num_rows` is what it must have.
 
     RocksDB's iterators end at a damaged block as if it were the end, so the rows are counted.
@@ -233,7 +240,7 @@ def pieces(snapshot: Any, row_bytes: int, num_rows: int, batch_rows: int) -> Ite
     """
     num_seen = 0
     last = b""
-    values = iter(()) if snapshot is None else snapshot.values()
+    values: Iterator[bytes] = iter(()) if snapshot is None else snapshot.values()
     while images := list(islice(values, batch_rows)):
         rows = as_rows(images, row_bytes)
         num_seen += len(rows)
@@ -245,7 +252,7 @@ def pieces(snapshot: Any, row_bytes: int, num_rows: int, batch_rows: int) -> Ite
         raise CorruptionError(f"{num_seen} rows were found, {num_rows} are expected")
 
 
-def _raise_status(snapshot: Any, after: bytes) -> None:
+def _raise_status(snapshot: Snapshot, after: bytes) -> None:
     """Raises what stopped an iterator behind a key."""
     cursor = snapshot.iter()
     if after:

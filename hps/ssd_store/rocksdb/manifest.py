@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from hps import _C
 from hps.checkpoint.names import find_named
 from hps.common.durable_file import replace_durably
-from hps.common.json_text import parse_json
+from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
 from hps.table.schema import TableSchema
@@ -53,7 +53,7 @@ class RocksDbCheckpoint:
         """Its name in the store's directory."""
         return f"{ROCKSDB_CHECKPOINT_PREFIX}{self.id:012d}"
 
-    def summary(self, is_current: bool) -> dict[str, Any]:
+    def summary(self, is_current: bool) -> Json:
         """As `SsdStore.checkpoint` returns it; a segment here is a sorted file of RocksDB."""
         return {
             "id": self.id,
@@ -111,7 +111,7 @@ class RocksDbManifest:
             ) from error
 
     @classmethod
-    def _from_fields(cls, fields: dict[str, Any]) -> Self:
+    def _from_fields(cls, fields: Json) -> Self:
         tables = [{**table, "numbers": tuple(table["numbers"])} for table in fields["tables"]]
         listed = [
             {**one, "files": {name: FileDigest(**file) for name, file in one["files"].items()}}

@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 import numpy as np
 
 from hps.common.durable_file import SyncError
 from hps.common.forked import Inherited, is_inherited, refuse_in_children
 from hps.common.held_folder import HeldFolder
+from hps.common.json_text import Json
 from hps.contracts.tiers import Flags, Keys, Rows
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.arguments import (
@@ -41,12 +42,14 @@ from hps.ssd_store.rocksdb.database import (
     pieces,
     translated,
 )
+from hps.ssd_store.rocksdb.library import Snapshot
 from hps.ssd_store.rocksdb.live import Live, LiveDatabases
 from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint, RocksDbManifest
 from hps.ssd_store.rocksdb.worker import Worker, closed_error
 from hps.table.schema import TableSchema
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class RocksDbStore:
@@ -198,7 +201,7 @@ class RocksDbStore:
             f"on from its newest checkpoint",
         )
 
-    def _change(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _change(self, work: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
         """Runs a change on the store's thread; a sync that fails in it is the last one.
 
         Raises:
@@ -208,7 +211,9 @@ class RocksDbStore:
         result: _Result = self._worker.run(self._stop_if_unsynced, work, *arguments)
         return result
 
-    def _stop_if_unsynced(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _stop_if_unsynced(
+        self, work: Callable[[*_Arguments], _Result], *arguments: *_Arguments
+    ) -> _Result:
         self._check_writable()  # again: a change that was waiting comes after the failure
         self._check_held("; nothing was committed")
         try:
@@ -314,7 +319,7 @@ class RocksDbStore:
         row_bytes = self.schemas[table].row_bytes
         return self._pieces(live, pieces(snapshot, row_bytes, num_rows, batch_rows))
 
-    def _snapshot(self, table: str) -> tuple[Live, Any, int]:
+    def _snapshot(self, table: str) -> tuple[Live, Snapshot | None, int]:
         number, live = self._number(table), self._open_live_or_raise()
         return live, live.database.snapshot(number), live.counts[table]
 
@@ -337,7 +342,7 @@ class RocksDbStore:
         tag: str | None = None,
         extras: Mapping[str, bytes] | None = None,
         taken: Callable[[], object] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """As `RowTier.checkpoint`; never calls `taken`.
 
         Cost: writes what is in memory; reads the sorted files that are new, for their digests.
@@ -345,7 +350,7 @@ class RocksDbStore:
         check_tag(tag)
         return self._change(self._checkpoint, tag, dict(extras or {}))
 
-    def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+    def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> Json:
         counts = dict(self._open_live_or_raise().counts)
         new = RocksDbCheckpoint(
             self._manifest.next_id,
@@ -464,7 +469,7 @@ class RocksDbStore:
         self._load(live)
         self._remove_unneeded()
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""
         self._open_live_or_raise()
         manifest = self._manifest
@@ -520,7 +525,7 @@ class RocksDbStore:
 
     # Figures and the end.
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
         kept = [self._inside / one.folder for one in self._manifest.checkpoints]

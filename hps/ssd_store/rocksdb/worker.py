@@ -6,15 +6,16 @@ the work has ended, so that none is cut in half between two calls of RocksDB.
 
 import errno
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from hps.errors import StoreError
 from hps.ssd_store.rocksdb.database import translated
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 def closed_error(path: Path) -> StoreError:
@@ -42,15 +43,20 @@ class Worker:
         self._showing = showing
         self._executor = ThreadPoolExecutor(1, "rocksdb-store")
 
-    def run(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    def run(self, work: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
         """Calls work(*arguments) and waits for its end.
 
         Raises:
             StoreError: the worker was stopped. What work raises, translated to hps's errors.
             KeyboardInterrupt: it came meanwhile; the work has ended all the same.
         """
+
+        def call() -> _Result:
+            with self._showing(), translated(self._path):
+                return work(*arguments)
+
         try:
-            future: Future[_Result] = self._executor.submit(self._call, work, *arguments)
+            future = self._executor.submit(call)
         except RuntimeError as error:
             raise closed_error(self._path) from error
         interrupt: KeyboardInterrupt | None = None
@@ -62,10 +68,6 @@ class Worker:
         if interrupt is not None:
             raise interrupt
         return future.result()
-
-    def _call(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
-        with self._showing(), translated(self._path):
-            return work(*arguments)
 
     def stop(self) -> None:
         """Waits for what is being done; `run` raises from now on."""

@@ -1,0 +1,27 @@
+"""CacheOptions: the numbers of one table that a gpu_cache is built from.
+
+Above it: cache.py, which takes them from a config; device_rows.py and hps._C.GpuCache, which are
+given them. Below it: nothing.
+"""
+
+from typing import TypedDict
+
+
+class CacheOptions(TypedDict):
+    """One table's.
+
+    Args:
+        optimizer_kind, hyperparameters: of its rows' optimizer.
+        dim: floats in an embedding.
+        capacity_bytes: of the cache, everything counted.
+        initializer_kind, initializer_numbers: of a new row's weights.
+        stream: of the random numbers of new rows.
+    """
+
+    optimizer_kind: str
+    hyperparameters: list[float]
+    dim: int
+    capacity_bytes: int
+    initializer_kind: str
+    initializer_numbers: tuple[float, float]
+    stream: int
