@@ -266,6 +266,40 @@ def test_a_batch_that_the_cache_cannot_hold_is_pooled_to_the_same_bits(
     assert torch.equal(outputs[0], outputs[1])
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_step_may_take_over_the_look_up_of_its_forward(tmp_path: Path, seed: int) -> None:
+    """Whatever happened in between: rows came and went, were erased, set or put out."""
+    digests, num_taken = [], 0
+    for is_taken in (True, False):
+        generator = np.random.default_rng(seed)
+        with open_server(tmp_path / str(is_taken), hps.Adagrad(lr=0.1), dram="64KiB") as server:
+            module, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+            stack = server.parts.tables.stacks["ads"]
+            for _ in range(25):
+                keys, offsets = random_bags(generator, 12, 12, 600)
+                module(keys, offsets, num_features=3).sum().backward()
+                some = torch.from_numpy(generator.integers(0, 3000, 200))
+                match int(generator.integers(6)):
+                    case 0:
+                        server.erase("ads", some)
+                    case 1:
+                        server.assign("ads", some, torch.ones(len(some), 4))
+                    case 2:
+                        server.push("ads", some, torch.ones(len(some), 4))
+                    case 3:
+                        server.pull("ads", some, create=True)
+                    case 4:
+                        server.push("ads", keys, torch.ones(len(keys), 4))
+                if not is_taken:
+                    server.pull("ads", torch.arange(3))
+                num_taken += stack.plan.matches(keys.numpy().view(np.uint64))
+                optimizer.step()
+            digests.append((server.digest("ads"), server.num_rows("ads")))
+            assert server.stats()["dram_cache"]["evictions"] > 0
+            assert server.stats()["dram_cache"]["pins"] == 0
+    assert digests[0] == digests[1] and num_taken > 2
+
+
 def test_forwards_of_other_kinds_make_one_step(tmp_path: Path) -> None:
     generator = np.random.default_rng(5)
     keys, offsets = random_bags(generator, 6, 40, 12)
