@@ -1,5 +1,5 @@
 // Grouping by server around the core's own loops, on one thread, which numbers keys in order of
-// first occurrence.
+// first occurrence. The rule, which key is whose, is that of hps/common/sharding.py.
 #include "sharding/shard_plan.h"
 
 #include <algorithm>

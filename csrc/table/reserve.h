@@ -3,7 +3,7 @@
 // Above it: the batch loops of dram_cache (a thread owns whole parts), the kernels of gpu_cache (a
 // lane group owns a bucket). Below it: probe.h. Within a bucket the keys are served in order of
 // first occurrence, and no round looks at what another bucket did in the same round, so any
-// division of the work takes the same slots:
+// division of the work takes the same slots (a victim is chosen in probe.h):
 //   round 1   free slots of the first bucket while it holds fewer than 60
 //   round 2   free slots of whichever of the two buckets was emptier after round 1
 //   round 3   any free slot of the first, then of the second; else the first bucket's victim, then

@@ -1,4 +1,5 @@
-"""Exchanges: how the keys, rows and gradients of a server's tables pass between the ranks.
+"""Exchanges: how the keys, rows and gradients of a server's tables pass between the ranks. Here a
+rank learns which rank owns which keys.
 
 Above it: rows.py, rounds.py, table_verbs.py. Below it: cluster/exchange, one class for each thing
 that travels; the rank's own server.

@@ -1,4 +1,5 @@
-"""CachedTier: one table's cache over the tiers below it, and how rows move between them.
+"""CachedTier: one table's cache over the tiers below it, and how rows move between them: here a
+victim is written down, and a missing row comes up.
 
 Above it: top_tier.py (the verbs of the server) and dram_cache/tier.py (a dram_cache below a gpu
 cache). Below it: a RowCache, and a TableTier that is the ssd_store or again a CachedTier.

@@ -1,4 +1,5 @@
-"""Who may do what: bearer tokens from a file, each with its rights, a name and an end.
+"""Who may do what: bearer tokens from a file, with which a call's token is compared, each with its
+rights, a name and an end.
 
 Above it: the handlers, by way of admission.py. Below it: the file of `--tokens`, JSON:
 

@@ -1,7 +1,7 @@
 """RocksDbManifest: what a RocksDB store holds: tables, seed, checkpoints, and which one is current.
 
-Above it: store.py, checkpoint_files.py. Below it: one file, `ROCKSDB`, replaced as a whole: a
-line with the CRC32C and the length of the JSON text that follows it.
+Above it: store.py, checkpoint_files.py. Below it: one file, `ROCKSDB`, replaced as a whole, which
+makes a checkpoint durable: a line with the CRC32C and the length of the JSON text that follows it.
 """
 
 import errno
