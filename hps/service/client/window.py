@@ -2,8 +2,8 @@
 
 Above it: session.py, which chooses the sequence numbers, sends the changes and holds the lock.
 Below it: the frames of messages. Here a number is written into its message: 1, 2, 3 ... without a
-gap, and anew in a new incarnation. A change leaves at the front once the shard has it as safe as it was asked to be, but not
-before its log has it: until then a killed server may want it again.
+gap, and anew in a new incarnation. A change leaves at the front once the shard has it as safe as it
+was asked to be, but not before its log has it: until then a killed server may want it again.
 """
 
 from collections import deque
