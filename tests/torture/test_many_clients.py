@@ -26,6 +26,9 @@ def test_of_64_clients_at_once_each_has_every_push_once_and_none_starves(process
 
 
 def test_a_server_that_forgets_marks_is_found_by_64_clients(process: Nursery) -> None:
-    clients = run_many_clients(process, fresh_seed(), PLANT)
+    for _ in range(12):  # a kill may come where no mark is needed
+        clients = run_many_clients(process, fresh_seed(), PLANT)
+        if clients.errors:
+            break
     assert clients.errors != []
     print(clients.errors[0])

@@ -18,6 +18,6 @@ def test_threads_read_what_one_alone_reads(tmp_path: Path, kind: str) -> None:
     assert report.evictions > 0 or "shard" in kind
 
 
-def test_a_scratch_buffer_that_calls_share_is_found() -> None:
+def test_a_buffer_that_calls_share_is_found() -> None:
     report = run_readers(1, 30, plant=PLANT)
     assert any("another answer" in violation for violation in report.violations)
