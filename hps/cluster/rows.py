@@ -70,6 +70,7 @@ class RowVerbs:
         if self._together.is_alone:
             return self._local.pull_pooled(table, keys, pooling, out)
         array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
+        pooling.check(len(array), f"pull_pooled: table {table!r}")
         as_output(out, len(out), out.shape[1] // dim * dim, self._local.device)
         exchanged = self._exchanges.swap_keys(table, on_host(array))
         found = self._together.agreed(

@@ -7,10 +7,13 @@ Above it: `hps.SparseEmbedding`, `hps.Ids`; the servers, which pool. Below it: t
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 
 from hps.common.arrays import HOST, PoolArguments
 from hps.errors import ConfigError
+
+_MAX_BAGS = 2**31 - 1  # the native core numbers bags with 32 bits
 
 
 @dataclass(slots=True)
@@ -22,12 +25,14 @@ class Bags:
         lengths: int64 [num_bags].
         shortest: least number of occurrences in a bag; 1 if there is no bag.
         longest: greatest number of occurrences in a bag; 1 if there is no bag.
+        num_occurrences: L, that of all bags.
     """
 
     offsets: torch.Tensor
     lengths: torch.Tensor
     shortest: int
     longest: int
+    num_occurrences: int
 
     @property
     def are_single(self) -> bool:
@@ -47,7 +52,8 @@ class Bags:
         if str(self.offsets.device) == device:
             return self
         offsets = self.offsets.to(device, non_blocking=True)
-        return Bags(offsets, offsets.diff(), self.shortest, self.longest)
+        counts = (self.shortest, self.longest, self.num_occurrences)
+        return Bags(offsets, offsets.diff(), *counts)
 
 
 @dataclass(slots=True)
@@ -68,6 +74,13 @@ class BagPooling:
     bags: Bags
     weights: torch.Tensor | None
     is_mean: bool
+
+    def check(self, num_keys: int, where: str) -> None:
+        """ConfigError unless these are bags of so many keys."""
+        if self.bags.num_occurrences != num_keys:
+            raise ConfigError(
+                f"{where}: bags of {self.bags.num_occurrences} keys, and {num_keys} keys are given"
+            )
 
     def arguments(self, device: str) -> PoolArguments:
         """Offsets, weights and mean, as caches and plans take them: arrays, or tensors on a
@@ -100,7 +113,7 @@ def join_poolings(
             count = len(part)
         else:
             lengths.append(pooling.bags.lengths)
-            count = int(pooling.bags.offsets[-1])
+            count = pooling.bags.num_occurrences
         given = None if pooling is None else pooling.weights
         weights.append(part.new_ones(count) if given is None else given)
         is_mean = pooling is not None and pooling.is_mean
@@ -108,7 +121,7 @@ def join_poolings(
     whole = torch.cat(lengths)
     offsets = torch.cat([whole.new_zeros(1), whole.cumsum(0)])
     shortest, longest = (int(bound) for bound in torch.aminmax(whole)) if len(whole) else (1, 1)
-    bags = Bags(offsets, whole, shortest, longest)
+    bags = Bags(offsets, whole, shortest, longest, sum(len(part) for part in weights))
     return BagPooling(bags, torch.cat(weights) if has_weights else None, False), divided
 
 
@@ -128,7 +141,9 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             f"{where}: offsets are {offsets.dtype} of shape {tuple(offsets.shape)}; int64 of shape "
             "[num_bags + 1] is needed"
         )
-    offsets = offsets.to(torch.int64).contiguous()
+    if len(offsets) > _MAX_BAGS:
+        raise ConfigError(f"{where}: {len(offsets) - 1} bags; give at most {_MAX_BAGS - 1} a call")
+    offsets = own_copy(offsets.to(torch.int64))
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != num_occurrences:
         raise ConfigError(
@@ -136,14 +151,26 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             "the first must be 0 and the last the number of keys (for offsets without the last one "
             "construct SparseEmbedding with include_last_offset=False)"
         )
-    lengths = offsets.diff()
-    if len(lengths) == 0:
-        return Bags(offsets, lengths, 1, 1)
-    shortest, longest = (int(bound) for bound in torch.aminmax(lengths))
-    if shortest < 0:
+    if len(offsets) == 1:
+        return Bags(offsets, offsets.diff(), 1, 1, num_occurrences)
+    if offsets.device.type == HOST:  # numpy has no threads that look for work afterwards
+        measured = np.diff(offsets.numpy())
+        lengths, shortest, longest = torch.from_numpy(measured), measured.min(), measured.max()
+    else:
+        lengths = offsets.diff()
+        shortest, longest = torch.aminmax(lengths)
+    if int(shortest) < 0:
         bag = int((lengths < 0).nonzero()[0])
         raise ConfigError(
             f"{where}: offsets[{bag + 1}]={int(offsets[bag + 1])} is below "
             f"offsets[{bag}]={int(offsets[bag])}; offsets must not fall"
         )
-    return Bags(offsets, lengths, shortest, longest)
+    return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
+
+
+def own_copy(values: torch.Tensor) -> torch.Tensor:
+    """Values in memory that no caller changes, contiguous, without a graph."""
+    values = values.detach()
+    if values.device.type == HOST:
+        return torch.from_numpy(values.numpy().copy())
+    return values.clone(memory_format=torch.contiguous_format)

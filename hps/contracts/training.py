@@ -93,7 +93,10 @@ def join_updates(
 
 
 def _num_gradients(update: RowUpdate, num_keys: int) -> int:
-    return num_keys if update.pooling is None else len(update.pooling.bags.lengths)
+    if update.pooling is None:
+        return num_keys
+    update.pooling.check(num_keys, f"table {update.table!r}")
+    return len(update.pooling.bags.lengths)
 
 
 class Ranks(Protocol):

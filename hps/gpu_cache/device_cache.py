@@ -273,8 +273,12 @@ class DeviceCache(DeviceRows):
         factors = None if weights is None else _tensor(weights)
         assert self.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
         examples = target.shape[0]
-        features = (len(places) - 1) // max(1, examples)
+        features = target.shape[1] // self.dim
         self._check_floats(target, (examples, features * self.dim), "out [B, F * dim]")
+        if len(places) != examples * features + 1:
+            raise ValueError("offsets [F * B + 1] are needed")
+        if len(places) == 1:
+            return
         if places.dtype != torch.int64 or not places.is_contiguous():
             raise ValueError("offsets must be int64 [F * B + 1] in one piece")
         with self._verb(plan):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hps.common.arrays import HOST
-from hps.common.bags import BagPooling, Bags, make_bags
+from hps.common.bags import BagPooling, Bags, make_bags, own_copy
 from hps.errors import ConfigError
 from hps.nn.gradients import ForwardGradient, pending_of
 from hps.types import Batch
@@ -36,6 +36,7 @@ class _Lookup:
     num_features: int
     num_examples: int
     rows: "PinnedRows | None" = None
+    weights: torch.Tensor | None = None  # the caller's, which may require a gradient
 
     @property
     def is_plain(self) -> bool:
@@ -71,7 +72,9 @@ class SparseEmbedding(nn.Module):
     Raises:
         ConfigError: unknown table or pooling.
 
-    Cost: one read of the distinct rows, one copy of [L, D]; two where bags hold several.
+    Cost: one read of the distinct rows, one addition an occurrence; no [L, D] is made but of a
+    look-up without pooling. Weights that require a gradient have the distinct rows read a second
+    time (on a cluster by all ranks, so by each or by none) and kept until backward.
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4)]
@@ -146,20 +149,21 @@ class SparseEmbedding(nn.Module):
                 feature-major with offsets, or [B, n] for B bags of n keys.
             offsets: int64 [F*B + 1], for bare keys only.
             weights: float32 [L], finite, for bare keys only; multiplies each occurrence's embedding
-                in pooling. A gradient flows into it if it requires one.
+                in pooling. A gradient flows into it if it requires one. What becomes of its values
+                after this call does not count.
             num_features: F of bare keys.
 
         Returns:
             float32 [B, F*dim], or [L, dim] unpooled; new memory.
 
         Raises:
-            ConfigError: wrong dtype, shape or offsets; a weight that is NaN or infinite.
+            ConfigError: wrong dtype, shape or offsets; a weight (on the host) that is NaN or
+                infinite.
         """
         lookup = self._parse(ids, offsets, weights, num_features)
         if self.training and torch.is_grad_enabled():
-            given = None if lookup.pooling is None else lookup.pooling.weights
             output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
-                self._anchor, lookup.keys, given, self, lookup
+                self._anchor, lookup.keys, lookup.weights, self, lookup
             )
             return output
         with torch.no_grad():
@@ -232,7 +236,7 @@ class SparseEmbedding(nn.Module):
         device = self._server.device
         if weights is not None:
             self._check_weights(weights, len(keys))
-            weights = weights.to(device, non_blocking=True).contiguous()
+            weights = weights.to(device, non_blocking=True)
         if self.pooling is None:
             return _Lookup(keys, None, 1, len(keys), rows)
         if offsets is None:
@@ -248,8 +252,10 @@ class SparseEmbedding(nn.Module):
             )
         if num_examples:
             num_features = num_bags // num_examples
-        pooling = BagPooling(bags, weights, self.pooling == "mean")
-        return _Lookup(keys, pooling, num_features, num_examples, rows)
+        # The step reads the weights again: what the caller does to his in between must not count.
+        kept = None if weights is None else own_copy(weights)
+        pooling = BagPooling(bags, kept, self.pooling == "mean")
+        return _Lookup(keys, pooling, num_features, num_examples, rows, weights)
 
     def _declared_features(self) -> int:
         """F of a batch without examples, whose offsets cannot tell."""
@@ -265,8 +271,11 @@ class SparseEmbedding(nn.Module):
                 f"{where}: weights are {weights.dtype} of shape {tuple(weights.shape)}; float32 "
                 f"[{num_occurrences}] is needed"
             )
-        if weights.device.type == HOST and not bool(weights.detach().isfinite().all()):
-            place = int(weights.detach().isfinite().logical_not().nonzero()[0])
+        if weights.device.type != HOST:  # which would have to be waited for
+            return
+        are_finite = np.isfinite(weights.detach().numpy())
+        if not are_finite.all():
+            place = int(np.argmin(are_finite))
             raise ConfigError(
                 f"{where}: weights[{place}] is {float(weights[place])}; weights must be finite"
             )
@@ -293,7 +302,8 @@ class SparseEmbedding(nn.Module):
         num_features, num_examples = lookup.num_features, lookup.num_examples
         num_bags = num_features * num_examples
         grads = pending.new_grads(self.table, num_bags, self.dim, self._server.device)
-        pending.copy_by_bag(grad.view(num_examples, num_features * self.dim), grads)
+        if num_bags:
+            pending.copy_by_bag(grad.view(num_examples, num_features * self.dim), grads)
         if pooling is not None and pooling.bags.are_single and pooling.weights is None:
             pooling = None  # a bag's gradient is its occurrence's
         # Through a graph that was kept, backward may come after the step has released the rows.
@@ -316,13 +326,9 @@ class _ReadAndCollect(torch.autograd.Function):
         ctx.module, ctx.lookup = module, lookup
         ctx.order = pending_of(module._server).next_order()
         kept: tuple[torch.Tensor, ...] = (keys,)  # torch notices what was overwritten in between
-        if weights is not None:
-            kept += (weights,)
         if ctx.needs_input_grad[2]:
             kept += _distinct_rows(module._server, module.table, module.dim, keys)
         ctx.save_for_backward(*kept)
-        if lookup.pooling is not None and weights is not None:
-            lookup.pooling.weights = weights.detach()
         return module._read(lookup)
 
     @staticmethod
@@ -333,7 +339,7 @@ class _ReadAndCollect(torch.autograd.Function):
         keys, *others = ctx.saved_tensors
         grad, of_weights = grad.contiguous(), None
         if ctx.needs_input_grad[2]:
-            _, rows, places = others
+            rows, places = others
             of_weights = _weight_gradients(ctx.lookup, rows, places, grad)
         ctx.module._collect(ctx.order, keys, ctx.lookup, grad)
         return None, None, of_weights, None, None

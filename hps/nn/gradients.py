@@ -95,7 +95,9 @@ class PendingGradients:
                 _C.copy_by_bag(self._threads, grad.numpy(), out.numpy())
             return
         num_examples, dim = len(grad), out.shape[1]
-        out.view(-1, num_examples, dim).copy_(grad.view(num_examples, -1, dim).transpose(0, 1))
+        num_features = grad.shape[1] // dim
+        by_example = grad.view(num_examples, num_features, dim)
+        out.view(num_features, num_examples, dim).copy_(by_example.transpose(0, 1))
 
     def add(self, table: str, order: int, gradient: ForwardGradient) -> None:
         """Adds one backward's gradient; a second through the same forward sums into the first, bag

@@ -74,6 +74,7 @@ class RowVerbs:
             stack = tables.stack(table)
             array = as_keys(keys, self._device)
             dim = stack.layout.dim
+            pooling.check(len(array), f"pull_pooled: table {table!r}")
             target = as_output(out, len(out), out.shape[1] // dim * dim, self._device)
             bags = pooling.arguments(self._device)
         stack.raise_failed(wait=True)

@@ -112,8 +112,9 @@ class CachedTier:
         cache = self.cache
         try:
             with self.lock, self.counters:
-                if first or count >= 0 or plan.num_missing or not cache.is_current(plan):
-                    cache.find(plan, first, count)  # else a pull has just found all of it
+                # What is current has been found whole by a pull, a push or another pin.
+                if first or count >= 0 or not cache.is_current(plan) or plan.num_missing:
+                    cache.find(plan, first, count)
                 self._moving = plan
                 if not cache.reserve(plan):
                     self._moving = None

@@ -244,7 +244,9 @@ class TableStack(CachedTier):
         assert_held(self.lock)
         # A plan on a device would wait for it to compare.
         if self._failed_key is None and self.plan.matches(keys):
-            return self._lend_plan()
+            plan = self._lend_plan()
+            self.cache.abandon(plan)  # what an interrupt may have left of a pull
+            return plan
         return self.cache.make_plan(keys, self.take_plan())
 
     def hold(self, rows: PinnedRows) -> None:
@@ -379,8 +381,8 @@ class TableStack(CachedTier):
     def _take_back(self, plan: BatchPlan) -> None:
         """A lent plan is the stack's again, so that a push after a pull reuses its look-up."""
         with self.lock:
-            self.keep_plan(self.plan)
-            self.plan = plan
+            old, self.plan = self.plan, plan
+            self.keep_plan(old)
 
     def _update_pieces(self, keys: Keys, update: Callable[[BatchPlan], None]) -> None:
         with self.lock, self.counters:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import hps
+from hps.common.bags import BagPooling, make_bags
+from hps.contracts.training import RowUpdate
 from hps.nn.gradients import pending_of
 from tests.front import one_feature_batch, open_server, random_bags
 from tests.lab import random_floats
@@ -246,6 +248,44 @@ def test_weights_get_the_gradient_that_torch_gives_them(tmp_path: Path, pooling:
     output = torch.stack(bags).view(2, 3, 4).transpose(0, 1).reshape(3, 8)
     (output * slope).sum().backward()
     torch.testing.assert_close(weights.grad, reference.grad)
+
+
+def test_weights_that_learn_are_read_in_evaluation_too(tmp_path: Path) -> None:
+    keys, offsets = torch.tensor([7, 8, 7]), torch.tensor([0, 2, 3])
+    with open_server(tmp_path) as server:
+        module = hps.SparseEmbedding(server, "ads")
+        weights = torch.nn.Parameter(torch.tensor([1.0, 2.0, -1.0]))
+        output = module(keys, offsets, weights)
+        with torch.no_grad():
+            assert torch.equal(module(keys, offsets, weights), output)
+        evaluated = module.eval()(keys, offsets, weights)
+        assert torch.equal(evaluated, output) and not evaluated.requires_grad
+
+
+def test_what_becomes_of_offsets_and_weights_after_backward_does_not_count(tmp_path: Path) -> None:
+    after = []
+    for is_changed in (False, True):
+        keys, offsets = torch.tensor([7, 8, 7]), torch.tensor([0, 2, 3])
+        weights = torch.tensor([1.0, 2.0, -1.0])
+        with open_server(tmp_path / str(is_changed), hps.SGD(lr=1.0)) as server:
+            hps.SparseEmbedding(server, "ads")(keys, offsets, weights).sum().backward()
+            if is_changed:
+                offsets.zero_()
+                weights.fill_(5)
+            hps.RowOptimizer(server).step()
+            after.append(rows_of(server, 10))
+    assert torch.equal(after[0], after[1])
+
+
+def test_bags_of_another_number_of_keys_are_refused(tmp_path: Path) -> None:
+    bags = make_bags(torch.tensor([0, 2, 3]), 3, "test")
+    pooling = BagPooling(bags, None, False)
+    with open_server(tmp_path) as server:
+        with pytest.raises(hps.ConfigError, match="bags of 3 keys, and 4 keys"):
+            server.pull_pooled("ads", torch.arange(4), pooling, torch.empty(2, 4))
+        update = RowUpdate("ads", torch.arange(4), torch.ones(2, 4), pooling=pooling)
+        with pytest.raises(hps.ConfigError, match="bags of 3 keys, and 4 keys"):
+            server.apply([update])
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])

@@ -34,6 +34,8 @@ def sum_bags(values: torch.Tensor, bags: Bags) -> torch.Tensor:
 def pool_rows(rows: torch.Tensor, pooling: BagPooling, out: torch.Tensor) -> None:
     """Sums or means of the bags of rows [L, D], which are overwritten, into out [B, F * D]."""
     bags, dim = pooling.bags, rows.shape[1]
+    if not len(bags.lengths):
+        return
     if pooling.weights is not None:
         rows.mul_(pooling.weights.unsqueeze(1))
     pooled = rows if bags.are_single else sum_bags(rows, bags)

@@ -88,6 +88,7 @@ class Pulls:
         """As `RemoteParameterServer.pull_pooled`."""
         dim = self._shards.table(table, "pull").dim
         array = as_keys(keys)
+        pooling.check(len(array), f"pull_pooled: table {table!r}")
         target = as_output(out, len(out), out.shape[1] // dim * dim)
         plan = self._plans.take(array)
         try:
