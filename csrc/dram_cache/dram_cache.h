@@ -7,9 +7,9 @@
 //     MakePlan, Find, Reserve (pins), [victims and missing rows: the caller's business], Fill, then
 //     Gather / Pool / Apply / Assign, Release
 // (a caller that fails in between calls Abandon; MakePlan and the pulls do it for a plan left so),
-// and Pull does MakePlan, Find and Gather at once where nothing is missing, PullPooled the same with
-// Pool. Verbs are serialised by the caller and run in parallel inside. Owns its memory; the thread
-// pool is shared.
+// and Pull does MakePlan, Find and Gather at once where nothing is missing, PullPooled the same
+// with Pool. Verbs are serialised by the caller and run in parallel inside. Owns its memory; the
+// thread pool is shared.
 #pragma once
 
 #include <memory>
