@@ -14,7 +14,7 @@ import hps
 from hps import errors
 
 TABLE = "rows"
-FILL_KEYS = 1 << 15  # of 262,144 a growing table puts some rows out (docs/roadmap.md)
+FILL_KEYS = 1 << 13  # of more, a growing table may put a row out (docs/roadmap.md)
 
 
 class _LeaveUnsaved(errors.HpsError):
