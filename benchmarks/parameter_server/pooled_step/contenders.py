@@ -12,7 +12,7 @@ import torch
 
 import hps
 from benchmarks.common.keys import hashed_keys
-from benchmarks.common.server import TABLE, dram, insert, row_bytes, scratch_server
+from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.parameter_server.pooled_step.workload import FEATURES, Bag, Workload
 from benchmarks.parameter_server.sparse_step.contender import (
     ADAGRAD_EPS,
@@ -82,8 +82,7 @@ class HpsPooled:
             return self._forward(idx)
 
     def check(self) -> None:
-        evictions = dram(self._server)["evictions"]
-        assert evictions == 0, f"{evictions} rows were evicted; the table is not all in DRAM"
+        require_all_in_dram(self._server, self._work.shape.rows)
         assert self._server.num_rows(TABLE) == self._work.shape.rows
 
 

@@ -15,7 +15,7 @@ import hps
 from benchmarks.common.huge_pages import huge_page_bytes
 from benchmarks.common.keys import EXAMPLES, FEATURES, hashed_keys
 from benchmarks.common.report import comparison_row
-from benchmarks.common.server import TABLE, dram, insert, row_bytes, scratch_server
+from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.common.timing import StepTimer, interleave
 from benchmarks.parameter_server.pull.gather import PlainGather
 
@@ -44,7 +44,7 @@ class Puller:
         self.server: Any = lifetime.enter_context(scratch_server(table, budget, threads))
         insert(self.server, torch.from_numpy(hashed_keys(np.arange(rows)).view(np.int64)))
         self.huge_part = (huge_page_bytes() - before) / budget
-        assert dram(self.server)["evictions"] == 0, "a row was evicted; not all rows are in DRAM"
+        require_all_in_dram(self.server, rows)
         assert self.server.num_rows(TABLE) == rows
 
     def check(self, keys: torch.Tensor) -> None:
@@ -86,7 +86,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             options["repetitions"],
         )
         for puller in pullers.values():
-            assert dram(puller.server)["evictions"] == 0
+            require_all_in_dram(puller.server, rows)
     one, two = samples["hps, 1 thread"], samples["hps, 2 threads"]
     result = [
         comparison_row({"threads": 1}, UNIT, one, (GATHER, samples[GATHER]), floor=0.45),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import hps
-from benchmarks.common.server import TABLE, dram, insert, row_bytes, scratch_server
+from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.parameter_server.sparse_step.contender import (
     ADAGRAD_EPS,
     INITIAL_WEIGHT,
@@ -71,8 +71,7 @@ class HpsServer:
         return torch.as_tensor(self._server.pull(TABLE, self._work.keys[idx])).clone()
 
     def check(self) -> None:
-        """Everything is in DRAM: no row was evicted and none is missing."""
-        evictions = dram(self._server)["evictions"]
-        assert evictions == 0, f"{evictions} rows were evicted; the table is not all in DRAM"
+        """Everything is in DRAM, and no row is missing."""
+        require_all_in_dram(self._server, self._work.rows)
         stored = self._server.num_rows(TABLE)
         assert stored == self._work.rows, f"{stored} rows stored, {self._work.rows} expected"
