@@ -20,4 +20,5 @@ def test_a_store_lives_on_an_odd_machine(machine: str) -> None:
 def test_a_planted_bug_is_found_on_its_machine(bug: str) -> None:
     if reason := missing(PLANTS[bug]):
         pytest.skip(reason)
-    assert run_machine(PLANTS[bug], 1, bug) != "ok"
+    # The clock may happen not to jump while somebody waits: then another life is tried.
+    assert any(run_machine(PLANTS[bug], seed, bug) != "ok" for seed in range(1, 61))
