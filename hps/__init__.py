@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
     from hps.cluster.parameter_server import ClusterParameterServer
     from hps.nn.embedding import SparseEmbedding
+    from hps.nn.embeddings import SparseEmbeddings
     from hps.nn.grad_scaler import ClusterGradScaler
     from hps.nn.row_optimizer import RowOptimizer
     from hps.parameter_server.server import ParameterServer
@@ -64,6 +65,7 @@ __all__ = [
     "RowOptimizer",
     "RowWiseAdagrad",
     "SparseEmbedding",
+    "SparseEmbeddings",
     "SsdStoreConfig",
     "StoreError",
     "TableConfig",
@@ -82,6 +84,7 @@ _LAZY = {
     "RemoteParameterServer": "hps.service.client.parameter_server",
     "RowOptimizer": "hps.nn.row_optimizer",
     "SparseEmbedding": "hps.nn.embedding",
+    "SparseEmbeddings": "hps.nn.embeddings",
     "TlsConfig": "hps.service.client.options",
 }
 

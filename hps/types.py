@@ -32,6 +32,10 @@ class PinnedRows(Protocol):
         """L, keys of the batch with their repetitions."""
 
     @property
+    def joint(self) -> object:
+        """The JointRows of which these rows are a part, or None."""
+
+    @property
     def is_released(self) -> bool:
         """True when nothing is held any more."""
 

@@ -4,6 +4,7 @@
 // key_share.h, row_copy.h.
 #pragma once
 
+#include "batch/bags.h"
 #include "batch/key_share.h"
 #include "optimizer/lanes.h"
 #include "table/row_copy.h"
@@ -27,7 +28,8 @@ inline void WriteRow(const float* src, int dim, float* dst) {
 template <int kDim, bool kStream>
 class Expander {
  public:
-  Expander(const KeyShare& share, int dim, float* out) : share_(share), any_dim_(dim), out_(out) {}
+  Expander(const KeyShare& share, int dim, OutputRows out)
+      : share_(share), any_dim_(dim), out_(out) {}
 
   // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
   void UpTo(int64_t num_collected, int64_t most) {
@@ -44,7 +46,8 @@ class Expander {
       // What lies behind the last occurrence is left over from earlier batches, and harmless.
       const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
       for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
-      WriteRow<kDim, kStream>(values + id * dim, any_dim_, out_ + share_.scan_positions[i] * dim);
+      WriteRow<kDim, kStream>(values + id * dim, any_dim_,
+                              out_.values + share_.scan_positions[i] * out_.stride);
     }
     next_ = i;
   }
@@ -62,7 +65,7 @@ class Expander {
  private:
   const KeyShare& share_;
   const int any_dim_;
-  float* const out_;
+  const OutputRows out_;
   int64_t next_ = 0;
 };
 
@@ -73,18 +76,19 @@ struct Streaming {
 
 // Calls body(lanes, streaming) as suits an output for `count` keys.
 template <class Body>
-inline auto WithOutput(int32_t dim, int64_t count, const float* out, Body body) {
+inline auto WithOutput(int32_t dim, int64_t count, OutputRows out, Body body) {
   const bool is_large = count * dim >= kStreamedFloats;
   return WithDim(dim, [&](auto lanes) {
     constexpr int kWidth = decltype(lanes)::kWidth;
     if constexpr (kWidth % 16 == 0 && kWidth > 0) {
-      if (is_large && CanStream<kWidth>(out)) return body(lanes, Streaming<true>{});
+      if (is_large && CanStream<kWidth>(out.values) && out.stride % 16 == 0)
+        return body(lanes, Streaming<true>{});
     }
     return body(lanes, Streaming<false>{});
   });
 }
 
-inline void Expand(const KeyShare& share, int32_t dim, int64_t count, float* out) {
+inline void Expand(const KeyShare& share, int32_t dim, int64_t count, OutputRows out) {
   WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
     Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(share, dim, out);
     expander.Finish();

@@ -84,8 +84,7 @@ inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients)
   const uint32_t* ids = share->ids;
   const uint32_t* positions = share->scan_positions;
   const auto gradient_at = [&](uint32_t position) {
-    const int64_t row = kOfBags ? gradients.rows[position] : position;
-    return gradients.values + row * dim;
+    return gradients.values + (kOfBags ? gradients.starts[position] : position * gradients.stride);
   };
   const int64_t num_occurrences = share->num_occurrences;
   __builtin_memset(counts, 0, static_cast<uint64_t>(share->num_ids) * sizeof(uint32_t));
@@ -111,7 +110,7 @@ inline void SumGradients(KeyShare* share, int32_t dim, const GradientView& gradi
   WithDim(dim, [&](auto lanes) {
     constexpr int kDim = decltype(lanes)::kWidth;
     const bool is_weighted = gradients.weights != nullptr;
-    if (gradients.rows == nullptr) {
+    if (gradients.starts == nullptr) {
       is_weighted ? SumRuns<kDim, false, true>(dim, share, gradients)
                   : SumRuns<kDim, false, false>(dim, share, gradients);
     } else {

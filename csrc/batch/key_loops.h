@@ -32,7 +32,7 @@ struct RowsToPool {
       rows;  // [L] where each occurrence's value is; kOccurrencePadding more of them
   BagsView bags;
   int32_t dim;
-  float* out;  // [examples, features * dim]
+  float* out;  // where the bags have their places
 };
 
 struct KeyLoops {
@@ -52,8 +52,8 @@ struct KeyLoops {
   uint32_t (*find_largest)(const float* values, int64_t count);
   // The first of values[count][dim] that is not finite, or -1.
   int64_t (*find_not_finite)(const float* values, int64_t count, int32_t dim);
-  // Copies every key's `dim` values to all its positions in out [count, dim].
-  void (*expand)(const KeyShare& share, int32_t dim, int64_t count, float* out);
+  // Copies every key's `dim` values to all its positions in out, of `count` rows.
+  void (*expand)(const KeyShare& share, int32_t dim, int64_t count, OutputRows out);
   // Notes in rows [L] where the value of each occurrence of the share is, which is the one with
   // that number of all that do so together.
   void (*point)(const KeyShare& share, int32_t dim, int number, int num_shares, const float** rows);

@@ -83,18 +83,21 @@ void Pooling::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, Thr
 GradientView Pooling::Spread(const BagsView& bags, const float* gradients, int32_t dim,
                              ThreadPool* pool) {
   const int64_t num_bags = bags.num_bags();
-  uint32_t* bag_of = bags_.Reserve(bags.offsets[num_bags]);
+  uint32_t* starts = starts_.Reserve(bags.offsets[num_bags]);
   float* divided = bags.is_mean ? divided_.Reserve(num_bags * dim) : nullptr;
   ForPieces(bags, pool, [&](int64_t first, int64_t end) {
-    for (int64_t bag = first; bag < end; ++bag) {
+    BagNumber number(bags, first);
+    for (int64_t bag = first; bag < end; ++bag, number.Next()) {
       const int64_t begin = bags.offsets[bag], length = bags.offsets[bag + 1] - begin;
-      std::fill_n(bag_of + begin, length, static_cast<uint32_t>(bag));
+      const int64_t place = bags.place(number.feature, number.example, dim);
+      const int64_t start = divided == nullptr ? place : bag * dim;
+      std::fill_n(starts + begin, length, static_cast<uint32_t>(start));
       if (divided == nullptr) continue;
       const auto divisor = static_cast<float>(std::max<int64_t>(length, 1));
-      for (int64_t d = bag * dim; d < (bag + 1) * dim; ++d) divided[d] = gradients[d] / divisor;
+      for (int64_t d = 0; d < dim; ++d) divided[start + d] = gradients[place + d] / divisor;
     }
   });
-  return {divided == nullptr ? gradients : divided, bag_of, bags.weights};
+  return {divided == nullptr ? gradients : divided, starts, bags.weights, 0};
 }
 
 }  // namespace hps

@@ -21,16 +21,17 @@ class Pooling {
 
   // Makes room to note where the value of each of `count` occurrences is.
   const float** PrepareRows(int64_t count);
-  // Pools the rows that were noted into out [examples, features * dim]; `pool` may be null.
+  // Pools the rows that were noted to the bags' places in out; `pool` may be null.
   void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool, float* out);
 
-  // Gradients of bags [num_bags, dim] as those of occurrences; good until the next call.
+  // Gradients of bags, at their places, as those of occurrences; good until the next call. `pool`
+  // may be null.
   GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool);
 
  private:
   Array<const float*> rows_;
-  Array<uint32_t> bags_;  // of each occurrence
-  Array<float> divided_;  // gradients of means
+  Array<uint32_t> starts_;  // of each occurrence: where its bag's gradient is
+  Array<float> divided_;    // gradients of means
 };
 
 // Copies gradients of pooled rows [num_examples, num_features * dim] to those of the bags

@@ -113,21 +113,15 @@ inline void PoolColumns(const RowsToPool& args, int64_t first_bag, int64_t end_b
   const BagsView& bags = args.bags;
   const BagSum<kDim, kWeighted> sum_of(args.rows, bags.weights, column, width);
   const int64_t dim = kDim > 0 ? kDim : args.dim;
-  // Bag f * B + b goes to row b * F + f.
-  int64_t feature = first_bag / bags.num_examples;
-  int64_t example = first_bag % bags.num_examples;
-  for (int64_t bag = first_bag; bag < end_bag; ++bag) {
-    float* const out = args.out + (example * bags.num_features + feature) * dim + column;
+  BagNumber number(bags, first_bag);
+  for (int64_t bag = first_bag; bag < end_bag; ++bag, number.Next()) {
+    float* const out = args.out + bags.place(number.feature, number.example, dim) + column;
     const int64_t first = bags.offsets[bag], end = bags.offsets[bag + 1];
     if (first == end) {
       __builtin_memset(out, 0, static_cast<uint64_t>(width) * sizeof(float));
     } else {
       sum_of.Of(first, end, out);
       if (bags.is_mean && end - first > 1) DivideColumns(end - first, width, out);
-    }
-    if (++example == bags.num_examples) {
-      example = 0;
-      ++feature;
     }
   }
 }

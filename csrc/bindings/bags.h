@@ -41,6 +41,7 @@ inline BagsView BagsOfGradients(const Offsets& offsets, const Weights& weights, 
                                 const Matrix<const float>& gradients, size_t dim,
                                 int64_t num_occurrences) {
   CheckShape(gradients.shape(1) == dim, "gradients [F * B, dim] are needed");
+  CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
   return ViewBags(offsets, weights, is_mean, gradients.shape(0), 1, num_occurrences);
 }
 

@@ -9,6 +9,7 @@ void BindDramCache(nanobind::module_& module);
 void BindGpuCache(nanobind::module_& module);
 void BindGpuKernels(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);
+void BindTableBatch(nanobind::module_& module);
 void BindSpace(nanobind::module_& module);
 void BindTurn(nanobind::module_& module);
 

@@ -45,7 +45,12 @@ struct DramKind {
   static uint8_t* Victims(Plan& plan) { return plan.victims.data(); }
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
   static uint64_t* MissingKeys(Plan& plan) { return plan.missing_keys.data(); }
-  static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(plan, out); }
+  static int64_t Pull(Cache* cache, const uint64_t* keys, int64_t count, Plan* plan, float* out) {
+    return cache->Pull(keys, count, plan, {out, cache->layout().dim});
+  }
+  static void Gather(Cache* cache, Plan* plan, float* out) {
+    cache->Gather(plan, {out, cache->layout().dim});
+  }
   static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
     cache->Pool(plan, bags, out);
   }

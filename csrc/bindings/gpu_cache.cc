@@ -36,6 +36,9 @@ struct GpuKind {
   static const uint8_t* Victims(const Plan& plan) { return plan.victims(); }
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims(); }
   static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys(); }
+  static int64_t Pull(Cache* cache, const uint64_t* keys, int64_t count, Plan* plan, float* out) {
+    return cache->Pull(keys, count, plan, out);
+  }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(*plan, out); }
   static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
     cache->Pool(*plan, bags, out);

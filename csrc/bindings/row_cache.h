@@ -2,8 +2,8 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Gather, Pool, PullPooled, SumHere, ReadRows,
-//     WriteRows, Contains
+//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled, SumHere,
+//     ReadRows, WriteRows, Contains
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -84,7 +84,8 @@ class RowCacheBinding {
             [](Cache& cache, Plan& plan, Keys keys, Matrix<float> out) {
               CheckRows(cache, nb::ndarray<>(out), keys.size());
               nb::gil_scoped_release unlocked;
-              return cache.Pull(keys.data(), static_cast<int64_t>(keys.size()), &plan, out.data());
+              return Kind::Pull(&cache, keys.data(), static_cast<int64_t>(keys.size()), &plan,
+                                out.data());
             },
             "plan"_a, "keys"_a.noconvert(), "out"_a.noconvert())
         .def(

@@ -6,6 +6,7 @@
 // (Deduplication alone, gradient sums, and values to their positions: csrc/batch/key_loops.h.)
 #pragma once
 
+#include "batch/bags.h"
 #include "batch/key_share.h"
 #include "optimizer/initializer.h"
 #include "optimizer/optimizer.h"
@@ -52,11 +53,11 @@ struct BatchLoops {
   const char* name;
   // Groups the occurrences by key (starts, positions): what single keys need.
   void (*sort_positions)(WorkerBatch* worker);
-  // Deduplicates, looks up the whole batch, and copies every embedding to all its positions in out
-  // [count, dim] if nothing is missing; false if the id table is too small. Needs room for
+  // Deduplicates, looks up the whole batch, and copies every embedding to all its positions in out,
+  // of `count` rows, if nothing is missing; false if the id table is too small. Needs room for
   // most_unique values.
   bool (*pull)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
-               float* out);
+               OutputRows out);
   // Deduplicates and looks up the whole batch, and copies its embeddings to values; false if the id
   // table is too small. Needs room for most_unique values.
   bool (*pull_values)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
@@ -65,7 +66,7 @@ struct BatchLoops {
   // to its position in out, key by key without deduplicating; stops once something is missing.
   // Leaves no plan.
   void (*pull_each)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
-                    int64_t count, float* out);
+                    int64_t count, OutputRows out);
   // Looks up the window; fills slots and missing; stamps rows.
   void (*find)(const CacheView& cache, WorkerBatch* worker);
   // Looks up every occurrence of keys[count] that is the worker's by itself, without deduplicating;

@@ -29,14 +29,14 @@ inline void SortPositions(WorkerBatch* worker) {
 }
 
 inline void Find(const CacheView& cache, WorkerBatch* worker) {
-  Lookup<0, false, Taking::kSlot> lookup(cache, worker, nullptr);
+  Lookup<0, false, Taking::kSlot> lookup(cache, worker, {});
   lookup.Finish(worker->window_end - worker->window_begin);
 }
 
 // Numbers, looks up and writes the output in one go, each some keys behind the other: numbering
 // computes, looking up waits for memory and writing fills it, so they go well together.
 inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
-                 float* out) {
+                 OutputRows out) {
   constexpr int64_t kRowsAStep = 24;  // somewhat more than keys are numbered between two calls
   worker->window_begin = 0;
   return WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
@@ -63,7 +63,7 @@ inline bool PullValues(const CacheView& cache, WorkerBatch* worker, const uint64
                        int64_t count) {
   worker->window_begin = 0;
   return WithDim(cache.dim, [&](auto lanes) {
-    Lookup<decltype(lanes)::kWidth, false, Taking::kValue> lookup(cache, worker, nullptr);
+    Lookup<decltype(lanes)::kWidth, false, Taking::kValue> lookup(cache, worker, {});
     const bool fits =
         DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
     if (fits) lookup.Finish(worker->num_unique);
@@ -73,7 +73,7 @@ inline bool PullValues(const CacheView& cache, WorkerBatch* worker, const uint64
 
 // Looks up every occurrence by itself. The window is the part of the batch to go through.
 inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
-                     int64_t count, float* out) {
+                     int64_t count, OutputRows out) {
   const int64_t end = worker->window_end;
   int64_t first = worker->window_begin;
   worker->window_begin = 0;
@@ -97,7 +97,7 @@ inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
                      int64_t count) {
   worker->window_begin = 0;
   worker->num_repeats = 0;
-  Lookup<0, false, Taking::kFirst> lookup(cache, worker, nullptr);
+  Lookup<0, false, Taking::kFirst> lookup(cache, worker, {});
   uint64_t hashes[kChunk + 8];
   int64_t kept = 0;
   for (int64_t first = 0; first < count; first += kChunk) {

@@ -27,7 +27,7 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   state = State::kKeys;
   Empty();
   num_victims = 0;
-  shares_.Begin(count, num_parts, pool->num_threads());
+  shares_.Begin(count, num_parts, std::min(pool->num_threads(), most_workers_));
   while (static_cast<int>(workers_.size()) < shares_.num_owners()) workers_.emplace_back();
   num_workers_ = shares_.num_owners();
   for (int i = 0; i < num_workers_; ++i) {
@@ -198,7 +198,7 @@ void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t 
   ForWorkers(pool, [&](WorkerBatch* worker) {
     loops.point(*worker, dim, static_cast<int>(worker->result), num_workers_, rows);
   });
-  pooling_.Pool(loops, bags, dim, pool, out);
+  pooling_.Pool(loops, bags, dim, most_workers_ == 1 ? nullptr : pool, out);
 }
 
 int64_t BatchPlan::num_missing() const {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 
 #include "batch/key_shares.h"
 #include "batch/pooling.h"
@@ -105,6 +106,9 @@ class BatchPlan {
   }
   // Forgets the batch; nothing of it may be held.
   void Forget();
+  // From the next batch on it is divided over at most so many workers; one works where it is
+  // called.
+  void LimitWorkers(int most) { most_workers_ = most; }
 
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
@@ -149,11 +153,13 @@ class BatchPlan {
                   float* out);
   // Gradients of bags as those of the occurrences; good until the next such call.
   GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool) {
-    return pooling_.Spread(bags, gradients, dim, pool);
+    return pooling_.Spread(bags, gradients, dim, most_workers_ == 1 ? nullptr : pool);
   }
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
+  // Keys of the batch [num_occurrences], a copy.
+  const uint64_t* keys() const { return shares_.keys(); }
   int64_t num_occurrences() const { return shares_.num_occurrences(); }
   int64_t num_unique() const { return num_unique_; }
   // Keys that the last pull looked up: the unique ones, or all if it did not deduplicate.
@@ -196,6 +202,7 @@ class BatchPlan {
   Pooling pooling_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
+  int most_workers_ = std::numeric_limits<int>::max();
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;

@@ -93,9 +93,10 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
 }
 
-int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out) {
+int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, OutputRows out,
+                        bool wants_plan) {
   Abandon(plan);
-  if (plan->ChoosePullEach(keys, count)) {
+  if (!wants_plan && plan->ChoosePullEach(keys, count)) {
     const auto pull = [&](WorkerBatch* worker) {
       loops_->pull_each(view_, worker, keys, count, out);
     };
@@ -115,6 +116,8 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, fl
 
 int64_t DramCache::PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags,
                               BatchPlan* plan, float* out) {
+  constexpr bool kWantsPlan = true;
+  if (bags.are_rows()) return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
   Abandon(plan);
   plan->Build(keys, count, shape().num_parts, view_.dim, pool_,
               [&](WorkerBatch* worker) { return loops_->pull_values(view_, worker, keys, count); });
@@ -365,13 +368,14 @@ void DramCache::Release(BatchPlan* plan) {
   plan->state = is_whole ? BatchPlan::State::kResolved : BatchPlan::State::kFound;
 }
 
-void DramCache::Gather(BatchPlan* plan, float* out) {
+void DramCache::Gather(BatchPlan* plan, OutputRows out) {
   Collect(plan);
   if (plan->window_end() == plan->num_unique()) Expand(plan, out);
 }
 
 void DramCache::Pool(BatchPlan* plan, const BagsView& bags, float* out) {
   HPS_CHECK(plan->window_size() == plan->num_unique());
+  if (bags.are_rows()) return Gather(plan, bags.rows_in(out, view_.dim));
   Collect(plan);
   plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
 }
@@ -383,7 +387,7 @@ void DramCache::Collect(BatchPlan* plan) {
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->collect(view_, *worker); });
 }
 
-void DramCache::Expand(BatchPlan* plan, float* out) {
+void DramCache::Expand(BatchPlan* plan, OutputRows out) {
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     key_loops_->expand(*worker, view_.dim, plan->num_occurrences(), out);
   });
@@ -441,9 +445,17 @@ void DramCache::GiveTaken(BatchPlan* plan) {
   plan->Forget();
 }
 
+GradientView DramCache::ViewGradients(const float* gradients, const BagsView* bags,
+                                      BatchPlan* plan) const {
+  const int32_t dim = view_.dim;
+  if (bags == nullptr) return {gradients, nullptr, nullptr, dim};
+  if (!bags->are_rows()) return plan->Spread(*bags, gradients, dim, pool_);
+  const int64_t stride = bags->columns == nullptr ? dim : bags->stride;
+  return {gradients + bags->place(0, 0, dim), nullptr, nullptr, stride};
+}
+
 int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags) {
-  GradientView view = {gradients, nullptr, nullptr};
-  if (bags != nullptr) view = plan->Spread(*bags, gradients, view_.dim, pool_);
+  const GradientView view = ViewGradients(gradients, bags, plan);
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     key_loops_->sum_gradients(worker, view_.dim, view);
@@ -457,6 +469,10 @@ int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients, const B
     worker->result = key_loops_->find_not_finite(worker->values, worker->num_unique, view_.dim);
   });
   return FirstToOccur(plan);
+}
+
+bool DramCache::AreFinite(const float* values, int64_t count) const {
+  return key_loops_->find_largest(values, count) < kInfinityBits;
 }
 
 bool DramCache::MayOverflow(const BatchPlan& plan, float lr) const {

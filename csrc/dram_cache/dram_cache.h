@@ -56,12 +56,13 @@ class DramCache {
                      std::unique_ptr<DramCache>* cache);
 
   void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
-  // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
-  // the number of missing keys. Keys that hardly repeat are looked up without deduplicating them;
-  // if none is missing the plan is empty afterwards.
-  int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, float* out);
-  // MakePlan and Find over the whole batch; if nothing is missing, pools its bags into out
-  // [examples, features * dim]. Returns the number of missing keys.
+  // MakePlan and Find over the whole batch; fills out, of `count` rows, if nothing is missing.
+  // Returns the number of missing keys. Unless the plan is wanted, keys that hardly repeat are
+  // looked up without deduplicating them; if none is missing the plan is empty afterwards.
+  int64_t Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, OutputRows out,
+               bool wants_plan = false);
+  // MakePlan and Find over the whole batch; if nothing is missing, pools its bags to their places
+  // in out. Returns the number of missing keys.
   int64_t PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags, BatchPlan* plan,
                      float* out);
   // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
@@ -84,9 +85,9 @@ class DramCache {
   void Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found, float lr, bool create);
   void Release(BatchPlan* plan);
 
-  // Collects the window's embeddings; with the batch's last window, writes all of out [count, dim].
-  void Gather(BatchPlan* plan, float* out);
-  // Pools the bags of the batch, which the window is, into out [examples, features * dim].
+  // Collects the window's embeddings; with the batch's last window, writes all `count` rows of out.
+  void Gather(BatchPlan* plan, OutputRows out);
+  // Pools the bags of the batch, which the window is, to their places in out.
   void Pool(BatchPlan* plan, const BagsView& bags, float* out);
   // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
   // *worst is what they returned, else -1. Returns the number of missing keys. Keys that hardly
@@ -94,8 +95,8 @@ class DramCache {
   // good for one Apply, and the gradients must stay as they are until then or until Abandon.
   int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                   BatchPlan* plan, int64_t* worst);
-  // Sums gradients per unique key: of occurrences [count, dim], or of bags [num_bags, dim] unless
-  // `bags` is null. The first unique key with a non-finite sum, or -1.
+  // Sums gradients per unique key: of occurrences [count, dim], or of bags, which are at their
+  // places, unless `bags` is null. The first unique key with a non-finite sum, or -1.
   int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr);
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const BatchPlan& plan, float lr) const;
@@ -118,6 +119,9 @@ class DramCache {
   // What absent keys read as, into out [count, dim]; takes no slot.
   void InitialWeights(const uint64_t* keys, int64_t count, float* out) const;
 
+  // True if none of values[count] is NaN or infinite.
+  bool AreFinite(const float* values, int64_t count) const;
+
   Presence Contains(uint64_t key) const;
   // Drops keys; presence[i] tells what was dropped. kConfig, and nothing changed, if one is pinned.
   Status Erase(const uint64_t* keys, int64_t count, uint8_t* presence);
@@ -131,6 +135,7 @@ class DramCache {
   uint64_t num_growths() const { return growth_; }
 
   bool IsCurrent(const BatchPlan& plan) const;
+  ThreadPool* pool() const { return pool_; }
   const RowLayout& layout() const { return options_.layout; }
   // What the budget allows; the table is as large as its rows need, up to that.
   const TableShape& shape() const { return full_shape_; }
@@ -163,7 +168,8 @@ class DramCache {
   int64_t FirstToOccur(BatchPlan* plan);
   void GiveTaken(BatchPlan* plan);
   void Collect(BatchPlan* plan);
-  void Expand(BatchPlan* plan, float* out);
+  void Expand(BatchPlan* plan, OutputRows out);
+  GradientView ViewGradients(const float* gradients, const BagsView* bags, BatchPlan* plan) const;
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);
   void CommitReservations(BatchPlan* plan);

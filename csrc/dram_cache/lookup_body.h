@@ -103,7 +103,7 @@ inline const float* WeightsAt(const TableView& table, int64_t slot) {
 
 template <int kDim, bool kStream, Taking kTaking>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
-                      const LookupStage& stage, float* out) {
+                      const LookupStage& stage, OutputRows out) {
   const TableView& table = cache.table;
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   for (int i = 0; i < count; ++i) {
@@ -125,7 +125,8 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
       CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
     }
     if constexpr (kTaking == Taking::kOutput) {
-      WriteRow<kDim, kStream>(weights, cache.dim, out + worker->scan_positions[id] * dim);
+      WriteRow<kDim, kStream>(weights, cache.dim,
+                              out.values + worker->scan_positions[id] * out.stride);
     }
   }
 }
@@ -135,7 +136,7 @@ template <int kDim, bool kStream, Taking kTaking>
 class Lookup {
  public:
   // Looks up the worker's keys from its window's begin on; `out` is for Taking::kOutput.
-  Lookup(const CacheView& cache, WorkerBatch* worker, float* out)
+  Lookup(const CacheView& cache, WorkerBatch* worker, OutputRows out)
       : cache_(cache), worker_(worker), out_(out), begin_(worker->window_begin) {
     worker->num_missing = 0;
   }
@@ -187,7 +188,7 @@ class Lookup {
 
   const CacheView& cache_;
   WorkerBatch* const worker_;
-  float* const out_;
+  const OutputRows out_;
   const int64_t begin_;
   int64_t num_asked_ = 0;  // groups
   int64_t num_asked_rows_ = 0;

@@ -54,7 +54,7 @@ inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64
 inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
                         const float* gradients, const BagsView* bags, GpuPlan* plan) {
   const KeyLoops& loops = launcher.key_loops();
-  GradientView view = {gradients, nullptr, nullptr};
+  GradientView view = {gradients, nullptr, nullptr, cache.dim};
   if (bags != nullptr) {
     view = plan->pooling()->Spread(*bags, gradients, cache.dim, launcher.pool());
   }

@@ -92,7 +92,7 @@ int ShardPlan::OnlyShard() const {
 }
 
 int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim, const BagsView* bags) {
-  GradientView view = {gradients, nullptr, nullptr};
+  GradientView view = {gradients, nullptr, nullptr, dim};
   if (bags != nullptr) view = pooling_.Spread(*bags, gradients, dim, nullptr);
   plan_.PrepareSums(dim);
   KeyShare* share = plan_.share();
@@ -132,7 +132,7 @@ void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, flo
   if (num_occurrences() == 0) return;
   const KeyShare share = WithValues(parts, dim);
   const DefaultFloatMode mode;
-  loops_->expand(share, dim, num_occurrences(), out);
+  loops_->expand(share, dim, num_occurrences(), {out, dim});
 }
 
 void ShardPlan::Pool(const std::vector<const float*>& parts, const BagsView& bags, int32_t dim,

@@ -29,7 +29,8 @@ from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
-from hps.contracts.training import Pending, Ranks, RowUpdate
+from hps.contracts.training import Pending, Ranks
+from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
@@ -143,6 +144,10 @@ class ClusterParameterServer:
     def device(self) -> str:
         """Where results lie, as torch names it."""
         return self.local.device
+
+    @property
+    def joint(self) -> None:
+        """None: the rows of all ranks are looked up a table at a time."""
 
     @property
     def has_gpu_cache(self) -> bool:

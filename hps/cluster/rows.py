@@ -14,7 +14,7 @@ from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, as_keys, as_output, is_tensor, on_host
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from hps.common.arrays import HOST, PoolArguments
+from hps.common.arrays import HOST, HostArray, PoolArguments
 from hps.errors import ConfigError
 
 _MAX_BAGS = 2**31 - 1  # the native core numbers bags with 32 bits
@@ -166,6 +166,18 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             f"offsets[{bag}]={int(offsets[bag])}; offsets must not fall"
         )
     return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
+
+
+def refuse_infinite_weights(weights: HostArray | None, where: str) -> None:
+    """ConfigError that names the first weight that is NaN or infinite, if there is one."""
+    if weights is None:
+        return
+    are_finite = np.isfinite(weights)
+    if not are_finite.all():
+        place = int(np.argmin(are_finite))
+        raise ConfigError(
+            f"{where}: weights[{place}] is {float(weights[place])}; weights must be finite"
+        )
 
 
 def own_copy(values: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """RowServer: what a model's training asks of the server that holds its rows; Ranks: what it asks of
-the other ranks, if there are any; RowUpdate: one table's part of a step, or of a forward.
+the other ranks, if there are any.
 
 Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the three that keep it,
 `hps.ParameterServer` (rows in this process), `hps.RemoteParameterServer` (rows on servers) and
@@ -7,13 +7,13 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline, `hps.train`. Below it: the th
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from hps.checkpoint.blobs import Dense, ModelState
-from hps.common.arrays import HOST, AnyArray, as_floats, as_keys, is_tensor, joined
+from hps.common.arrays import AnyArray
 from hps.common.json_text import Json, JsonView
-from hps.common.row_layout import Floats, Keys
+from hps.contracts.joint import JointServer
+from hps.contracts.updates import RowUpdate
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
@@ -32,71 +32,6 @@ class Pins(Protocol):
 
     def release(self) -> None:
         """Drops them; nothing to do the second time."""
-
-
-@dataclass(slots=True)
-class RowUpdate:
-    """What one table's optimizer step starts from.
-
-    Args:
-        table: its name.
-        keys: int64 or uint64 [L], in order of occurrence.
-        grads: float32 [L, D], one row an occurrence; or of `pooling`, [F*B, D], one row a bag.
-        rows: the pinned rows of exactly these keys, or None to pin them for the step.
-        pooling: makes bags of the occurrences, feature-major; None where gradients are theirs.
-    """
-
-    table: str
-    keys: AnyArray
-    grads: AnyArray
-    rows: PinnedRows | None = None
-    pooling: "BagPooling | None" = None
-
-
-def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
-    """The updates of each table, in their order.
-
-    >>> list(by_table([RowUpdate("ads", 1, 1), RowUpdate("users", 2, 2), RowUpdate("ads", 3, 3)]))
-    ['ads', 'users']
-    """
-    groups: dict[str, list[RowUpdate]] = {}
-    for update in updates:
-        groups.setdefault(update.table, []).append(update)
-    return groups
-
-
-def join_updates(
-    group: "Sequence[RowUpdate]", dim: int, device: str
-) -> tuple[Keys, Floats, "BagPooling | None"]:
-    """Keys [L], gradients and pooling of all updates of one table, in their order.
-
-    Raises:
-        ConfigError: a dtype or shape does not fit.
-    """
-    keys = [as_keys(update.keys, device) for update in group]
-    grads = [
-        as_floats(update.grads, _num_gradients(update, len(part)), dim, "grads", device)
-        for update, part in zip(group, keys, strict=True)
-    ]
-    pooling = group[0].pooling
-    if len(group) > 1 and any(update.pooling is not None for update in group):
-        import torch
-
-        from hps.common.bags import join_poolings
-
-        parts: list[torch.Tensor] = [
-            part if is_tensor(part) else torch.from_numpy(part) for part in grads
-        ]
-        pooling, parts = join_poolings([update.pooling for update in group], parts)
-        grads = [cast("Floats", part if device != HOST else part.numpy()) for part in parts]
-    return joined(keys), joined(grads), pooling
-
-
-def _num_gradients(update: RowUpdate, num_keys: int) -> int:
-    if update.pooling is None:
-        return num_keys
-    update.pooling.check(num_keys, f"table {update.table!r}")
-    return len(update.pooling.bags.lengths)
 
 
 class Ranks(Protocol):
@@ -189,6 +124,10 @@ class RowServer(KeptCheckpoints, Protocol):
     @property
     def ranks(self) -> Ranks | None:
         """Those that train together; None where there is one."""
+
+    @property
+    def joint(self) -> JointServer | None:
+        """Look-ups and steps of several tables at once; None where they go table by table."""
 
     @property
     def has_gpu_cache(self) -> bool:

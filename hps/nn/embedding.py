@@ -14,7 +14,13 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hps.common.arrays import HOST
-from hps.common.bags import BagPooling, Bags, make_bags, own_copy
+from hps.common.bags import (
+    BagPooling,
+    Bags,
+    make_bags,
+    own_copy,
+    refuse_infinite_weights,
+)
 from hps.errors import ConfigError
 from hps.nn.gradients import ForwardGradient, pending_of
 from hps.types import Batch
@@ -273,12 +279,7 @@ class SparseEmbedding(nn.Module):
             )
         if weights.device.type != HOST:  # which would have to be waited for
             return
-        are_finite = np.isfinite(weights.detach().numpy())
-        if not are_finite.all():
-            place = int(np.argmin(are_finite))
-            raise ConfigError(
-                f"{where}: weights[{place}] is {float(weights[place])}; weights must be finite"
-            )
+        refuse_infinite_weights(weights.detach().numpy(), where)
 
     def _read(self, lookup: _Lookup) -> torch.Tensor:
         pooling, rows, device = lookup.pooling, lookup.rows, self._server.device

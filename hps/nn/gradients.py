@@ -15,13 +15,18 @@ import torch
 
 from hps import _C
 from hps.common.arrays import HOST
-from hps.contracts.training import RowUpdate, StepListener
+from hps.contracts.joint import JointUpdate
+from hps.contracts.training import StepListener
+from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.common.bags import BagPooling
     from hps.contracts.training import RowServer
     from hps.types import PinnedRows
+
+# What gradients of several tables at once are called, where others have the name of their table.
+OF_SEVERAL = ""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,7 @@ class PendingGradients:
         self.num_collected = 0  # grows with every collection, never reset: tells "since when"
         self._orders = itertools.count(1)
         self._forwards: dict[str, dict[int, ForwardGradient]] = {}
+        self._joint: dict[int, JointUpdate] = {}  # of forwards of several tables
         self._joined: dict[str, torch.Tensor] = {}
         self._spare: dict[str, torch.Tensor] = {}
         self._copying = threading.Lock()  # guards the pool, which one thread uses at a time
@@ -65,6 +71,7 @@ class PendingGradients:
         # Forgets all gradients once they are applied; a builtin, so that no interrupt comes between
         # the rows' change and it, after which a step would apply them twice.
         self.forget_applied: Callable[[], None] = self._forwards.clear
+        self.forget_joint: Callable[[], None] = self._joint.clear
 
     def next_order(self) -> int:
         """The place of a forward that starts now among all forwards of the server."""
@@ -72,11 +79,11 @@ class PendingGradients:
 
     @property
     def is_empty(self) -> bool:
-        return not self._forwards
+        return not self._forwards and not self._joint
 
     def new_grads(self, table: str, num_rows: int, dim: int, device: str) -> torch.Tensor:
         """An uninitialised float32 [num_rows, D]; the last step's memory where it is large
-        enough."""
+        enough. OF_SEVERAL takes the place of a table."""
         spare = self._spare.pop(table, None)
         if spare is None or spare.numel() < num_rows * dim:
             return torch.empty(num_rows, dim, device=device)
@@ -111,10 +118,23 @@ class PendingGradients:
             else:
                 forwards[order] = gradient
 
+    def add_joint(self, order: int, update: JointUpdate) -> None:
+        """As `add`, of a forward of several tables."""
+        with self.lock:
+            self.num_collected += 1
+            if order in self._joint:
+                self._joint[order].grads.add_(update.grads)
+            elif any(order in forwards for forwards in self._forwards.values()):
+                for table, gradient in _by_table(update):
+                    self.add(table, order, gradient)
+            else:
+                self._joint[order] = update
+
     def grads(self, table: str) -> torch.Tensor | None:
         """All gradients of a table, float32 [F*B, D] in forward order, forward after forward ([L,
         D] where it does not pool); writing into it is allowed."""
         with self.lock:
+            self._spread_joint()
             forwards = self._forwards.get(table)
             if forwards is None:
                 return None
@@ -139,8 +159,15 @@ class PendingGradients:
         if grads is not current:
             current.copy_(grads)
 
+    def joint_update(self) -> JointUpdate | None:
+        """That of one forward of several tables, if nothing else is pending. Within `lock`."""
+        if self._forwards or len(self._joint) != 1:
+            return None
+        return next(iter(self._joint.values()))
+
     def updates(self) -> list[RowUpdate]:
         """One update a forward, those of a table in forward order. Within `lock`."""
+        self._spread_joint()
         updates = []
         for table, forwards in self._forwards.items():
             is_one = len(forwards) == 1
@@ -153,12 +180,16 @@ class PendingGradients:
     def drop(self, table: str) -> None:
         """Forgets what is pending for a table."""
         with self.lock:
+            self._spread_joint()
             self._joined.pop(table, None)
             for forward in self._forwards.pop(table, {}).values():
                 self._keep_memory(table, forward.grads)
 
     def drop_all(self) -> None:
         """Forgets everything pending."""
+        for update in list(self._joint.values()):
+            self._keep_memory(OF_SEVERAL, update.grads)
+        self._joint.clear()
         for table in list(self._forwards):
             self.drop(table)
 
@@ -169,7 +200,16 @@ class PendingGradients:
                 if forward.rows is rows:
                     forward.rows = None
 
-    def finish_step(self, applied: Sequence[RowUpdate] = ()) -> None:
+    def _spread_joint(self) -> None:
+        """Makes of each forward of several tables one of each of them."""
+        for order, update in list(self._joint.items()):
+            for table, gradient in _by_table(update):
+                self._forwards.setdefault(table, {})[order] = gradient
+                self._joined.pop(table, None)
+            self._keep_memory(OF_SEVERAL, update.grads)
+            del self._joint[order]
+
+    def finish_step(self, applied: Sequence[RowUpdate | JointUpdate] = ()) -> None:
         """Drops everything and lets the open pipelines release the rows of the step. Within `lock`.
 
         Args:
@@ -178,12 +218,29 @@ class PendingGradients:
         self.drop_all()
         self._joined.clear()
         for update in applied:
-            self._keep_memory(update.table, cast("torch.Tensor", update.grads))
+            table = OF_SEVERAL if isinstance(update, JointUpdate) else update.table
+            self._keep_memory(table, cast("torch.Tensor", update.grads))
         for listener in list(self.listeners):
             listener.step_finished()
 
     def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
         self._spare[table] = grads if grads._base is None else grads._base
+
+
+def _by_table(update: JointUpdate) -> list[tuple[str, ForwardGradient]]:
+    """What a forward of several tables collected, a table at a time."""
+    return [
+        (
+            one.table,
+            ForwardGradient(
+                cast("torch.Tensor", one.keys),
+                cast("torch.Tensor", one.grads),
+                one.rows,
+                one.pooling,
+            ),
+        )
+        for one in update.rows.updates(update.places, update.grads)
+    ]
 
 
 _FIRST_USE = threading.Lock()

@@ -4,7 +4,7 @@ Above it: the user's training loop, learning rate schedulers, torch.amp.GradScal
 `hps.nn.gradients` (what is pending) and `RowServer.apply` (all tables or none).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
@@ -15,7 +15,9 @@ from hps.nn.grad_scaler import on_any_rank
 from hps.nn.gradients import PendingGradients, pending_of
 
 if TYPE_CHECKING:
+    from hps.contracts.joint import JointUpdate
     from hps.contracts.training import RowServer
+    from hps.contracts.updates import RowUpdate
 
 
 _LEAST_DIVISOR = 2.0**-126  # smallest normal float32
@@ -81,6 +83,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def __init__(self, server: "RowServer") -> None:
         self._server = server
         self._pending = pending_of(server)
+        self._checked_rates: dict[str, float] = {}
         groups = [
             {
                 "params": [_TableGradient.make(self._pending, table)],
@@ -126,14 +129,23 @@ class RowOptimizer(torch.optim.Optimizer):
             return
         self._set_learning_rates()
         self._unscale()
-        updates = self._pending.updates()
         try:
-            if updates or self._server.ranks is not None:
-                self._server.apply(updates, self._pending.forget_applied)
+            self._pending.finish_step(self._apply())
         except NonFiniteError:
             self._forget_scaler()
             raise
-        self._pending.finish_step(updates)
+
+    def _apply(self) -> "Sequence[RowUpdate | JointUpdate]":
+        """Applies what is pending; returns it."""
+        pending, server = self._pending, self._server
+        joint = pending.joint_update()
+        if joint is not None and server.joint is not None:
+            server.joint.apply(joint, pending.forget_joint)
+            return [joint]
+        updates = pending.updates()
+        if updates or server.ranks is not None:
+            server.apply(updates, pending.forget_applied)
+        return updates
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what is pending, whatever `set_to_none` says."""
@@ -163,11 +175,12 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _set_learning_rates(self) -> None:
         rates = {group["table"]: float(group["lr"]) for group in self.param_groups}
-        for table, rate in rates.items():
+        for table, rate in rates.items() if rates != self._checked_rates else ():
             divides = self._server.tables[table].optimizer.divides_by_lr
             # The native core takes the rate as float32, where a tiny one is 0.
             where = f"RowOptimizer: table {table!r}: lr"
             require_number(where, rate, above=_LEAST_DIVISOR if divides else None)
+        self._checked_rates = rates
         self._server.learning_rates.update(rates)
 
     def _unscale(self) -> None:

@@ -6,6 +6,7 @@ dram_cache/tier.py.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +15,16 @@ from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_h
 from hps.common.locks import assert_held
 from hps.common.row_layout import Floats
 from hps.contracts.row_cache import ABSENT
-from hps.contracts.training import Pending, RowUpdate, by_table, join_updates
+from hps.contracts.training import Pending
+from hps.contracts.updates import RowUpdate, by_table, join_updates
 from hps.dram_cache.tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    from hps.parameter_server.joint_batches import JointBatches
 
 
 class Batches:
@@ -38,6 +43,18 @@ class Batches:
         self.pending_gradients: Pending | None = None
         for stack in tables.stacks.values():
             stack.make_room = self._make_room
+        caches = [stack.cache for stack in tables.stacks.values()]
+        self._has_native_caches = all(isinstance(cache, _C.DramCache) for cache in caches)
+        self._joint: JointBatches | None = None
+
+    @property
+    def joint(self) -> "JointBatches | None":
+        """As ParameterServer.joint."""
+        if self._joint is None and self._has_native_caches:
+            from hps.parameter_server.joint_batches import JointBatches  # which needs torch
+
+            self._joint = JointBatches(self._tables, self._pool, self._make_room)
+        return self._joint
 
     @property
     def num_open_pipelines(self) -> int:

@@ -21,7 +21,8 @@ from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.contracts.tiers import RowTier
-from hps.contracts.training import Pending, RowUpdate
+from hps.contracts.training import Pending
+from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.errors import ConfigError
 from hps.parameter_server.opening import Tiers, View, open_parts
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+    from hps.contracts.joint import JointServer
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
 
@@ -227,6 +229,12 @@ class ParameterServer:
     @property
     def ranks(self) -> None:
         """None: the rows of one process have no other ranks."""
+
+    @property
+    def joint(self) -> "JointServer | None":
+        """Look-ups and steps of several tables at once; None with a gpu_cache, whose tables are
+        worked off one after the other."""
+        return self.parts.batches.joint
 
     @property
     def has_gpu_cache(self) -> bool:

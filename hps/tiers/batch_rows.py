@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+    from hps.contracts.joint import JointRows
 
 
 class BatchRows:
@@ -28,6 +29,16 @@ class BatchRows:
 
     Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
     too, but only `release` says when.
+
+    Args:
+        stack: of the table.
+        keys: of the batch.
+        model: results are what this is: tensors or arrays.
+        pool: of buffers for results.
+        lock: the server's.
+        device: where the rows lie.
+        shared: the batch of several tables whose part for this table these rows are, and that part's
+            plan, which it pins.
     """
 
     # Guarded by the server's lock. An interrupted __init__ is dropped as well.
@@ -41,12 +52,14 @@ class BatchRows:
         pool: OutputPool,
         lock: OwnedLock,
         device: str = HOST,
+        shared: "tuple[JointRows, BatchPlan] | None" = None,
     ) -> None:
         self._device = device
         self._stack = stack
         self._model = model
         self._pool = pool
         self._lock = lock
+        self._shared = shared
         self._num_occurrences = len(keys)
         self._pinned_at = _state_of(keys, device)
         # Alive, so that no others can come to lie at that address.
@@ -54,9 +67,10 @@ class BatchRows:
         try:
             with lock:
                 # Both before it holds anything: an interrupt, or an erase, may come at any time.
-                self.plan = stack.plan_of(keys)
+                self.plan = stack.plan_of(keys) if shared is None else shared[1]
                 stack.hold(self)
-            stack.pin(self.plan)
+            if shared is None:
+                stack.pin(self.plan)
         except BaseException:
             self.release()
             raise
@@ -69,6 +83,11 @@ class BatchRows:
     def belongs_to(self, stacks: Mapping[str, TableStack]) -> bool:
         """True if the rows lie in one of a server's stacks (by table), not in another server's."""
         return stacks.get(self.table) is self._stack
+
+    @property
+    def joint(self) -> "JointRows | None":
+        """The batch of several tables of which these rows are a part, if there is one."""
+        return None if self._shared is None else self._shared[0]
 
     @property
     def num_occurrences(self) -> int:
@@ -146,7 +165,8 @@ class BatchRows:
             if self.plan is not None:
                 self._stack.unpin(self.plan)
                 plan, self.plan = self.plan, None
-                self._stack.keep_plan(plan)
+                if self._shared is None:
+                    self._stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
         return self

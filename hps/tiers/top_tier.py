@@ -145,9 +145,9 @@ class TableStack(CachedTier):
                 is_whole = plan.num_missing == 0 and not self.has_pending(plan)
                 self.counters.hits += plan.num_unique if is_whole else 0
             if is_whole:
-                self._refuse_non_finite(plan, cache.push(plan, grads, lr))
+                self.refuse_non_finite(plan, cache.push(plan, grads, lr))
                 return
-            self._refuse_non_finite(plan, cache.sum_gradients(plan, grads))
+            self.refuse_non_finite(plan, cache.sum_gradients(plan, grads))
             plan = self._lend_plan()
         try:
             self._update(
@@ -184,7 +184,7 @@ class TableStack(CachedTier):
                         culprit = self.cache.sum_gradients(plan, grads)
                         if culprit < 0:
                             culprit = self.cache.find_overflow(plan, lr)
-                self._refuse_non_finite(plan, culprit)
+                self.refuse_non_finite(plan, culprit)
                 self.raise_failed(wait=True)
                 log()
                 with self.lock, self.counters:
@@ -270,7 +270,7 @@ class TableStack(CachedTier):
                 culprit = self.cache.sum_gradients(plan, grads)
             else:
                 culprit = self.cache.sum_bag_gradients(plan, *bags, grads)
-        self._refuse_non_finite(plan, culprit)
+        self.refuse_non_finite(plan, culprit)
         self._refuse_overflow(plan, float(self.rates[self.name]))
 
     def tries_updates(self) -> bool:
@@ -476,7 +476,7 @@ class TableStack(CachedTier):
     def _refuse_overflow(self, plan: BatchPlan, lr: float) -> None:
         """Of rows in place. Under the lock."""
         assert_held(self.lock)
-        self._refuse_non_finite(plan, self.cache.find_overflow(plan, lr))
+        self.refuse_non_finite(plan, self.cache.find_overflow(plan, lr))
 
     def _apply(self, plan: BatchPlan, lr: float) -> None:
         self._refuse_overflow(plan, lr)
@@ -511,7 +511,8 @@ class TableStack(CachedTier):
                 self.rows_read_through += len(away)
         put_rows(weights, inverse, out)
 
-    def _refuse_non_finite(self, plan: BatchPlan, culprit: int) -> None:
+    def refuse_non_finite(self, plan: BatchPlan, culprit: int) -> None:
+        """NonFiniteError that names a unique key of a plan, unless it is -1."""
         if culprit >= 0:
             raise self._non_finite(int(plan.unique_keys[culprit]))
 

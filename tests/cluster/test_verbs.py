@@ -15,7 +15,7 @@ import torch
 
 import hps
 from hps.cluster.world.local_world import LocalWorld
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from tests.cluster.ranks import (
     TABLES,
     Task,

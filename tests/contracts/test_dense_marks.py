@@ -11,7 +11,7 @@ import pytest
 import hps
 from hps.checkpoint.dense_mark import DENSE, DenseMark
 from hps.cli.main import main
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.parameter_server.server import ParameterServer
 from hps.train.checkpoints import newest_with_model
 from tests.lab import Lab, keys_of, table

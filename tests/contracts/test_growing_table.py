@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 
 DIM = 16
 

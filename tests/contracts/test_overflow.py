@@ -15,7 +15,7 @@ import torch
 
 import hps
 from hps.common.row_layout import RowLayout
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.update_log import Kind, Mutation, encode
 from tests.lab import OPTIMIZERS, Lab
 from tests.service.client.client_lab import service

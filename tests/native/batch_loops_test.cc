@@ -63,7 +63,7 @@ class Lab {
         static_cast<float*>(std::aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64)),
         &std::free);
     float* out = memory.get() + shift;
-    HPS_CHECK(cache_->Pull(keys.data(), count, &plan_, out) == 0);
+    HPS_CHECK(cache_->Pull(keys.data(), count, &plan_, {out, dim_}) == 0);
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t d = 0; d < dim_; ++d) HPS_CHECK(out[i * dim_ + d] == WeightOf(numbers[i], d));
     }

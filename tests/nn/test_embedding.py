@@ -9,7 +9,7 @@ import torch
 
 import hps
 from hps.common.bags import BagPooling, make_bags
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.nn.gradients import pending_of
 from tests.front import one_feature_batch, open_server, random_bags
 from tests.lab import random_floats

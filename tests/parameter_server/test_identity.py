@@ -13,7 +13,7 @@ import torch
 
 import hps
 from hps.common.forked import _Refusals, is_inherited, refuse_in_children
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.ssd_store import verify
 from tests.forking import in_forked_child, refused_in_child
 

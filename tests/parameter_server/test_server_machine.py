@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 import hps
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import KINDS, Lab, evictions
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import hps
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.pipeline.flow import Attempt, Flow
 from hps.pipeline.prepared import Item, Prepared
 from hps.pipeline.stages import StageThreads

@@ -13,7 +13,7 @@ import numpy as np
 
 import hps
 from hps.checkpoint.names import text_of
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.service.messages.table_messages import to_message
 from hps.v1 import parameter_server_pb2 as pb
 from tests.torture.service_model import (

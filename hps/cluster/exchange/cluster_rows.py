@@ -131,6 +131,8 @@ class ClusterRows:
         hot: the table's rows that every rank has; None where there are none.
     """
 
+    joint = None  # rows of ranks go table by table
+
     def __init__(
         self,
         table: str,

@@ -27,7 +27,7 @@ from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, check_range, decode, encode
 from hps.config import TableConfig
-from hps.contracts.training import RowUpdate, by_table, join_updates
+from hps.contracts.updates import RowUpdate, by_table, join_updates
 from hps.errors import ConfigError, HpsError, NonFiniteError, no_such_table
 
 # Sums beyond it are refused as if they were infinite: divided by their number and rounded, those of

@@ -21,7 +21,8 @@ from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
 from hps.config import TableConfig
-from hps.contracts.training import Pending, RowUpdate
+from hps.contracts.training import Pending
+from hps.contracts.updates import RowUpdate
 from hps.errors import RemoteError
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
@@ -85,6 +86,7 @@ class RemoteParameterServer:
     has_gpu_cache = False
     device = HOST
     ranks = None  # a client has no other ranks
+    joint = None  # nor rows of its own
     checkpoint_blobs = None  # a shard sends model and reader together
     _connect = GrpcTransport  # tests put a transport with faults here
 

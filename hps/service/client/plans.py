@@ -46,6 +46,7 @@ class RemoteRows:
     """
 
     plan: _C.ShardPlan | None = None
+    joint = None  # rows of servers go table by table
 
     def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: AnyArray) -> None:
         self.reader = reader

@@ -17,7 +17,7 @@ from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Bytes, Wire, check_range, encode
-from hps.contracts.training import RowUpdate, by_table, join_updates
+from hps.contracts.updates import RowUpdate, by_table, join_updates
 from hps.errors import ConfigError, NonFiniteError, RemoteError
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision

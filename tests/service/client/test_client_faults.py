@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.contracts.training import RowUpdate
+from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError, RemoteError
 from hps.service.client import rounds as client_rounds
 from hps.service.client.errors import Failure

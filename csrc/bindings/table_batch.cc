@@ -1,0 +1,342 @@
+// hps._C.TableBatch, TablePlaces: a step over several tables, a native call a phase.
+//
+// Arrays are checked here as far as memory depends on it; what hps.nn says of them is said there.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "bindings/bags.h"
+#include "bindings/bind.h"
+#include "bindings/cache_options.h"
+#include "bindings/translate.h"
+#include "dram_cache/table_batch.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hps {
+namespace {
+
+using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The places of all tables' features in the rows of an output.
+struct PlacesOfTables {
+  std::vector<TablePlaces> tables;
+  std::vector<int64_t> dims;
+  int64_t width = 0;
+};
+
+PlacesOfTables MakePlaces(const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
+                          const std::vector<std::vector<int64_t>>& columns, int64_t width) {
+  CheckShape(are_means.size() == columns.size() && dims.size() == columns.size(),
+             "a dim, a mean and columns a table are needed");
+  PlacesOfTables places;
+  for (size_t table = 0; table < columns.size(); ++table) {
+    for (const int64_t column : columns[table]) {
+      CheckShape(0 <= column && dims[table] <= width && column <= width - dims[table],
+                 "columns within the width are needed");
+    }
+    places.tables.push_back({are_means[table], columns[table]});
+  }
+  places.dims = dims;
+  places.width = width;
+  return places;
+}
+
+const uint64_t* KeysOf(const AnyVector& keys) {
+  const bool is_right =
+      keys.dtype() == nb::dtype<int64_t>() || keys.dtype() == nb::dtype<uint64_t>();
+  CheckShape(is_right, "int64 or uint64 keys are needed");
+  return static_cast<const uint64_t*>(keys.data());
+}
+
+bool AreNarrow(const AnyVector& offsets) {
+  const bool is_narrow = offsets.dtype() == nb::dtype<int32_t>();
+  CheckShape(is_narrow || offsets.dtype() == nb::dtype<int64_t>(),
+             "int64 or int32 offsets are needed");
+  CheckShape(offsets.shape(0) > 0, "offsets [bags + 1] are needed");
+  return is_narrow;
+}
+
+int64_t At(const AnyVector& offsets, bool is_narrow, int64_t place) {
+  return is_narrow ? static_cast<const int32_t*>(offsets.data())[place]
+                   : static_cast<const int64_t*>(offsets.data())[place];
+}
+
+template <class Array>
+Array Cast(nb::handle value, const char* what) {
+  Array array;
+  CheckShape(nb::try_cast(value, array, false), what);
+  return array;
+}
+
+// A batch, and the arrays that it has not copied yet.
+class Handle {
+ public:
+  explicit Handle(const std::vector<DramCache*>& caches) : batch_(Checked(caches)) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  // The pieces of each table's own arrays.
+  void TakeParts(const nb::list& keys, const nb::list& offsets, const nb::list& weights,
+                 int64_t num_examples) {
+    const size_t num_tables = batch_.num_tables();
+    CheckShape(
+        keys.size() == num_tables && offsets.size() == num_tables && weights.size() == num_tables,
+        "keys, offsets and weights of each table are needed");
+    std::vector<std::vector<TablePiece>> pieces(num_tables);
+    kept_ = {};
+    for (size_t table = 0; table < num_tables; ++table) {
+      const auto own = Cast<AnyVector>(keys[table], "keys [L] are needed");
+      const auto starts = Cast<AnyVector>(offsets[table], "offsets [bags + 1] are needed");
+      Weights factors;
+      if (!weights[table].is_none()) {
+        factors = Cast<Vector<const float>>(weights[table], "float32 weights [L] are needed");
+      }
+      TablePiece piece = {};
+      piece.keys = KeysOf(own);
+      piece.count = static_cast<int64_t>(own.shape(0));
+      piece.is_narrow = AreNarrow(starts);
+      piece.offsets = starts.data();
+      piece.num_bags = static_cast<int64_t>(starts.shape(0)) - 1;
+      CheckShape(num_examples == 0 ? piece.num_bags == 0 : piece.num_bags % num_examples == 0,
+                 "offsets [F * B + 1] are needed");
+      CheckWeights(factors, piece.count);
+      piece.weights = factors ? factors->data() : nullptr;
+      pieces[table].push_back(piece);
+      Keep(own, starts, factors);
+    }
+    nb::gil_scoped_release unlocked;
+    batch_.Begin(pieces, num_examples);
+  }
+
+  // The same of features one after the other in the same arrays; `features` has those of each
+  // table, by their place.
+  void TakeJoint(const AnyVector& keys, const AnyVector& offsets, const Weights& weights,
+                 const std::vector<std::vector<int64_t>>& features, int64_t num_examples) {
+    CheckShape(features.size() == batch_.num_tables(), "the features of each table are needed");
+    const bool is_narrow = AreNarrow(offsets);
+    const auto num_bags = static_cast<int64_t>(offsets.shape(0)) - 1;
+    const auto count = static_cast<int64_t>(keys.shape(0));
+    CheckWeights(weights, count);
+    const uint64_t* const all_keys = KeysOf(keys);
+    const int64_t step = is_narrow ? sizeof(int32_t) : sizeof(int64_t);
+    std::vector<std::vector<TablePiece>> pieces(features.size());
+    for (size_t table = 0; table < features.size(); ++table) {
+      int64_t next = -1;
+      for (const int64_t feature : features[table]) {
+        CheckShape(feature >= 0 && (feature + 1) * num_examples <= num_bags,
+                   "offsets of all features are needed");
+        const int64_t first = At(offsets, is_narrow, feature * num_examples);
+        const int64_t end = At(offsets, is_narrow, (feature + 1) * num_examples);
+        CheckShape(0 <= first && first <= end && end <= count, "offsets must rise from 0 to L");
+        if (feature == next) {  // it goes on where the last one ends
+          pieces[table].back().count += end - first;
+          pieces[table].back().num_bags += num_examples;
+        } else {
+          pieces[table].push_back(
+              {all_keys + first, end - first,
+               static_cast<const char*>(offsets.data()) + feature * num_examples * step, is_narrow,
+               num_examples, weights ? weights->data() + first : nullptr});
+        }
+        next = feature + 1;
+      }
+    }
+    kept_ = {};
+    Keep(keys, offsets, weights);
+    nb::gil_scoped_release unlocked;
+    batch_.Begin(pieces, num_examples);
+  }
+
+  bool Pull(const PlacesOfTables& places, Matrix<float> out) {
+    CheckPlaces(places, out.shape(0), out.shape(1));
+    const Kept kept = std::move(kept_);
+    nb::gil_scoped_release unlocked;
+    batch_.Pull(places.tables, places.width, out.data());
+    return IsWhole();
+  }
+
+  bool Hold() {
+    const Kept kept = std::move(kept_);
+    nb::gil_scoped_release unlocked;
+    batch_.Hold();
+    return IsWhole();
+  }
+
+  bool Find() {
+    nb::gil_scoped_release unlocked;
+    batch_.Find();
+    return IsWhole();
+  }
+
+  void Pool(const PlacesOfTables& places, Matrix<float> out) {
+    CheckPlaces(places, out.shape(0), out.shape(1));
+    nb::gil_scoped_release unlocked;
+    batch_.Pool(places.tables, places.width, out.data());
+  }
+
+  // The first table with a culprit and which key it is, or (-1, -1).
+  std::pair<int64_t, int64_t> Sum(const PlacesOfTables& places, Matrix<const float> gradients,
+                                  const std::vector<float>& rates) {
+    CheckPlaces(places, gradients.shape(0), gradients.shape(1));
+    CheckRates(rates);
+    CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
+    nb::gil_scoped_release unlocked;
+    batch_.Sum(places.tables, places.width, gradients.data(), rates);
+    return Culprit();
+  }
+
+  void Apply(const std::vector<float>& rates) {
+    CheckRates(rates);
+    nb::gil_scoped_release unlocked;
+    batch_.Apply(rates);
+  }
+
+  void Release() {
+    nb::gil_scoped_release unlocked;
+    batch_.Release();
+  }
+
+  TableBatch* batch() { return &batch_; }
+
+ private:
+  static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches) {
+    CheckShape(!caches.empty(), "a cache is needed");
+    for (const DramCache* cache : caches) {
+      CheckShape(cache->pool() == caches[0]->pool(), "caches that share their threads are needed");
+    }
+    return caches;
+  }
+  static void CheckWeights(const Weights& weights, int64_t count) {
+    CheckShape(!weights || weights->shape(0) == static_cast<size_t>(count),
+               "weights [L] are needed");
+  }
+
+  void Keep(const AnyVector& keys, const AnyVector& offsets, const Weights& weights) {
+    kept_.arrays.insert(kept_.arrays.end(), {keys, offsets});
+    if (weights) kept_.weights.push_back(*weights);
+  }
+
+  void CheckPlaces(const PlacesOfTables& places, size_t num_rows, size_t width) const {
+    CheckShape(places.tables.size() == batch_.num_tables(), "places of each table are needed");
+    CheckShape(num_rows == static_cast<size_t>(batch_.num_examples()) &&
+                   width == static_cast<size_t>(places.width),
+               "float32 [B, width] is needed");
+    for (size_t table = 0; table < places.tables.size(); ++table) {
+      const auto num_features = static_cast<int64_t>(places.tables[table].columns.size());
+      CheckShape(batch_.cache(table)->layout().dim == places.dims[table] &&
+                     batch_.num_bags(table) == num_features * batch_.num_examples(),
+                 "places of each feature are needed");
+    }
+  }
+  void CheckRates(const std::vector<float>& rates) const {
+    CheckShape(rates.size() == batch_.num_tables(), "a learning rate a table is needed");
+  }
+
+  bool IsWhole() const {
+    for (size_t table = 0; table < batch_.num_tables(); ++table) {
+      if (batch_.num_missing(table) > 0) return false;
+      if (batch_.refusal(table) != TableBatch::Refusal::kNone) return false;
+    }
+    return true;
+  }
+  std::pair<int64_t, int64_t> Culprit() const {
+    for (size_t table = 0; table < batch_.num_tables(); ++table) {
+      if (batch_.culprit(table) >= 0) return {static_cast<int64_t>(table), batch_.culprit(table)};
+    }
+    return {-1, -1};
+  }
+
+  struct Kept {
+    std::vector<AnyVector> arrays;
+    std::vector<Vector<const float>> weights;
+  };
+
+  TableBatch batch_;
+  Kept kept_;
+};
+
+template <class Value>
+auto Copy(const Value* values, int64_t count) {
+  NewVector<Value> copy(static_cast<size_t>(count));
+  std::copy_n(values, count, copy.data.get());
+  return copy.Give();
+}
+
+template <class Value>
+auto ForTables(Value (*value)(TableBatch*, size_t)) {
+  return [value](Handle& handle) {
+    TableBatch* batch = handle.batch();
+    std::vector<Value> values;
+    for (size_t table = 0; table < batch->num_tables(); ++table) {
+      values.push_back(value(batch, table));
+    }
+    return values;
+  };
+}
+
+}  // namespace
+
+void BindTableBatch(nb::module_& module) {
+  nb::class_<PlacesOfTables>(module, "TablePlaces")
+      .def(nb::new_([](const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
+                       const std::vector<std::vector<int64_t>>& columns,
+                       int64_t width) { return MakePlaces(dims, are_means, columns, width); }),
+           "dims"_a, "are_means"_a, "columns"_a, "width"_a);
+  nb::class_<Handle>(module, "TableBatch")
+      .def(nb::init<const std::vector<DramCache*>&>(), "caches"_a, nb::keep_alive<1, 2>())
+      .def("take_parts", &Handle::TakeParts, "keys"_a, "offsets"_a, "weights"_a, "num_examples"_a)
+      .def("take_joint", &Handle::TakeJoint, "keys"_a.noconvert(), "offsets"_a.noconvert(),
+           "weights"_a.noconvert().none(), "features"_a, "num_examples"_a)
+      .def("pull", &Handle::Pull, "places"_a, "out"_a.noconvert())
+      .def("hold", &Handle::Hold)
+      .def("find", &Handle::Find)
+      .def("pool", &Handle::Pool, "places"_a, "out"_a.noconvert())
+      .def("sum", &Handle::Sum, "places"_a, "grads"_a.noconvert(), "rates"_a)
+      .def("apply", &Handle::Apply, "rates"_a)
+      .def("release", &Handle::Release)
+      .def(
+          "plan", [](Handle& handle, size_t table) { return handle.batch()->plan(table); },
+          "table"_a, nb::rv_policy::reference_internal)
+      .def(
+          "keys",
+          [](Handle& handle, size_t table) {
+            TableBatch* batch = handle.batch();
+            return Copy(batch->keys(table), batch->num_keys(table));
+          },
+          "table"_a)
+      .def(
+          "offsets",
+          [](Handle& handle, size_t table) {
+            TableBatch* batch = handle.batch();
+            return Copy(batch->offsets(table), batch->num_bags(table) + 1);
+          },
+          "table"_a)
+      .def(
+          "weights",
+          [](Handle& handle, size_t table) -> nb::object {
+            TableBatch* batch = handle.batch();
+            if (batch->weights(table) == nullptr) return nb::none();
+            return nb::cast(Copy(batch->weights(table), batch->num_keys(table)));
+          },
+          "table"_a)
+      .def_prop_ro("num_missing", ForTables<int64_t>([](TableBatch* batch, size_t table) {
+                     return batch->num_missing(table);
+                   }))
+      .def_prop_ro("num_unique", ForTables<int64_t>([](TableBatch* batch, size_t table) {
+                     return batch->plan(table)->num_unique();
+                   }))
+      .def_prop_ro("refusals", ForTables<int>([](TableBatch* batch, size_t table) {
+                     return static_cast<int>(batch->refusal(table));
+                   }))
+      .def("take_seconds", ForTables<double>([](TableBatch* batch, size_t table) {
+             return batch->TakeSeconds(table);
+           }));
+}
+
+}  // namespace hps

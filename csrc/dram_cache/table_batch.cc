@@ -1,0 +1,225 @@
+// Who works on which table, and the verbs of a step over all of them.
+#include "dram_cache/table_batch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "common/float_mode.h"
+
+namespace hps {
+namespace {
+
+constexpr int64_t kWorkAThread = 4096;  // keys and bags; below this another thread costs more
+
+int64_t WorkOf(const std::vector<TablePiece>& pieces) {
+  int64_t work = 0;
+  for (const TablePiece& piece : pieces) work += piece.count + piece.num_bags;
+  return work;
+}
+
+// Copies offsets to out [num_bags + 1], so that they begin at `first`. False unless they rise from
+// the piece's first to its last key; *are_single becomes false unless each bag has one.
+template <class Offset>
+bool CopyOffsets(const TablePiece& piece, int64_t first, int64_t* out, bool* are_single) {
+  const auto* offsets = static_cast<const Offset*>(piece.offsets);
+  const int64_t shift = first - int64_t{offsets[0]};
+  int64_t least = 0;
+  bool is_uneven = false;
+  for (int64_t bag = 0; bag < piece.num_bags; ++bag) {
+    const int64_t length = int64_t{offsets[bag + 1]} - int64_t{offsets[bag]};
+    least = std::min(least, length);
+    is_uneven |= length != 1;
+    out[bag] = offsets[bag] + shift;
+  }
+  out[piece.num_bags] = offsets[piece.num_bags] + shift;
+  *are_single &= !is_uneven;
+  return least >= 0 && out[piece.num_bags] - first == piece.count;
+}
+
+}  // namespace
+
+TableBatch::TableBatch(const std::vector<DramCache*>& caches) : pool_(caches[0]->pool()) {
+  for (DramCache* cache : caches) parts_.emplace_back().cache = cache;
+}
+
+void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64_t num_examples) {
+  Release();
+  num_examples_ = num_examples;
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    Part& part = parts_[table];
+    part.pieces = pieces[table];
+    part.count = part.num_bags = 0;
+    for (const TablePiece& piece : part.pieces) {
+      part.count += piece.count;
+      part.num_bags += piece.num_bags;
+    }
+    part.refusal = Refusal::kNone;
+    part.num_missing = 0;
+    part.culprit = -1;
+  }
+  DealOut();
+}
+
+// The largest table first, to the thread with the least work so far.
+void TableBatch::DealOut() {
+  std::vector<int64_t> work(parts_.size());
+  for (size_t table = 0; table < parts_.size(); ++table) work[table] = WorkOf(parts_[table].pieces);
+  const int64_t whole = std::accumulate(work.begin(), work.end(), int64_t{0});
+  num_threads_ =
+      static_cast<int>(std::clamp<int64_t>(1 + whole / kWorkAThread, 1, pool_->num_threads()));
+  shared_.clear();
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    Part& part = parts_[table];
+    const bool is_large = num_threads_ > 1 && work[table] * num_threads_ > whole;
+    part.thread = kAllThreads;
+    part.plan.LimitWorkers(is_large ? std::numeric_limits<int>::max() : 1);
+    if (!is_large) shared_.push_back(table);
+  }
+  std::stable_sort(shared_.begin(), shared_.end(),
+                   [&](size_t left, size_t right) { return work[left] > work[right]; });
+  std::vector<int64_t> loads(static_cast<size_t>(num_threads_));
+  for (const size_t table : shared_) {
+    const auto lightest = std::min_element(loads.begin(), loads.end());
+    *lightest += work[table];
+    parts_[table].thread = static_cast<int>(lightest - loads.begin());
+  }
+}
+
+template <class Task>
+void TableBatch::ForParts(Task task) {
+  const auto run = [&](size_t table) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    task(table, &parts_[table]);
+    parts_[table].seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    parts_[table].is_claimed.store(false, std::memory_order_relaxed);
+    if (parts_[table].thread == kAllThreads) run(table);
+  }
+  if (num_threads_ == 1 || shared_.size() <= 1) {
+    const DefaultFloatMode mode;  // the pool sees to it otherwise
+    for (const size_t table : shared_) run(table);
+    return;
+  }
+  pool_->Run([&](int thread) {
+    for (const bool is_own : {true, false}) {
+      for (const size_t table : shared_) {
+        Part& part = parts_[table];
+        if (is_own && part.thread != thread) continue;
+        if (part.is_claimed.load(std::memory_order_relaxed)) continue;
+        if (!part.is_claimed.exchange(true, std::memory_order_relaxed)) run(table);
+      }
+    }
+  });
+}
+
+// Copies what the caller may change.
+void TableBatch::Take(Part* part) {
+  const std::vector<TablePiece> pieces = std::move(part->pieces);
+  part->pieces.clear();
+  part->has_weights = false;
+  part->are_single = true;
+  for (const TablePiece& piece : pieces) part->has_weights |= piece.weights != nullptr;
+  int64_t* offsets = part->offsets.Reserve(part->num_bags + 1);
+  offsets[0] = 0;
+  uint64_t* joined = pieces.size() > 1 ? part->joined_keys.Reserve(part->count) : nullptr;
+  float* weights = part->has_weights ? part->weights.Reserve(part->count) : nullptr;
+  int64_t first = 0;
+  for (const TablePiece& piece : pieces) {
+    const bool is_right = piece.is_narrow
+                              ? CopyOffsets<int32_t>(piece, first, offsets, &part->are_single)
+                              : CopyOffsets<int64_t>(piece, first, offsets, &part->are_single);
+    if (!is_right) part->refusal = Refusal::kOffsets;
+    const auto size = static_cast<size_t>(piece.count);
+    if (joined != nullptr && size > 0) {
+      std::memcpy(joined + first, piece.keys, size * sizeof(uint64_t));
+    }
+    if (piece.weights != nullptr && size > 0) {
+      std::memcpy(weights + first, piece.weights, size * sizeof(float));
+    } else if (weights != nullptr) {
+      std::fill_n(weights + first, piece.count, 1.0f);
+    }
+    first += piece.count;
+    offsets += piece.num_bags;
+  }
+  part->keys = joined != nullptr || pieces.empty() ? joined : pieces[0].keys;
+  if (weights != nullptr && !part->cache->AreFinite(weights, part->count)) {
+    part->refusal = Refusal::kWeights;
+  }
+}
+
+BagsView TableBatch::View(const Part& part, const TablePlaces& places, int64_t width) const {
+  BagsView bags = {};
+  bags.offsets = part.offsets.data();
+  bags.weights = part.has_weights ? part.weights.data() : nullptr;
+  bags.num_examples = num_examples_;
+  bags.num_features = num_examples_ == 0 ? 0 : part.num_bags / num_examples_;
+  bags.is_mean = places.is_mean;
+  bags.are_single = part.are_single;
+  bags.stride = width;
+  bags.columns = places.columns.data();
+  return bags;
+}
+
+void TableBatch::Pull(const std::vector<TablePlaces>& places, int64_t width, float* out) {
+  ForParts([&](size_t table, Part* part) {
+    Take(part);
+    if (part->refusal != Refusal::kNone) return;
+    const BagsView bags = View(*part, places[table], width);
+    part->num_missing = part->cache->PullPooled(part->keys, part->count, bags, &part->plan, out);
+  });
+}
+
+void TableBatch::Hold() {
+  ForParts([this](size_t, Part* part) {
+    Take(part);
+    if (part->refusal != Refusal::kNone) return;
+    part->cache->MakePlan(part->keys, part->count, &part->plan);
+    part->num_missing = part->cache->Find(&part->plan, 0, -1);
+    if (part->num_missing > 0) return;
+    part->num_missing = part->cache->Reserve(&part->plan) ? 0 : 1;
+    if (part->num_missing == 0) part->cache->Fill(&part->plan, nullptr, nullptr, 0.0f, false);
+  });
+}
+
+void TableBatch::Pool(const std::vector<TablePlaces>& places, int64_t width, float* out) {
+  ForParts([&](size_t table, Part* part) {
+    part->cache->Pool(&part->plan, View(*part, places[table], width), out);
+  });
+}
+
+void TableBatch::Find() {
+  ForParts([](size_t, Part* part) {
+    const bool is_current = part->cache->IsCurrent(part->plan);
+    part->num_missing = is_current ? 0 : part->cache->Find(&part->plan, 0, -1);
+  });
+}
+
+void TableBatch::Sum(const std::vector<TablePlaces>& places, int64_t width, const float* gradients,
+                     const std::vector<float>& rates) {
+  ForParts([&](size_t table, Part* part) {
+    const BagsView bags = View(*part, places[table], width);
+    part->culprit = part->cache->SumGradients(&part->plan, gradients, &bags);
+    if (part->culprit < 0) part->culprit = part->cache->FindOverflow(&part->plan, rates[table]);
+  });
+}
+
+void TableBatch::Apply(const std::vector<float>& rates) {
+  ForParts([&](size_t table, Part* part) { part->cache->Apply(&part->plan, rates[table]); });
+}
+
+void TableBatch::Release() {
+  ForParts([](size_t, Part* part) { part->cache->Abandon(&part->plan); });
+}
+
+double TableBatch::TakeSeconds(size_t table) {
+  const double seconds = parts_[table].seconds;
+  parts_[table].seconds = 0;
+  return seconds;
+}
+
+}  // namespace hps

@@ -1,0 +1,126 @@
+// TableBatch: a step's keys of several tables, with a plan a table; each verb works on all of them
+// in one call.
+//
+// Above it: the bindings. Below it: DramCache and BatchPlan. A table with more than a thread's
+// share of the keys is worked on by all threads together. Each other table is one thread's from
+// verb to verb, whose near cache has its plan then, unless another thread is done with its own
+// before. Verbs are serialised by the caller, who also sees to it that no row of these tables is on
+// its way meanwhile. The caches and the thread pool are shared.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "dram_cache/dram_cache.h"
+
+namespace hps {
+
+// Keys of one table, and how they form bags.
+struct TablePiece {
+  const uint64_t* keys;  // [count]
+  int64_t count;
+  const void* offsets;   // [num_bags + 1] of 64 or 32 bits; the first need not be 0
+  bool is_narrow;        // of 32
+  int64_t num_bags;      // features of so many examples, feature after feature
+  const float* weights;  // [count] or null
+};
+
+// Where a table's features have their values in the rows of an output, or of its gradients.
+struct TablePlaces {
+  bool is_mean;
+  std::vector<int64_t> columns;  // of each feature
+};
+
+class TableBatch {
+ public:
+  // What is wrong with a table's pieces.
+  enum class Refusal { kNone, kOffsets, kWeights };
+
+  // Caches of one server, one at least, which share a pool of threads.
+  explicit TableBatch(const std::vector<DramCache*>& caches);
+  TableBatch(const TableBatch&) = delete;
+  TableBatch& operator=(const TableBatch&) = delete;
+
+  // The batch becomes these pieces of each table, side by side; arrays must live until the next
+  // Pull or Hold returns, which copy them. What the batch held is abandoned.
+  void Begin(const std::vector<std::vector<TablePiece>>& pieces, int64_t num_examples);
+
+  // Makes plans, looks all keys up, and pools the bags of tables with no missing key to their
+  // places in out [examples, width].
+  void Pull(const std::vector<TablePlaces>& places, int64_t width, float* out);
+  // Makes plans, looks all keys up, and pins the tables with no missing key whose pins can be had.
+  void Hold();
+  // Pools the bags of pinned rows to their places in out [examples, width].
+  void Pool(const std::vector<TablePlaces>& places, int64_t width, float* out);
+  // Looks up again what may have moved.
+  void Find();
+  // Sums gradients by key, and looks for a sum, or a row after its step, that is not finite. Those
+  // of bags are at their places in gradients [examples, width].
+  void Sum(const std::vector<TablePlaces>& places, int64_t width, const float* gradients,
+           const std::vector<float>& rates);
+  // Applies each table's optimizer once a key.
+  void Apply(const std::vector<float>& rates);
+  // Gives pins back, whatever a verb left behind.
+  void Release();
+
+  // Of a table after the verbs.
+  Refusal refusal(size_t table) const { return parts_[table].refusal; }
+  // Keys of the last look-up that were not there. Of Hold also 1 where pins could not be had.
+  int64_t num_missing(size_t table) const { return parts_[table].num_missing; }
+  // The key whose sum, or whose row after the step, is not finite, or -1.
+  int64_t culprit(size_t table) const { return parts_[table].culprit; }
+  // Wall clock of its verbs since it was asked for last.
+  double TakeSeconds(size_t table);
+  // What the batch has of a table, as it was taken.
+  const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
+  int64_t num_keys(size_t table) const { return parts_[table].count; }
+  const int64_t* offsets(size_t table) const { return parts_[table].offsets.data(); }
+  const float* weights(size_t table) const {  // or null
+    return parts_[table].has_weights ? parts_[table].weights.data() : nullptr;
+  }
+  BatchPlan* plan(size_t table) { return &parts_[table].plan; }
+  DramCache* cache(size_t table) const { return parts_[table].cache; }
+  size_t num_tables() const { return parts_.size(); }
+  int64_t num_examples() const { return num_examples_; }
+  int64_t num_bags(size_t table) const { return parts_[table].num_bags; }
+
+ private:
+  static constexpr int kAllThreads = -1;
+
+  struct Part {
+    DramCache* cache = nullptr;
+    BatchPlan plan;
+    std::vector<TablePiece> pieces;  // until they are taken
+    Array<uint64_t> joined_keys;     // of several pieces
+    Array<int64_t> offsets;          // [num_bags + 1] from 0 to count
+    Array<float> weights;
+    const uint64_t* keys = nullptr;
+    int64_t count = 0;
+    int64_t num_bags = 0;
+    bool has_weights = false;
+    bool are_single = false;
+    Refusal refusal = Refusal::kNone;
+    int64_t num_missing = 0;
+    int64_t culprit = -1;
+    double seconds = 0;
+    int thread = kAllThreads;  // that works on it
+    std::atomic<bool> is_claimed{false};
+  };
+
+  void DealOut();
+  void Take(Part* part);
+  BagsView View(const Part& part, const TablePlaces& places, int64_t width) const;
+  // Calls task(number, part) for each table, in parallel.
+  template <class Task>
+  void ForParts(Task task);
+
+  ThreadPool* const pool_;
+  std::deque<Part> parts_;
+  std::vector<size_t> shared_;  // tables for a thread each, the largest first
+  int num_threads_ = 1;         // that share them
+  int64_t num_examples_ = 0;
+};
+
+}  // namespace hps

@@ -1,0 +1,161 @@
+"""Joint look-ups: the keys of several tables, looked up and stepped in one native call a phase.
+
+Above it: `hps.SparseEmbeddings`, `hps.RowOptimizer`, `hps.Pipeline`. Below it: the server that does
+it, `hps.ParameterServer` with its rows in DRAM; other servers go table by table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hps import _C
+from hps.common.arrays import HostArray
+from hps.contracts.updates import RowUpdate
+from hps.types import PinnedRows
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the features of some tables are in the rows of an output [B, width].
+
+    Args:
+        tables: their names, each once.
+        dims: of each table.
+        are_means: of each table, whether its bags are means.
+        columns: of each table, the first column of each of its features, in their order.
+        width: of the output, in floats.
+        native: the same, for the native core.
+    """
+
+    tables: tuple[str, ...]
+    dims: tuple[int, ...]
+    are_means: tuple[bool, ...]
+    columns: tuple[tuple[int, ...], ...]
+    width: int
+    native: _C.TablePlaces
+
+    @staticmethod
+    def of(
+        tables: Sequence[str],
+        dims: Sequence[int],
+        are_means: Sequence[bool],
+        columns: Sequence[Sequence[int]],
+    ) -> "Places":
+        """Of features whose columns leave no gap."""
+        width = sum(dim * len(own) for dim, own in zip(dims, columns, strict=True))
+        native = _C.TablePlaces(list(dims), list(are_means), [list(own) for own in columns], width)
+        own_columns = tuple(tuple(own) for own in columns)
+        return Places(tuple(tables), tuple(dims), tuple(are_means), own_columns, width, native)
+
+    def ordered(self, tables: tuple[str, ...]) -> "Places":
+        """The same with the tables in another order; KeyError if they are others."""
+        by_name = dict(zip(self.tables, range(len(self.tables)), strict=True))
+        order = [by_name[table] for table in tables]
+        return Places.of(
+            tables,
+            [self.dims[place] for place in order],
+            [self.are_means[place] for place in order],
+            [self.columns[place] for place in order],
+        )
+
+
+class JointIds(Protocol):
+    """The keys of some tables' features for B examples, and their bags."""
+
+    @property
+    def num_examples(self) -> int:
+        """B."""
+
+    def give_to(self, batch: _C.TableBatch) -> None:
+        """Makes them the batch's; ValueError if a dtype or shape does not fit."""
+
+
+@dataclass(slots=True)
+class KeysByTable:
+    """Keys in arrays a table: int64 or uint64 [L], offsets int64 or int32 [F * B + 1], weights
+    float32 [L] or None."""
+
+    keys: list[HostArray]
+    offsets: list[HostArray]
+    weights: list[HostArray | None]
+    num_examples: int
+
+    def give_to(self, batch: _C.TableBatch) -> None:
+        """As JointIds has it."""
+        batch.take_parts(self.keys, self.offsets, self.weights, self.num_examples)
+
+
+@dataclass(slots=True)
+class KeysOfAll:
+    """Keys of all features in the same arrays, feature after feature; `features` names those of
+    each table by their place."""
+
+    keys: HostArray
+    offsets: HostArray
+    weights: HostArray | None
+    features: list[list[int]]
+    num_examples: int
+
+    def give_to(self, batch: _C.TableBatch) -> None:
+        """As JointIds has it."""
+        args = (self.offsets, self.weights, self.features, self.num_examples)
+        batch.take_joint(self.keys, *args)
+
+
+class JointRows(Protocol):
+    """What one look-up found of some tables: their rows, in place or pinned."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @property
+    def num_examples(self) -> int:
+        """B."""
+
+    @property
+    def is_released(self) -> bool:
+        """True if no row is pinned, or none is any more."""
+
+    def pool(self, places: Places, out: "torch.Tensor") -> None:
+        """The bags of pinned rows, at their places in float32 [B, width]."""
+
+    def of_tables(self) -> Mapping[str, PinnedRows]:
+        """The same rows, a table at a time."""
+
+    def updates(self, places: Places, grads: "torch.Tensor") -> list[RowUpdate]:
+        """What each table's step starts from, with gradients of their own [F * B, D]."""
+
+    def release(self) -> None:
+        """Drops the pins; nothing to do the second time."""
+
+
+@dataclass(slots=True)
+class JointUpdate:
+    """What a step over several tables starts from.
+
+    Args:
+        rows: of the look-up.
+        places: of its features.
+        grads: float32 [B, width], contiguous, owned.
+    """
+
+    rows: JointRows
+    places: Places
+    grads: "torch.Tensor"
+
+
+class JointServer(Protocol):
+    """Look-ups and steps of several tables at once. Any thread may call."""
+
+    def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointRows:
+        """Pools bags into out, float32 [B, width]; what it found is for the step."""
+
+    def pin(self, ids: JointIds, tables: Sequence[str]) -> JointRows:
+        """Fetches all rows and holds them in their slots until they are released."""
+
+    def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
+        """One optimizer step of these tables: all of them or none."""

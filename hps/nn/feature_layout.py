@@ -1,0 +1,93 @@
+"""FeatureLayout: which features of which tables a joint look-up reads, and the columns of each.
+
+Above it: `hps.SparseEmbeddings`. Below it: `hps.contracts.joint`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hps.config import TableConfig
+from hps.contracts.joint import Places
+from hps.errors import ConfigError
+
+Pooling = Literal["sum", "mean"]
+
+
+@dataclass(frozen=True)
+class FeatureLayout:
+    """Features in the order of their columns.
+
+    Args:
+        names: of the features, in the order of the output.
+        tables: of each of them.
+        widths: the dim of each of them.
+        places: the same by table; a table's features are in the order in which batches have them.
+        by_table: of each table, the places of those features among all names.
+    """
+
+    names: tuple[str, ...]
+    tables: tuple[str, ...]
+    widths: tuple[int, ...]
+    places: Places
+    by_table: tuple[tuple[int, ...], ...]
+
+
+def layout_of(
+    configs: Mapping[str, TableConfig], features: Mapping[str, str], means: Mapping[str, bool]
+) -> FeatureLayout:
+    """Of features by name, each with its table, in the order of their columns.
+
+    Args:
+        configs: the tables of the server.
+        means: of each table, whether its bags are means.
+
+    Raises:
+        ConfigError: no feature, an unknown table, or a feature that its table does not have.
+    """
+    if not features:
+        raise ConfigError("SparseEmbeddings: features={}: at least one feature is needed")
+    unknown = sorted({table for table in features.values() if table not in configs})
+    if unknown:
+        raise ConfigError(
+            f"SparseEmbeddings: no table {unknown[0]!r}; the server has {sorted(configs)}"
+        )
+    tables = list(dict.fromkeys(features.values()))
+    names = list(features)
+    by_table = []
+    for table in tables:
+        asked = [name for name in names if features[name] == table]
+        by_table.append(tuple(names.index(name) for name in _in_batch(configs[table], asked)))
+    widths = [configs[table].dim for table in features.values()]
+    starts = [sum(widths[:place]) for place in range(len(widths))]
+    places = Places.of(
+        tables,
+        [configs[table].dim for table in tables],
+        [means[table] for table in tables],
+        [[starts[place] for place in own] for own in by_table],
+    )
+    return FeatureLayout(
+        tuple(names), tuple(features.values()), tuple(widths), places, tuple(by_table)
+    )
+
+
+def _in_batch(config: TableConfig, asked: Sequence[str]) -> list[str]:
+    """The features of a table as batches have them: as it lists them, or as they are asked for."""
+    if config.features is None:
+        return list(asked)
+    listed = list(config.features)
+    if sorted(asked) != sorted(listed):
+        raise ConfigError(
+            f"SparseEmbeddings: features {sorted(asked)} of table {config.name!r}, which has "
+            f"{sorted(listed)}: a batch has all of them, so all must be named"
+        )
+    return listed
+
+
+def numbered_features(table: str, count: int) -> list[str]:
+    """Names of a table's features that have none.
+
+    >>> numbered_features("ads", 2)
+    ['ads.0', 'ads.1']
+    """
+    return [f"{table}.{number}" for number in range(count)]
