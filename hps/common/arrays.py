@@ -71,6 +71,11 @@ def as_numpy(value: object, what: str) -> HostArray:
     raise ConfigError(f"{what} is a {type(value).__name__}; pass a numpy array or a torch tensor")
 
 
+def as_contiguous(value: AnyArray, what: str) -> HostArray:
+    """As as_numpy, copied if it is not contiguous."""
+    return np.ascontiguousarray(as_numpy(value, what))
+
+
 def as_keys(keys: AnyArray, device: str = HOST) -> Keys:
     """uint64 [L] of int64 or uint64 keys; a view unless they are not contiguous.
 

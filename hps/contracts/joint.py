@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hps import _C
-from hps.common.arrays import HostArray
+from hps.common.arrays import HostArray, as_contiguous, as_keys
 from hps.contracts.updates import RowUpdate
-from hps.types import PinnedRows
+from hps.types import Ids, PinnedRows
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +82,21 @@ class KeysByTable:
     offsets: list[HostArray]
     weights: list[HostArray | None]
     num_examples: int
+
+    @staticmethod
+    def of(features: Sequence[Ids], num_examples: int) -> "KeysByTable":
+        """Of what a batch has of each table.
+
+        Raises:
+            ConfigError: a tensor is not on the host, or keys are not int64 or uint64 [L].
+        """
+        weights = [ids.weights_L for ids in features]
+        return KeysByTable(
+            [as_keys(ids.keys_L) for ids in features],
+            [as_contiguous(ids.offsets, "offsets") for ids in features],
+            [None if own is None else as_contiguous(own, "weights") for own in weights],
+            num_examples,
+        )
 
     def give_to(self, batch: _C.TableBatch) -> None:
         """As JointIds has it."""

@@ -1,6 +1,6 @@
 """What the click models share: looking up the features, checking dense columns, the MLP.
 
-Above it: the four models. Below it: `hps.SparseEmbedding`.
+Above it: the four models. Below it: `hps.SparseEmbeddings`.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hps.errors import ConfigError
-from hps.nn.embedding import SparseEmbedding
+from hps.nn.embeddings import SparseEmbeddings
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class ClickModel(nn.Module):
             )
         if not 0.0 <= dropout < 1.0:
             raise ConfigError(f"{name}: dropout={dropout} must be in [0, 1)")
-        # A plain dict would do, were it not that train() and eval() must reach the embeddings.
-        self.embeddings = nn.ModuleList(SparseEmbedding(server, table) for table in features)
+        self.embeddings = SparseEmbeddings(server, features)
         dims = {table: server.tables[table].dim for table in features}
         if len(set(dims.values())) != 1:
             raise ConfigError(f"{name}: the tables' dims {dims} must be equal")
@@ -77,9 +76,7 @@ class ClickModel(nn.Module):
     @property
     def device(self) -> str:
         """Where the embeddings come out, as torch names it; the other layers belong there, too."""
-        embedding = self.embeddings[0]
-        assert isinstance(embedding, SparseEmbedding)
-        return embedding.device
+        return self.embeddings.device
 
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         """Makes the model's own layers, once sizes are checked and `features`, `dim` are set."""
@@ -125,19 +122,8 @@ class ClickModel(nn.Module):
         Raises:
             ConfigError: the batch holds another number of features than the model was made for.
         """
-        parts = []
-        for module, (table, count) in zip(self.embeddings, self.features.items(), strict=True):
-            pooled = module(batch)
-            # Without an example the number of features cannot be told: the model's own is right.
-            width = pooled.shape[1] // self.columns if len(batch) else count
-            part = pooled.reshape(len(batch), width, self.columns)
-            if part.shape[1] != count:
-                raise ConfigError(
-                    f"{type(self).__name__}: the batch has {part.shape[1]} features of table "
-                    f"{table!r}, the model was made for {count}"
-                )
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        pooled: torch.Tensor = self.embeddings(batch)
+        return pooled.reshape(len(batch), self.num_features, self.columns)
 
     def dense_of(self, batch: Batch) -> torch.Tensor:
         """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.

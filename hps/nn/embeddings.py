@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, as_contiguous, as_keys
+from hps.config import TableConfig
 from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, KeysOfAll, Places
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
@@ -23,7 +23,6 @@ from hps.nn.gradients import OF_SEVERAL, pending_of
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
-    from hps.common.arrays import HostArray
     from hps.contracts.training import RowServer
 
 
@@ -72,10 +71,12 @@ class SparseEmbeddings(nn.Module):
         self._server = server
         self._means = _means_of(server, pooling)
         self._layout: FeatureLayout | None = None
-        named = _named_features(server, features)
-        if named is not None:
-            self._layout = layout_of(server.tables, named, self._means)
-        # A module a table, where all at once will not do; no submodules, for there is nothing in them.
+        if features is not None or all(
+            table.features is not None for table in server.tables.values()
+        ):
+            named, numbered = _named_features(server.tables, features)
+            self._layout = layout_of(server.tables, named, self._means, numbered)
+        # A module a table, where all at once will not do; no submodules: there is nothing in them.
         self._by_table: tuple[SparseEmbedding, ...] | None = None
         self._ordered: dict[tuple[str, ...], Places] = {}  # places, by the tables' order in a batch
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
@@ -164,13 +165,7 @@ class SparseEmbeddings(nn.Module):
             return self._read(places, None, rows)
         if batch.rows is not None:  # pinned, but not together
             return self._look_up_tables(layout, lambda module, _: module(batch))
-        arrays = KeysByTable(
-            [_array(ids.keys_L) for ids in found],
-            [_array(ids.offsets) for ids in found],
-            [None if one is None else _array(one) for one in weights],
-            len(batch),
-        )
-        return self._read(layout.places, arrays, None)
+        return self._read(layout.places, KeysByTable.of(found, len(batch)), None)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
@@ -187,9 +182,9 @@ class SparseEmbeddings(nn.Module):
         if self._server.joint is not None and not _want_gradients(weights):
             features = [list(own) for own in layout.by_table]
             arrays = KeysOfAll(
-                _array(keys),
-                _array(offsets),
-                None if weights is None else _array(weights),
+                as_keys(keys),
+                as_contiguous(offsets, "offsets"),
+                None if weights is None else as_contiguous(weights, "weights"),
                 features,
                 num_examples,
             )
@@ -217,7 +212,8 @@ class SparseEmbeddings(nn.Module):
 
     def _learn_layout(self, features: Mapping[str, str]) -> FeatureLayout:
         """What the first batch tells of tables whose features have no names."""
-        self._layout = layout_of(self._server.tables, features, self._means)
+        numbered = set(features.values())
+        self._layout = layout_of(self._server.tables, features, self._means, numbered)
         return self._layout
 
     # How.
@@ -368,16 +364,6 @@ def _want_gradients(weights: torch.Tensor | None) -> bool:
     return weights is not None and weights.requires_grad and torch.is_grad_enabled()
 
 
-def _array(values: torch.Tensor) -> "HostArray":
-    """The numpy view of a tensor of the host, contiguous."""
-    if values.device.type != HOST:
-        raise ConfigError(
-            f"SparseEmbeddings: a tensor is on {values.device}; the rows are on {HOST}"
-        )
-    array = (values.detach() if values.requires_grad else values).numpy()
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-
-
 # What a module is made from.
 
 
@@ -393,28 +379,24 @@ def _means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> 
 
 
 def _named_features(
-    server: "RowServer", features: Mapping[str, str] | Mapping[str, int] | None
-) -> dict[str, str] | None:
-    """Feature -> table; None if only a batch can tell."""
+    tables: Mapping[str, TableConfig], features: Mapping[str, str] | Mapping[str, int] | None
+) -> tuple[dict[str, str], set[str]]:
+    """Feature -> table, and the tables whose features are numbered."""
     if features is None:
-        listed = {table: config.features for table, config in server.tables.items()}
-        if any(names is None for names in listed.values()):
-            return None
-        return {name: table for table, names in listed.items() for name in names or ()}
+        return {
+            name: table.name for table in tables.values() for name in table.features or ()
+        }, set()
     named: dict[str, str] = {}
+    numbered: set[str] = set()
     for name, value in features.items():
         if isinstance(value, str):
             named[name] = value
         elif isinstance(value, int) and value >= 1:
-            config = server.tables.get(name)
-            listed_names = None if config is None else config.features
-            if listed_names is not None and len(listed_names) == value:
-                named |= dict.fromkeys(listed_names, name)
-            else:
-                named |= dict.fromkeys(numbered_features(name, value), name)
+            named |= dict.fromkeys(numbered_features(name, value), name)
+            numbered.add(name)
         else:
             raise ConfigError(
-                f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or of "
-                "a table the number of its features"
+                f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "
+                "of a table the number of its features"
             )
-    return named
+    return named, numbered

@@ -3,7 +3,7 @@
 Above it: `hps.SparseEmbeddings`. Below it: `hps.contracts.joint`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,13 +34,17 @@ class FeatureLayout:
 
 
 def layout_of(
-    configs: Mapping[str, TableConfig], features: Mapping[str, str], means: Mapping[str, bool]
+    configs: Mapping[str, TableConfig],
+    features: Mapping[str, str],
+    means: Mapping[str, bool],
+    numbered: Collection[str] = (),
 ) -> FeatureLayout:
     """Of features by name, each with its table, in the order of their columns.
 
     Args:
         configs: the tables of the server.
         means: of each table, whether its bags are means.
+        numbered: tables whose features go by their numbers, whatever names the tables list.
 
     Raises:
         ConfigError: no feature, an unknown table, or a feature that its table does not have.
@@ -57,7 +61,8 @@ def layout_of(
     by_table = []
     for table in tables:
         asked = [name for name in names if features[name] == table]
-        by_table.append(tuple(names.index(name) for name in _in_batch(configs[table], asked)))
+        order = asked if table in numbered else _in_batch(configs[table], asked)
+        by_table.append(tuple(names.index(name) for name in order))
     widths = [configs[table].dim for table in features.values()]
     starts = [sum(widths[:place]) for place in range(len(widths))]
     places = Places.of(

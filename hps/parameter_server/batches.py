@@ -53,7 +53,7 @@ class Batches:
         if self._joint is None and self._has_native_caches:
             from hps.parameter_server.joint_batches import JointBatches  # which needs torch
 
-            self._joint = JointBatches(self._tables, self._pool, self._make_room)
+            self._joint = JointBatches(self._tables, self._make_room)
         return self._joint
 
     @property

@@ -6,15 +6,16 @@ tables.py, tiers/joint_rows.py.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-
-import torch
+from typing import TYPE_CHECKING, cast
 
 from hps import _C
-from hps.common.arrays import OutputPool
 from hps.contracts.joint import JointIds, JointUpdate, Places
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.joint_rows import JointBatchRows
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_IDLE = 16  # batches whose memory is kept
 
@@ -24,19 +25,17 @@ class JointBatches:
 
     Args:
         tables: of the server.
-        pool: of buffers for what is gathered.
         make_room: asks open pipelines to give slots back; True if one did.
     """
 
-    def __init__(self, tables: Tables, pool: OutputPool, make_room: Callable[[], bool]) -> None:
+    def __init__(self, tables: Tables, make_room: Callable[[], bool]) -> None:
         self._tables = tables
-        self._pool = pool
         self._make_room = make_room
         # Batches that nobody uses now, by their tables, youngest last. Each step on a deque is
         # whole by itself, for a collector may give one back at any time.
         self._idle: dict[tuple[str, ...], deque[_C.TableBatch]] = {}
 
-    def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> JointBatchRows:
+    def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointBatchRows:
         """As JointServer has it."""
         rows = self._take(places.tables)
         rows.look_up(ids, places, out)
@@ -45,7 +44,7 @@ class JointBatches:
     def pin(self, ids: JointIds, tables: Sequence[str]) -> JointBatchRows:
         """As JointServer has it."""
         rows = self._take(tuple(tables))
-        rows.pin(ids, [torch.empty(0)] * len(tables), self._pool)
+        rows.pin(ids)
         return rows
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
@@ -87,5 +86,5 @@ class JointBatches:
         try:
             batch = idle.pop()
         except IndexError:
-            batch = _C.TableBatch([stack.cache for stack in stacks])
+            batch = _C.TableBatch([cast("_C.DramCache", stack.cache) for stack in stacks])
         return JointBatchRows(stacks, batch, self._tables.lock, idle.append)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hps.common.arrays import HOST
+from hps.contracts.joint import KeysByTable
 from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import INPUT, StageClock
 from hps.pipeline.invariants import require
@@ -19,6 +20,7 @@ from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
+    from hps.contracts.joint import JointServer
     from hps.contracts.training import Ranks, RowServer
 
 
@@ -118,13 +120,22 @@ class StageWork:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            pin_tables(prepared.keys, self._server.pin, prepared.rows)
+            if self._server.joint is not None:
+                self._pin_jointly(prepared, self._server.joint)
+            else:
+                pin_tables(prepared.keys, self._server.pin, prepared.rows)
             prepared.release_warm()
+
+    def _pin_jointly(self, prepared: Prepared, joint: "JointServer") -> None:
+        batch = prepared.batch
+        ids = KeysByTable.of(list(batch.features.values()), len(batch))
+        prepared.joint = joint.pin(ids, tuple(batch.features))
+        prepared.rows.update(prepared.joint.of_tables())
 
     def pin_again(self, prepared: Prepared) -> None:
         """Pins a batch that was given back, in the training loop's thread and on its stream."""
         prepared.receive()
-        prepared.rows = {}
+        prepared.rows, prepared.joint = {}, None
         self.pin(prepared)
         prepared.is_given_back = False
 

@@ -29,20 +29,12 @@ class BatchRows:
 
     Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
     too, but only `release` says when.
-
-    Args:
-        stack: of the table.
-        keys: of the batch.
-        model: results are what this is: tensors or arrays.
-        pool: of buffers for results.
-        lock: the server's.
-        device: where the rows lie.
-        shared: the batch of several tables whose part for this table these rows are, and that part's
-            plan, which it pins.
     """
 
     # Guarded by the server's lock. An interrupted __init__ is dropped as well.
     plan: BatchPlan | None = None
+    # The batch of several tables of which these rows are a part, if there is one; it pins them.
+    joint: "JointRows | None" = None
 
     def __init__(
         self,
@@ -52,28 +44,41 @@ class BatchRows:
         pool: OutputPool,
         lock: OwnedLock,
         device: str = HOST,
-        shared: "tuple[JointRows, BatchPlan] | None" = None,
     ) -> None:
         self._device = device
         self._stack = stack
         self._model = model
         self._pool = pool
         self._lock = lock
-        self._shared = shared
-        self._num_occurrences = len(keys)
         self._pinned_at = _state_of(keys, device)
         # Alive, so that no others can come to lie at that address.
         self._pinned_keys = keys if self._pinned_at is not None else None
         try:
             with lock:
                 # Both before it holds anything: an interrupt, or an erase, may come at any time.
-                self.plan = stack.plan_of(keys) if shared is None else shared[1]
+                self.plan = stack.plan_of(keys)
                 stack.hold(self)
-            if shared is None:
-                stack.pin(self.plan)
+            stack.pin(self.plan)
         except BaseException:
             self.release()
             raise
+
+    @classmethod
+    def part_of(
+        cls, joint: "JointRows", stack: TableStack, plan: BatchPlan, lock: OwnedLock
+    ) -> "BatchRows":
+        """The rows of one table that a batch of several is about to pin, by that plan. Their keys
+        are an int64 tensor. Under the lock."""
+        import torch
+
+        assert_held(lock)
+        rows = cls.__new__(cls)
+        rows._device, rows._stack, rows._lock = HOST, stack, lock
+        rows._model, rows._pool = torch.empty(0), OutputPool()
+        rows._pinned_at = rows._pinned_keys = None
+        rows.joint, rows.plan = joint, plan
+        stack.hold(rows)
+        return rows
 
     @property
     def table(self) -> str:
@@ -85,14 +90,10 @@ class BatchRows:
         return stacks.get(self.table) is self._stack
 
     @property
-    def joint(self) -> "JointRows | None":
-        """The batch of several tables of which these rows are a part, if there is one."""
-        return None if self._shared is None else self._shared[0]
-
-    @property
     def num_occurrences(self) -> int:
-        """L, keys of the batch with their repetitions."""
-        return self._num_occurrences
+        """L, keys of the batch with their repetitions; 0 after the release."""
+        with self._lock:
+            return 0 if self.plan is None else self.plan.num_occurrences
 
     def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys that were pinned, byte for byte, in their order.
@@ -126,9 +127,10 @@ class BatchRows:
         Raises:
             ConfigError: the rows were released, or `out` does not fit.
         """
-        num_rows, dim = self._num_occurrences, self._stack.layout.dim
+        dim = self._stack.layout.dim
         with self._lock:
             plan = self.held_plan()
+            num_rows = plan.num_occurrences
             if out is not None:
                 self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
                 return out
@@ -165,7 +167,7 @@ class BatchRows:
             if self.plan is not None:
                 self._stack.unpin(self.plan)
                 plan, self.plan = self.plan, None
-                if self._shared is None:
+                if self.joint is None:
                     self._stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from hps import _C
-from hps.common.arrays import HOST, AnyArray, OutputPool
 from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats, Keys
+from hps.common.row_layout import Floats
 from hps.contracts.joint import JointIds, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -72,12 +71,8 @@ class JointBatchRows:
         for table in absent:
             self._pool_again(table, places, target)
 
-    def pin(self, ids: JointIds, models: "Sequence[AnyArray]", buffers: OutputPool) -> None:
+    def pin(self, ids: JointIds) -> None:
         """Fetches the rows of `ids` and pins them.
-
-        Args:
-            models: of each table what its rows are to be given as, tensors or arrays.
-            buffers: for rows that are gathered a table at a time.
 
         Raises:
             CapacityError: the cache of a table cannot hold its rows at once; nothing is pinned.
@@ -88,9 +83,7 @@ class JointBatchRows:
             with self._lock:
                 self._take(ids)
                 for table, stack in enumerate(self._stacks):
-                    keys: Keys = batch.keys(table)
-                    shared = self, batch.plan(table)
-                    rows = BatchRows(stack, keys, models[table], buffers, self._lock, HOST, shared)
+                    rows = BatchRows.part_of(self, stack, batch.plan(table), self._lock)
                     self._rows[stack.name] = rows
                 self._holds = True
                 is_whole = batch.hold()
@@ -166,9 +159,9 @@ class JointBatchRows:
             keys, offsets, weights = batch.keys(table), batch.offsets(table), batch.weights(table)
             bags = make_bags(torch.from_numpy(offsets), len(keys), f"table {name!r}")
             factors = None if weights is None else torch.from_numpy(weights)
-            pooling = BagPooling(bags, factors, places.are_means[table])
-            if bags.are_single and factors is None:
-                pooling = None  # a bag's gradient is its occurrence's
+            # Where bags are single, a bag's gradient is its occurrence's.
+            is_plain = bags.are_single and factors is None
+            pooling = None if is_plain else BagPooling(bags, factors, places.are_means[table])
             rows = self._rows.get(name)
             found.append(
                 RowUpdate(
