@@ -127,7 +127,8 @@ class SparseEmbeddings(nn.Module):
     def by_name(self, ids: Any) -> dict[str, torch.Tensor]:
         """As the call itself, a view [B, D] of each feature by its name, in their order."""
         output = self(ids)
-        return dict(zip(self.feature_names, output.split(self.widths, dim=1), strict=True))
+        parts = torch.split_with_sizes(output, self.widths, dim=1)
+        return dict(zip(self.feature_names, parts, strict=True))
 
     def forward(self, ids: Any) -> torch.Tensor:
         """Reads the embeddings; in training mode with gradients on, backward will collect theirs.
@@ -239,7 +240,7 @@ class SparseEmbeddings(nn.Module):
         of_features: dict[int, torch.Tensor] = {}
         for table, module in enumerate(self._by_table):
             module.train(self.training)
-            parts = look_up(module, table).split(places.dims[table], dim=1)
+            parts = torch.split(look_up(module, table), places.dims[table], dim=1)
             of_features |= zip(layout.by_table[table], parts, strict=True)
         return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
 

@@ -7,7 +7,7 @@ csrc/update_log, which keeps the bytes.
 from hps.update_log.epoch import Epoch
 from hps.update_log.history import History, ServedCheckpoint
 from hps.update_log.log import FOLDER, OpenLog, UpdateLog, open_update_log
-from hps.update_log.records import Identity, Kind, Mutation, decode, encode
+from hps.update_log.records import Identity, Kind, LogEntry, Mutation, decode, encode
 from hps.update_log.replay import note, replay
 from hps.update_log.sessions import MAX_SESSIONS, Marks, Session, Sessions
 
@@ -18,6 +18,7 @@ __all__ = [
     "History",
     "Identity",
     "Kind",
+    "LogEntry",
     "Marks",
     "Mutation",
     "OpenLog",

@@ -14,7 +14,7 @@ import numpy as np
 
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError, CorruptionError
-from hps.update_log.log import Part
+from hps.update_log.log import Part, UpdateLog
 
 VERSION = 1
 MAX_NAME_BYTES = 64  # of a client and of a table
@@ -123,6 +123,23 @@ def encode(mutation: Mutation) -> list[Part]:
     parts: list[Part] = [head + names]
     parts += [array for array in (mutation.keys, mutation.floats, state) if array is not None]
     return [part for part in parts if isinstance(part, bytes) or part.nbytes]
+
+
+class LogEntry:
+    """A mutation on its way into a log; `number` is its record's once it is written, 0 before."""
+
+    def __init__(self, log: UpdateLog, mutation: Mutation) -> None:
+        self.number = 0
+        self._log = log
+        self._mutation = mutation
+
+    def write(self) -> None:
+        """Appends the record; to be called once.
+
+        Raises:
+            StoreError: no space (nothing happened), or the log has failed.
+        """
+        self.number = self._log.append(encode(self._mutation))
 
 
 def decode(number: int, payload: bytes) -> Mutation:

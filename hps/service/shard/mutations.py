@@ -18,7 +18,7 @@ from hps.service.shard.core import ServedStore
 from hps.service.shard.gate import Arrivals, Moves
 from hps.service.shard.reads import Reads
 from hps.table.row_checks import refuse_impossible_rows
-from hps.update_log import Identity, Kind, Mutation, encode, note
+from hps.update_log import Identity, Kind, LogEntry, Mutation, note
 
 _PREDECESSOR_SECONDS = 0.2
 _MAX_EARLY = 64  # mutations that wait for their predecessors, of all clients
@@ -143,27 +143,22 @@ class Mutations:
     def _apply(self, mutation: Mutation) -> HostArray | None:
         """Within the turn: logs a mutation, changes the rows and moves the mark."""
         self._store.gate.assert_turn()
-        number = 0
         server = self._store.server
         rows_before = 0 if mutation.kind != Kind.ERASE else server.num_rows(mutation.table)
-
-        def log() -> None:
-            nonlocal number
-            number = self._store.log.append(encode(mutation))
-
+        entry = LogEntry(self._store.log, mutation)
         answer = None
         try:
             if mutation.kind == Kind.NOTHING:
-                log()
+                entry.write()
             else:
-                answer = server.parts.logged.change(mutation, log)
+                answer = server.parts.logged.change(mutation, entry.write)
         except BaseException as error:
-            if number:
-                self._undo(mutation, number, rows_before, error)
+            if entry.number:
+                self._undo(mutation, entry.number, rows_before, error)
             if isinstance(error, StoreError):
                 self._store.make_space(error)
             raise
-        note(self._store.history, mutation, number, answer)
+        note(self._store.history, mutation, entry.number, answer)
         return answer
 
     def _undo(

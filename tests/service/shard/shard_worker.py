@@ -72,8 +72,8 @@ class LedgerClient(TestClient):
 
 def plant_unlogged(shard: Shard) -> None:
     """A planted bug: now and then a record says nothing, and its mutation is applied."""
-    from hps.service.shard import mutations as module
     from hps.update_log import Kind, Mutation, encode
+    from hps.update_log import records as module
 
     def planted(mutation: Any) -> Any:
         if mutation.kind == Kind.PUSH and mutation.identity.sequence % 3 == 0:
