@@ -229,7 +229,12 @@ class DramCache(_RowCache[BatchPlan]):
 
 class TablePlaces:
     def __init__(
-        self, dims: list[int], are_means: list[bool], columns: list[list[int]], width: int
+        self,
+        dims: list[int],
+        are_means: list[bool],
+        columns: list[list[int]],
+        features: list[list[int]],
+        width: int,
     ) -> None: ...
 
 class TableBatch:
@@ -246,7 +251,7 @@ class TableBatch:
         keys: npt.NDArray[Any],
         offsets: npt.NDArray[Any],
         weights: npt.NDArray[Any] | None,
-        features: list[list[int]],
+        places: TablePlaces,
         num_examples: int,
     ) -> None: ...
     def pull(self, places: TablePlaces, out: npt.NDArray[np.float32]) -> bool: ...
@@ -265,9 +270,8 @@ class TableBatch:
     @property
     def num_missing(self) -> list[int]: ...
     @property
-    def num_unique(self) -> list[int]: ...
-    @property
     def refusals(self) -> list[int]: ...
+    def take_hits(self) -> list[int]: ...
     def take_seconds(self) -> list[float]: ...
 
 def copy_by_bag(

@@ -27,12 +27,14 @@ using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu
 // The places of all tables' features in the rows of an output.
 struct PlacesOfTables {
   std::vector<TablePlaces> tables;
+  std::vector<std::vector<int64_t>> features;  // of each table, their places among all
   std::vector<int64_t> dims;
   int64_t width = 0;
 };
 
 PlacesOfTables MakePlaces(const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
-                          const std::vector<std::vector<int64_t>>& columns, int64_t width) {
+                          const std::vector<std::vector<int64_t>>& columns,
+                          const std::vector<std::vector<int64_t>>& features, int64_t width) {
   CheckShape(are_means.size() == columns.size() && dims.size() == columns.size(),
              "a dim, a mean and columns a table are needed");
   PlacesOfTables places;
@@ -43,6 +45,7 @@ PlacesOfTables MakePlaces(const std::vector<int64_t>& dims, const std::vector<bo
     }
     places.tables.push_back({are_means[table], columns[table]});
   }
+  places.features = features;
   places.dims = dims;
   places.width = width;
   return places;
@@ -118,7 +121,8 @@ class Handle {
   // The same of features one after the other in the same arrays; `features` has those of each
   // table, by their place.
   void TakeJoint(const AnyVector& keys, const AnyVector& offsets, const Weights& weights,
-                 const std::vector<std::vector<int64_t>>& features, int64_t num_examples) {
+                 const PlacesOfTables& places, int64_t num_examples) {
+    const std::vector<std::vector<int64_t>>& features = places.features;
     CheckShape(features.size() == batch_.num_tables(), "the features of each table are needed");
     const bool is_narrow = AreNarrow(offsets);
     const auto num_bags = static_cast<int64_t>(offsets.shape(0)) - 1;
@@ -284,15 +288,12 @@ auto ForTables(Value (*value)(TableBatch*, size_t)) {
 
 void BindTableBatch(nb::module_& module) {
   nb::class_<PlacesOfTables>(module, "TablePlaces")
-      .def(nb::new_([](const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
-                       const std::vector<std::vector<int64_t>>& columns,
-                       int64_t width) { return MakePlaces(dims, are_means, columns, width); }),
-           "dims"_a, "are_means"_a, "columns"_a, "width"_a);
+      .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
   nb::class_<Handle>(module, "TableBatch")
       .def(nb::init<const std::vector<DramCache*>&>(), "caches"_a, nb::keep_alive<1, 2>())
       .def("take_parts", &Handle::TakeParts, "keys"_a, "offsets"_a, "weights"_a, "num_examples"_a)
       .def("take_joint", &Handle::TakeJoint, "keys"_a.noconvert(), "offsets"_a.noconvert(),
-           "weights"_a.noconvert().none(), "features"_a, "num_examples"_a)
+           "weights"_a.noconvert().none(), "places"_a, "num_examples"_a)
       .def("pull", &Handle::Pull, "places"_a, "out"_a.noconvert())
       .def("hold", &Handle::Hold)
       .def("find", &Handle::Find)
@@ -328,12 +329,11 @@ void BindTableBatch(nb::module_& module) {
       .def_prop_ro("num_missing", ForTables<int64_t>([](TableBatch* batch, size_t table) {
                      return batch->num_missing(table);
                    }))
-      .def_prop_ro("num_unique", ForTables<int64_t>([](TableBatch* batch, size_t table) {
-                     return batch->plan(table)->num_unique();
-                   }))
       .def_prop_ro("refusals", ForTables<int>([](TableBatch* batch, size_t table) {
                      return static_cast<int>(batch->refusal(table));
                    }))
+      .def("take_hits", ForTables<int64_t>(
+                            [](TableBatch* batch, size_t table) { return batch->TakeHits(table); }))
       .def("take_seconds", ForTables<double>([](TableBatch* batch, size_t table) {
              return batch->TakeSeconds(table);
            }));

@@ -165,12 +165,17 @@ BagsView TableBatch::View(const Part& part, const TablePlaces& places, int64_t w
   return bags;
 }
 
+void TableBatch::CountFound(Part* part, int64_t num_missing) {
+  part->num_missing = num_missing;
+  if (num_missing == 0) part->hits += part->plan.num_unique();
+}
+
 void TableBatch::Pull(const std::vector<TablePlaces>& places, int64_t width, float* out) {
   ForParts([&](size_t table, Part* part) {
     Take(part);
     if (part->refusal != Refusal::kNone) return;
     const BagsView bags = View(*part, places[table], width);
-    part->num_missing = part->cache->PullPooled(part->keys, part->count, bags, &part->plan, out);
+    CountFound(part, part->cache->PullPooled(part->keys, part->count, bags, &part->plan, out));
   });
 }
 
@@ -179,7 +184,7 @@ void TableBatch::Hold() {
     Take(part);
     if (part->refusal != Refusal::kNone) return;
     part->cache->MakePlan(part->keys, part->count, &part->plan);
-    part->num_missing = part->cache->Find(&part->plan, 0, -1);
+    CountFound(part, part->cache->Find(&part->plan, 0, -1));
     if (part->num_missing > 0) return;
     part->num_missing = part->cache->Reserve(&part->plan) ? 0 : 1;
     if (part->num_missing == 0) part->cache->Fill(&part->plan, nullptr, nullptr, 0.0f, false);
@@ -214,12 +219,6 @@ void TableBatch::Apply(const std::vector<float>& rates) {
 
 void TableBatch::Release() {
   ForParts([](size_t, Part* part) { part->cache->Abandon(&part->plan); });
-}
-
-double TableBatch::TakeSeconds(size_t table) {
-  const double seconds = parts_[table].seconds;
-  parts_[table].seconds = 0;
-  return seconds;
 }
 
 }  // namespace hps

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dram_cache/dram_cache.h"
@@ -71,8 +72,10 @@ class TableBatch {
   int64_t num_missing(size_t table) const { return parts_[table].num_missing; }
   // The key whose sum, or whose row after the step, is not finite, or -1.
   int64_t culprit(size_t table) const { return parts_[table].culprit; }
-  // Wall clock of its verbs since it was asked for last.
-  double TakeSeconds(size_t table);
+  // Keys that Pull and Hold found where they found all, and the wall clock of all verbs, since they
+  // were asked for last.
+  int64_t TakeHits(size_t table) { return std::exchange(parts_[table].hits, 0); }
+  double TakeSeconds(size_t table) { return std::exchange(parts_[table].seconds, 0.0); }
   // What the batch has of a table, as it was taken.
   const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
   int64_t num_keys(size_t table) const { return parts_[table].count; }
@@ -104,6 +107,7 @@ class TableBatch {
     Refusal refusal = Refusal::kNone;
     int64_t num_missing = 0;
     int64_t culprit = -1;
+    int64_t hits = 0;
     double seconds = 0;
     int thread = kAllThreads;  // that works on it
     std::atomic<bool> is_claimed{false};
@@ -111,6 +115,7 @@ class TableBatch {
 
   void DealOut();
   void Take(Part* part);
+  static void CountFound(Part* part, int64_t num_missing);
   BagsView View(const Part& part, const TablePlaces& places, int64_t width) const;
   // Calls task(number, part) for each table, in parallel.
   template <class Task>

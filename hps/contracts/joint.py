@@ -26,6 +26,7 @@ class Places:
         dims: of each table.
         are_means: of each table, whether its bags are means.
         columns: of each table, the first column of each of its features, in their order.
+        features: of each table, the places of those features among all.
         width: of the output, in floats.
         native: the same, for the native core.
     """
@@ -34,6 +35,7 @@ class Places:
     dims: tuple[int, ...]
     are_means: tuple[bool, ...]
     columns: tuple[tuple[int, ...], ...]
+    features: tuple[tuple[int, ...], ...]
     width: int
     native: _C.TablePlaces
 
@@ -43,12 +45,21 @@ class Places:
         dims: Sequence[int],
         are_means: Sequence[bool],
         columns: Sequence[Sequence[int]],
+        features: Sequence[Sequence[int]],
     ) -> "Places":
         """Of features whose columns leave no gap."""
         width = sum(dim * len(own) for dim, own in zip(dims, columns, strict=True))
-        native = _C.TablePlaces(list(dims), list(are_means), [list(own) for own in columns], width)
-        own_columns = tuple(tuple(own) for own in columns)
-        return Places(tuple(tables), tuple(dims), tuple(are_means), own_columns, width, native)
+        own_columns = [list(own) for own in columns]
+        own_features = [list(own) for own in features]
+        return Places(
+            tuple(tables),
+            tuple(dims),
+            tuple(are_means),
+            tuple(map(tuple, columns)),
+            tuple(map(tuple, features)),
+            width,
+            _C.TablePlaces(list(dims), list(are_means), own_columns, own_features, width),
+        )
 
     def ordered(self, tables: tuple[str, ...]) -> "Places":
         """The same with the tables in another order; KeyError if they are others."""
@@ -59,6 +70,7 @@ class Places:
             [self.dims[place] for place in order],
             [self.are_means[place] for place in order],
             [self.columns[place] for place in order],
+            [self.features[place] for place in order],
         )
 
 
@@ -105,18 +117,17 @@ class KeysByTable:
 
 @dataclass(slots=True)
 class KeysOfAll:
-    """Keys of all features in the same arrays, feature after feature; `features` names those of
-    each table by their place."""
+    """Keys of all features of `places` in the same arrays, feature after feature."""
 
     keys: HostArray
     offsets: HostArray
     weights: HostArray | None
-    features: list[list[int]]
+    places: Places
     num_examples: int
 
     def give_to(self, batch: _C.TableBatch) -> None:
         """As JointIds has it."""
-        args = (self.offsets, self.weights, self.features, self.num_examples)
+        args = (self.offsets, self.weights, self.places.native, self.num_examples)
         batch.take_joint(self.keys, *args)
 
 

@@ -181,19 +181,20 @@ class SparseEmbeddings(nn.Module):
                 f"{num_examples} examples; {len(names) * num_examples + 1} are needed"
             )
         if self._server.joint is not None and not _want_gradients(weights):
-            features = [list(own) for own in layout.by_table]
             arrays = KeysOfAll(
                 as_keys(keys),
                 as_contiguous(offsets, "offsets"),
                 None if weights is None else as_contiguous(weights, "weights"),
-                features,
+                layout.places,
                 num_examples,
             )
             return self._read(layout.places, arrays, None)
 
         def look_up(module: SparseEmbedding, table: int) -> torch.Tensor:
-            ids = _ids_of_features(keys, offsets, weights, layout.by_table[table], num_examples)
-            num_features = len(layout.by_table[table])
+            ids = _ids_of_features(
+                keys, offsets, weights, layout.places.features[table], num_examples
+            )
+            num_features = len(layout.places.features[table])
             found: torch.Tensor = module(*ids, num_features=num_features)
             return found
 
@@ -241,7 +242,7 @@ class SparseEmbeddings(nn.Module):
         for table, module in enumerate(self._by_table):
             module.train(self.training)
             parts = torch.split(look_up(module, table), places.dims[table], dim=1)
-            of_features |= zip(layout.by_table[table], parts, strict=True)
+            of_features |= zip(layout.places.features[table], parts, strict=True)
         return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
 
 
@@ -308,7 +309,9 @@ def _counts_of(batch: Batch) -> dict[str, str]:
 
 
 def _check_counts(layout: FeatureLayout, found: list[Ids], num_examples: int) -> None:
-    for table, features, ids in zip(layout.places.tables, layout.by_table, found, strict=True):
+    for table, features, ids in zip(
+        layout.places.tables, layout.places.features, found, strict=True
+    ):
         num_bags = len(ids.offsets) - 1
         if num_bags != len(features) * num_examples:
             raise ConfigError(

@@ -23,14 +23,12 @@ class FeatureLayout:
         tables: of each of them.
         widths: the dim of each of them.
         places: the same by table; a table's features are in the order in which batches have them.
-        by_table: of each table, the places of those features among all names.
     """
 
     names: tuple[str, ...]
     tables: tuple[str, ...]
     widths: tuple[int, ...]
     places: Places
-    by_table: tuple[tuple[int, ...], ...]
 
 
 def layout_of(
@@ -70,10 +68,9 @@ def layout_of(
         [configs[table].dim for table in tables],
         [means[table] for table in tables],
         [[starts[place] for place in own] for own in by_table],
+        by_table,
     )
-    return FeatureLayout(
-        tuple(names), tuple(features.values()), tuple(widths), places, tuple(by_table)
-    )
+    return FeatureLayout(tuple(names), tuple(features.values()), tuple(widths), places)
 
 
 def _in_batch(config: TableConfig, asked: Sequence[str]) -> list[str]:

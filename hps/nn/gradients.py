@@ -85,6 +85,8 @@ class PendingGradients:
         """An uninitialised float32 [num_rows, D]; the last step's memory where it is large
         enough. OF_SEVERAL takes the place of a table."""
         spare = self._spare.pop(table, None)
+        if spare is not None and spare.shape == (num_rows, dim):
+            return spare
         if spare is None or spare.numel() < num_rows * dim:
             return torch.empty(num_rows, dim, device=device)
         return spare.view(-1)[: num_rows * dim].view(num_rows, dim)

@@ -175,13 +175,17 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _set_learning_rates(self) -> None:
         rates = {group["table"]: float(group["lr"]) for group in self.param_groups}
-        for table, rate in rates.items() if rates != self._checked_rates else ():
+        if rates != self._checked_rates:
+            self._check_rates(rates)
+        self._server.learning_rates.update(rates)
+
+    def _check_rates(self, rates: dict[str, float]) -> None:
+        for table, rate in rates.items():
             divides = self._server.tables[table].optimizer.divides_by_lr
             # The native core takes the rate as float32, where a tiny one is 0.
             where = f"RowOptimizer: table {table!r}: lr"
             require_number(where, rate, above=_LEAST_DIVISOR if divides else None)
         self._checked_rates = rates
-        self._server.learning_rates.update(rates)
 
     def _unscale(self) -> None:
         """Divides by the scaler's scale, if it has left that to us (no `unscale_` before)."""

@@ -56,6 +56,11 @@ class Batches:
             self._joint = JointBatches(self._tables, self._make_room)
         return self._joint
 
+    def count(self) -> None:
+        """Brings the tables' counters up to date."""
+        if self._joint is not None:
+            self._joint.count()
+
     @property
     def num_open_pipelines(self) -> int:
         """Pipelines whose `with` block is entered."""

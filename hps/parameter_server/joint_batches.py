@@ -4,20 +4,17 @@ Above it: ParameterServer, and through it SparseEmbeddings, RowOptimizer and Pip
 tables.py, tiers/joint_rows.py.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hps import _C
 from hps.contracts.joint import JointIds, JointUpdate, Places
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
-from hps.tiers.joint_rows import JointBatchRows
+from hps.tiers.joint_rows import JointBatchRows, TableGroup
 
 if TYPE_CHECKING:
     import torch
-
-_MAX_IDLE = 16  # batches whose memory is kept
 
 
 class JointBatches:
@@ -31,9 +28,7 @@ class JointBatches:
     def __init__(self, tables: Tables, make_room: Callable[[], bool]) -> None:
         self._tables = tables
         self._make_room = make_room
-        # Batches that nobody uses now, by their tables, youngest last. Each step on a deque is
-        # whole by itself, for a collector may give one back at any time.
-        self._idle: dict[tuple[str, ...], deque[_C.TableBatch]] = {}
+        self._groups: dict[tuple[str, ...], TableGroup] = {}
 
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointBatchRows:
         """As JointServer has it."""
@@ -80,11 +75,16 @@ class JointBatches:
                 if not self._make_room():
                     raise
 
+    def count(self) -> None:
+        """Adds what was counted to the counters of the tables."""
+        with self._tables.lock:
+            for group in list(self._groups.values()):
+                group.count()
+
     def _take(self, tables: tuple[str, ...]) -> JointBatchRows:
-        idle = self._idle.setdefault(tables, deque(maxlen=_MAX_IDLE))
-        stacks = [self._tables.stack(table) for table in tables]
-        try:
-            batch = idle.pop()
-        except IndexError:
-            batch = _C.TableBatch([cast("_C.DramCache", stack.cache) for stack in stacks])
-        return JointBatchRows(stacks, batch, self._tables.lock, idle.append)
+        self._tables.check_open()
+        group = self._groups.get(tables)
+        if group is None:
+            made = TableGroup([self._tables.stack(table) for table in tables])
+            group = self._groups.setdefault(tables, made)
+        return JointBatchRows(group, self._tables.lock)

@@ -222,6 +222,7 @@ class ParameterServer:
 
     def stats(self) -> Json:
         """Counters of each tier since the server was opened, then of each table."""
+        self.parts.batches.count()
         return self.parts.rows.stats()
 
     # Batches in flight.

@@ -4,9 +4,10 @@ Above it: parameter_server/joint_batches.py. Below it: `hps._C.TableBatch`, and 
 TableStack, which brings the rows that are not in its cache.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -24,36 +25,73 @@ if TYPE_CHECKING:
     from hps.tiers.top_tier import TableStack
     from hps.types import PinnedRows
 
+_MAX_IDLE = 16  # batches whose memory is kept
+
+
+class TableGroup:
+    """Tables that are looked up together, and the native batches over them.
+
+    Args:
+        stacks: of the tables; their caches are native.
+    """
+
+    def __init__(self, stacks: "Sequence[TableStack]") -> None:
+        self.tables = tuple(stack.name for stack in stacks)
+        self.stacks = tuple(stacks)
+        self._made: list[_C.TableBatch] = []
+        # Those that nobody uses, youngest last. Each step on a deque is whole by itself, for a
+        # collector may give one back at any time.
+        self._idle: deque[_C.TableBatch] = deque(maxlen=_MAX_IDLE)
+
+    @property
+    def is_moving(self) -> bool:
+        """True while rows of one of the tables are on their way."""
+        return any([stack.is_moving for stack in self.stacks])
+
+    def take(self) -> _C.TableBatch:
+        """A batch for one caller."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            caches = [cast("_C.DramCache", stack.cache) for stack in self.stacks]
+            batch = _C.TableBatch(caches)
+            self._made.append(batch)
+            return batch
+
+    def give(self, batch: _C.TableBatch) -> None:
+        """Nobody uses it any more."""
+        self._idle.append(batch)
+
+    def count(self) -> None:
+        """Adds what the batches have counted to the counters of the tables. Under the lock."""
+        for batch in self._made:
+            found = zip(self.stacks, batch.take_hits(), batch.take_seconds(), strict=True)
+            for stack, hits, seconds in found:
+                stack.counters.hits += hits
+                stack.counters.seconds += seconds
+
 
 class JointBatchRows:
     """The rows of one batch, of the keys of several tables.
 
     Args:
-        stacks: of the tables; their caches are native.
-        batch: over those caches, nobody else's; given back in the end.
+        group: of the tables.
         lock: the server's.
-        give_back: takes the batch when nobody needs it any more.
     """
 
     # What an interrupted __init__ leaves.
     _batch: _C.TableBatch | None = None
 
-    def __init__(
-        self,
-        stacks: "Sequence[TableStack]",
-        batch: _C.TableBatch,
-        lock: OwnedLock,
-        give_back: Callable[[_C.TableBatch], object],
-    ) -> None:
-        self.tables = tuple(stack.name for stack in stacks)
+    def __init__(self, group: TableGroup, lock: OwnedLock) -> None:
+        self.tables = group.tables
         self.num_examples = 0
-        self._stacks = stacks
+        self._group = group
+        self._stacks = group.stacks
         self._lock = lock
-        self._give_back = give_back
         # All below are guarded by the lock.
         self._holds = False  # slots may be pinned
         self._rows: dict[str, BatchRows] = {}  # that were pinned for others, by table
-        self._batch = batch
+        self._batch = group.take()
 
     def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> None:
         """Bags of `ids` to their places in out [B, width]; the rows are not pinned.
@@ -65,9 +103,7 @@ class JointBatchRows:
         batch, target = self._held(), out.numpy()
         with self._lock:
             self._take(ids)
-            is_whole = batch.pull(places.native, target)
-            absent = [] if self._count(is_whole) else self._absent()
-        self._refuse_bad(batch)
+            absent = self._absent(batch.pull(places.native, target))
         for table in absent:
             self._pool_again(table, places, target)
 
@@ -86,11 +122,9 @@ class JointBatchRows:
                     rows = BatchRows.part_of(self, stack, batch.plan(table), self._lock)
                     self._rows[stack.name] = rows
                 self._holds = True
-                is_whole = batch.hold()
-                absent = [] if self._count(is_whole) else self._absent()
+                absent = self._absent(batch.hold())
                 for table in absent:  # its rows may be on their way
                     self._stacks[table].unpin(batch.plan(table))
-            self._refuse_bad(batch)
             for table in absent:
                 self._stacks[table].pin(batch.plan(table))
         except BaseException:
@@ -101,8 +135,7 @@ class JointBatchRows:
         """Looks up again what may have moved; the tables of which a row is not in place. Under the
         lock."""
         assert_held(self._lock)
-        is_moving = any([stack.is_moving for stack in self._stacks])
-        return [] if self._held().find() and not is_moving else self._absent()
+        return self._absent(self._held().find())
 
     def pin_table(self, table: int) -> None:
         """Fetches and pins the rows of one table, until `release`. Without the lock."""
@@ -118,8 +151,6 @@ class JointBatchRows:
         assert_held(self._lock)
         batch = self._held()
         table, culprit = batch.sum(places.native, grads.numpy(), rates)
-        for stack, seconds in zip(self._stacks, batch.take_seconds(), strict=True):
-            stack.counters.seconds += seconds
         if table >= 0:
             self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
 
@@ -138,8 +169,6 @@ class JointBatchRows:
             if self.is_released:
                 raise ConfigError(f"the rows of this batch of {list(self.tables)} were released")
             batch.pool(places.native, out.numpy())
-            for stack, seconds in zip(self._stacks, batch.take_seconds(), strict=True):
-                stack.counters.seconds += seconds
 
     def of_tables(self) -> "Mapping[str, PinnedRows]":
         """As JointRows has it."""
@@ -188,7 +217,7 @@ class JointBatchRows:
         if self._batch is None:
             return
         self.release()
-        self._give_back(self._batch)
+        self._group.give(self._batch)
 
     def _held(self) -> _C.TableBatch:
         assert self._batch is not None
@@ -201,22 +230,18 @@ class JointBatchRows:
             raise ConfigError(f"tables {list(self.tables)}: {error}") from None
         self.num_examples = ids.num_examples
 
-    def _count(self, is_whole: bool) -> bool:
-        """Adds a look-up to the counters; True if all rows were in place. Under the lock."""
-        assert_held(self._lock)
-        batch = self._held()
-        is_moving = any([stack.is_moving for stack in self._stacks])
-        seconds, uniques = batch.take_seconds(), batch.num_unique
-        absent = [] if is_whole and not is_moving else self._absent()
-        for table, stack in enumerate(self._stacks):
-            counters = stack.counters
-            counters.seconds += seconds[table]
-            counters.hits += 0 if table in absent else uniques[table]
-        return not absent
+    def _absent(self, is_whole: bool) -> list[int]:
+        """Tables of which a look-up did not find each row, or one that may be on its way. Under
+        the lock.
 
-    def _absent(self) -> list[int]:
-        """Tables of which a row was not there, or may be on its way. Under the lock."""
+        Raises:
+            ConfigError: what was to be looked up has no sense.
+        """
+        assert_held(self._lock)
+        if is_whole and not self._group.is_moving:
+            return []
         batch = self._held()
+        self._refuse_bad(batch)
         return [
             table
             for table, num_missing in enumerate(batch.num_missing)
