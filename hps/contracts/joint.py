@@ -167,11 +167,13 @@ class JointUpdate:
         rows: of the look-up.
         places: of its features.
         grads: float32 [B, width], contiguous, owned.
+        is_copy: its memory may serve again.
     """
 
     rows: JointRows
     places: Places
     grads: "torch.Tensor"
+    is_copy: bool = False
 
 
 class JointServer(Protocol):

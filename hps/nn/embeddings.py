@@ -20,6 +20,7 @@ from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
 from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of, numbered_features
 from hps.nn.gradients import OF_SEVERAL, pending_of
+from hps.nn.ownership import count_references, is_unshared
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
@@ -267,11 +268,15 @@ class _ReadAndCollect(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None, None]:
+        references = count_references(grad)
+        is_own = is_unshared(grad, references)
         pending = ctx.pending
-        owned = pending.new_grads(OF_SEVERAL, len(grad), ctx.places.width, HOST)
-        if len(grad):
+        owned = grad.detach()
+        if not is_own:
+            owned = pending.new_grads(OF_SEVERAL, len(grad), ctx.places.width, HOST)
+        if not is_own and len(grad):
             pending.copy_by_bag(grad.contiguous(), owned)
-        pending.add_joint(ctx.order, JointUpdate(ctx.rows, ctx.places, owned))
+        pending.add_joint(ctx.order, JointUpdate(ctx.rows, ctx.places, owned, not is_own))
         return None, None, None, None, None
 
 

@@ -190,7 +190,7 @@ class PendingGradients:
     def drop_all(self) -> None:
         """Forgets everything pending."""
         for update in list(self._joint.values()):
-            self._keep_memory(OF_SEVERAL, update.grads)
+            self._keep_joint_memory(update)
         self._joint.clear()
         for table in list(self._forwards):
             self.drop(table)
@@ -208,7 +208,7 @@ class PendingGradients:
             for table, gradient in _by_table(update):
                 self._forwards.setdefault(table, {})[order] = gradient
                 self._joined.pop(table, None)
-            self._keep_memory(OF_SEVERAL, update.grads)
+            self._keep_joint_memory(update)
             del self._joint[order]
 
     def finish_step(self, applied: Sequence[RowUpdate | JointUpdate] = ()) -> None:
@@ -220,10 +220,16 @@ class PendingGradients:
         self.drop_all()
         self._joined.clear()
         for update in applied:
-            table = OF_SEVERAL if isinstance(update, JointUpdate) else update.table
-            self._keep_memory(table, cast("torch.Tensor", update.grads))
+            if isinstance(update, JointUpdate):
+                self._keep_joint_memory(update)
+            else:
+                self._keep_memory(update.table, cast("torch.Tensor", update.grads))
         for listener in list(self.listeners):
             listener.step_finished()
+
+    def _keep_joint_memory(self, update: JointUpdate) -> None:
+        if update.is_copy:
+            self._keep_memory(OF_SEVERAL, update.grads)
 
     def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
         self._spare[table] = grads if grads._base is None else grads._base

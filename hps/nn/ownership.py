@@ -1,0 +1,69 @@
+"""Whether a gradient that backward is handed is nobody else's, so that it need not be copied.
+
+Above it: `hps.nn.embeddings`. Below it: torch. A gradient may be shared: with a hook that keeps it,
+with another branch of the graph, with who called backward. torch's own leaves keep what they are
+handed if no one else refers to it, and copy it otherwise; this is the same rule from Python.
+What the references of a gradient are that nobody keeps is not written down anywhere, and other
+versions may have others; so they are counted once, where nobody keeps one.
+"""
+
+import sys
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+# Python's references, torch's, those of its storage; of a view also those of what it views.
+References = tuple[int, int, int, int, int]
+
+
+def is_unshared(grad: torch.Tensor, references: References) -> bool:
+    """True if nobody but the backward that got `grad` refers to it, and it is all of its memory.
+
+    Args:
+        references: as that backward counted them itself, at first.
+    """
+    if not grad.is_contiguous() or references not in _unshared():
+        return False
+    return grad._base is None or grad._base.numel() == grad.numel()
+
+
+def count_references(grad: torch.Tensor) -> References:
+    """To be called by backward itself, as a statement of its own: what comes between the two, a call
+    or an argument, would be a reference more."""
+    base = grad._base
+    if not hasattr(grad, "_use_count") or not hasattr(torch._C, "_storage_Use_Count"):
+        return (-1, -1, -1, -1, -1)  # which is never what was counted
+    of_base = (0, 0) if base is None else (sys.getrefcount(base), base._use_count())
+    of_storage = torch._C._storage_Use_Count(grad.untyped_storage()._cdata)
+    return (sys.getrefcount(grad), grad._use_count(), of_storage, *of_base)
+
+
+class _Probe(torch.autograd.Function):
+    """A look-up of ones, whose backward counts."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, found: list[References]) -> torch.Tensor:
+        ctx.found = found
+        return torch.ones(2, 4)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None]:
+        references = count_references(grad)
+        ctx.found.append(references)
+        return None, None
+
+
+@lru_cache(maxsize=1)
+def _unshared() -> frozenset[References]:
+    """The references of gradients that nobody keeps: plain ones, and views."""
+    found: list[References] = []
+    anchor, factors = torch.empty(0, requires_grad=True), torch.ones(2, 4)
+    with torch.enable_grad():
+        for is_view in (False, True):
+            output: torch.Tensor = _Probe.apply(anchor, found)  # type: ignore[no-untyped-call]
+            pooled = output.view(2, 2, 2) if is_view else output
+            (pooled * factors.view(pooled.shape)).sum().backward()
+    return frozenset(one for one in found if min(one) >= 0)
