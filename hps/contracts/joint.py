@@ -182,8 +182,11 @@ class JointServer(Protocol):
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointRows:
         """Pools bags into out, float32 [B, width]; what it found is for the step."""
 
-    def pin(self, ids: JointIds, tables: Sequence[str]) -> JointRows:
+    def pin(self, ids: KeysByTable, tables: Sequence[str]) -> JointRows:
         """Fetches all rows and holds them in their slots until they are released."""
+
+    def pinned(self, tables: Sequence[str], keys: "Sequence[torch.Tensor]") -> JointRows | None:
+        """What holds the rows of these very tensors of keys, a tensor a table, if something does."""
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """One optimizer step of these tables: all of them or none."""

@@ -2,10 +2,10 @@
 gradient.
 
 Above it: the user's model, `hps.models`. Below it: the server's `joint` verbs, or, where it has
-none, a SparseEmbedding a table; `hps.nn.gradients`.
+none, a SparseEmbedding a table; `hps.nn.gradients`; while torch.compile looks on, look_up_op.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -13,13 +13,25 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST, as_contiguous, as_keys
-from hps.config import TableConfig
-from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, KeysOfAll, Places
+from hps.common.arrays import HOST
+from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, Places
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
-from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of, numbered_features
+from hps.nn.embeddings_input import (
+    check_counts,
+    check_names,
+    counts_of,
+    ids_of,
+    ids_of_features,
+    keys_of_all,
+    means_of,
+    named_features,
+    tables_of,
+    want_gradients,
+)
+from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of
 from hps.nn.gradients import OF_SEVERAL, pending_of
+from hps.nn.look_up_op import look_up, register
 from hps.nn.ownership import count_references, is_unshared
 from hps.types import Batch, Ids
 
@@ -50,6 +62,9 @@ class SparseEmbeddings(nn.Module):
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
     the step. With a gpu_cache, of servers and on ranks, as a SparseEmbedding a table.
 
+    `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
+    in this process's DRAM, and the module knows its features; elsewhere the graph breaks at it.
+
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4), hps.TableConfig(name="users", dim=2)]
     >>> ads = hps.Ids(torch.tensor([7, 8, 7]), offsets=torch.tensor([0, 2, 3]))  # two examples
@@ -70,18 +85,20 @@ class SparseEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         self._server = server
-        self._means = _means_of(server, pooling)
+        self._means = means_of(server, pooling)
         self._layout: FeatureLayout | None = None
         if features is not None or all(
             table.features is not None for table in server.tables.values()
         ):
-            named, numbered = _named_features(server.tables, features)
+            named, numbered = named_features(server.tables, features)
             self._layout = layout_of(server.tables, named, self._means, numbered)
         # A module a table, where all at once will not do; no submodules: there is nothing in them.
         self._by_table: tuple[SparseEmbedding, ...] | None = None
         self._ordered: dict[tuple[str, ...], Places] = {}  # places, by the tables' order in a batch
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
         self._anchor = torch.empty(0, requires_grad=True)
+        self._is_joint = server.joint is not None
+        self._number = register(self)  # by which the operator knows it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbeddings":
         """Another module over the same rows: a server is shared, never copied."""
@@ -90,6 +107,7 @@ class SparseEmbeddings(nn.Module):
         shared = ("_server", "_layout", "_ordered")
         for name, value in self.__dict__.items():
             copy.__dict__[name] = value if name in shared else deepcopy(value, memo)
+        copy._number = register(copy)
         return copy
 
     def __copy__(self) -> "SparseEmbeddings":
@@ -145,8 +163,15 @@ class SparseEmbeddings(nn.Module):
             ConfigError: a table or feature is missing, unknown or at another place; wrong dtypes,
                 shapes or offsets; a weight that is NaN or infinite.
         """
+        if torch.compiler.is_compiling():
+            if self._layout is not None and self._is_joint:
+                return self._look_up_compiled(self._layout, ids)
+            torch._dynamo.graph_break()
+        return self._look_up(ids)
+
+    def _look_up(self, ids: Any) -> torch.Tensor:
         if isinstance(ids, Batch):
-            layout = self._layout or self._learn_layout(_counts_of(ids))
+            layout = self._layout or self._learn_layout(counts_of(ids))
             return self._look_up_batch(layout, ids)
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)
@@ -157,10 +182,10 @@ class SparseEmbeddings(nn.Module):
     # What is looked up.
 
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
-        found = [_ids_of(batch, table) for table in layout.places.tables]
-        _check_counts(layout, found, len(batch))
+        found = [ids_of(batch, table) for table in layout.places.tables]
+        check_counts(layout, found, len(batch))
         weights = [ids.weights_L for ids in found]
-        if self._server.joint is None or any(_want_gradients(one) for one in weights):
+        if self._server.joint is None or any(want_gradients(one) for one in weights):
             return self._look_up_tables(layout, lambda module, _: module(batch))
         places, rows = self._pinned(layout.places, batch)
         if rows is not None:
@@ -172,34 +197,76 @@ class SparseEmbeddings(nn.Module):
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
         names, num_examples = list(tensor.keys()), int(tensor.stride())
-        layout = self._layout or self._learn_layout(_tables_of(self._server, names))
-        if names != list(layout.names):
-            raise ConfigError(_other_features(names, layout.names))
+        layout = self._layout or self._learn_layout(tables_of(self._server, names))
+        check_names(layout, names)
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
-        if len(offsets) != len(names) * num_examples + 1:
-            raise ConfigError(
-                f"SparseEmbeddings: {len(offsets)} offsets of {len(names)} features and "
-                f"{num_examples} examples; {len(names) * num_examples + 1} are needed"
-            )
-        if self._server.joint is not None and not _want_gradients(weights):
-            arrays = KeysOfAll(
-                as_keys(keys),
-                as_contiguous(offsets, "offsets"),
-                None if weights is None else as_contiguous(weights, "weights"),
-                layout.places,
-                num_examples,
-            )
+        if self._server.joint is not None and not want_gradients(weights):
+            arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
             return self._read(layout.places, arrays, None)
 
-        def look_up(module: SparseEmbedding, table: int) -> torch.Tensor:
-            ids = _ids_of_features(
+        def look_up_table(module: SparseEmbedding, table: int) -> torch.Tensor:
+            ids = ids_of_features(
                 keys, offsets, weights, layout.places.features[table], num_examples
             )
             num_features = len(layout.places.features[table])
             found: torch.Tensor = module(*ids, num_features=num_features)
             return found
 
-        return self._look_up_tables(layout, look_up)
+        return self._look_up_tables(layout, look_up_table)
+
+    def _look_up_compiled(self, layout: FeatureLayout, ids: Any) -> torch.Tensor:
+        """What torch.compile sees: tensors and numbers alone."""
+        nothing = self._anchor.new_empty(0)
+        if isinstance(ids, Batch):
+            found = [ids.features[table] for table in layout.places.tables]
+            keys, offsets = [own.keys_L for own in found], [own.offsets for own in found]
+            weights = [nothing if own.weights_L is None else own.weights_L for own in found]
+            num_examples = ids.labels.shape[0]
+        else:
+            check_names(layout, list(ids.keys()))
+            # One empty tensor more says that keys and offsets are those of all tables.
+            own = ids.weights_or_none()
+            keys, offsets = [ids.values()], [ids.offsets()]
+            weights = [nothing if own is None else own, nothing]
+            num_examples = ids.stride()
+        collects = self.training and torch.is_grad_enabled()
+        args = (keys, offsets + weights, self._number, num_examples, layout.places.width, collects)
+        output: torch.Tensor = look_up(self._anchor, *args)[0]
+        return output
+
+    # What look_up_op.py asks, while the compiled code runs.
+
+    def read_tensors(
+        self, keys: Sequence[torch.Tensor], others: Sequence[torch.Tensor], num_examples: int
+    ) -> tuple[torch.Tensor, JointRows]:
+        """As Reader has it: of what `_look_up_compiled` has passed on."""
+        layout, joint, count = self._layout, self._server.joint, len(keys)
+        assert layout is not None and joint is not None
+        offsets, weights = others[:count], [own if len(own) else None for own in others[count:]]
+        if len(others) == 2 * count:
+            found = [Ids(*one) for one in zip(keys, offsets, weights, strict=True)]
+            check_counts(layout, found, num_examples)
+            rows = joint.pinned(layout.places.tables, keys)
+            if rows is not None:
+                return _read(self._server, self._ordered_as(rows), None, rows)
+            return _read(self._server, layout.places, KeysByTable.of(found, num_examples), None)
+        arrays = keys_of_all(layout, (keys[0], offsets[0], weights[0]), num_examples)
+        return _read(self._server, layout.places, arrays, None)
+
+    def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
+        """As Reader has it."""
+        _collect(self._server, order, JointUpdate(rows, self._ordered_as(rows), grad))
+
+    def next_order(self) -> int:
+        """As Reader has it."""
+        return pending_of(self._server).next_order()
+
+    def _ordered_as(self, rows: JointRows) -> Places:
+        """Places of the module's features, the tables in the order of `rows`."""
+        assert self._layout is not None
+        if rows.tables not in self._ordered:
+            self._ordered[rows.tables] = self._layout.places.ordered(rows.tables)
+        return self._ordered[rows.tables]
 
     def _pinned(self, places: Places, batch: Batch) -> tuple[Places, JointRows | None]:
         """The rows of all tables, where they were pinned together, and places in their order."""
@@ -209,9 +276,7 @@ class SparseEmbeddings(nn.Module):
         rows = cast("JointRows", first.joint)
         if rows.is_released or set(rows.tables) != set(places.tables):
             return places, None
-        if rows.tables not in self._ordered:
-            self._ordered[rows.tables] = places.ordered(rows.tables)
-        return self._ordered[rows.tables], rows
+        return self._ordered_as(rows), rows
 
     def _learn_layout(self, features: Mapping[str, str]) -> FeatureLayout:
         """What the first batch tells of tables whose features have no names."""
@@ -259,9 +324,8 @@ class _ReadAndCollect(torch.autograd.Function):
         ids: JointIds | None,
         rows: JointRows | None,
     ) -> torch.Tensor:
-        ctx.pending = pending_of(server)
-        ctx.order = ctx.pending.next_order()
-        ctx.places = places
+        ctx.server, ctx.places = server, places
+        ctx.order = pending_of(server).next_order()
         output, ctx.rows = _read(server, places, ids, rows)
         return output
 
@@ -270,14 +334,20 @@ class _ReadAndCollect(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None, None]:
         references = count_references(grad)
         is_own = is_unshared(grad, references)
-        pending = ctx.pending
-        owned = grad.detach()
-        if not is_own:
-            owned = pending.new_grads(OF_SEVERAL, len(grad), ctx.places.width, HOST)
-        if not is_own and len(grad):
-            pending.copy_by_bag(grad.contiguous(), owned)
-        pending.add_joint(ctx.order, JointUpdate(ctx.rows, ctx.places, owned, not is_own))
+        update = JointUpdate(ctx.rows, ctx.places, grad.detach())
+        _collect(ctx.server, ctx.order, update, is_own)
         return None, None, None, None, None
+
+
+def _collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool = False) -> None:
+    """Leaves a gradient with the server, a copy unless it is nobody else's."""
+    pending, grad = pending_of(server), update.grads
+    if not is_own:
+        update.grads = pending.new_grads(OF_SEVERAL, len(grad), update.places.width, HOST)
+        update.is_copy = True
+        if len(grad):
+            pending.copy_by_bag(grad.contiguous(), update.grads)
+    pending.add_joint(order, update)
 
 
 def _read(
@@ -291,121 +361,3 @@ def _read(
     assert ids is not None and server.joint is not None
     output = torch.empty(ids.num_examples, places.width)
     return output, server.joint.look_up(ids, places, output)
-
-
-# What a batch holds.
-
-
-def _ids_of(batch: Batch, table: str) -> Ids:
-    if table not in batch.features:
-        raise ConfigError(
-            f"SparseEmbeddings: the batch lacks table {table!r}; it holds {sorted(batch.features)}"
-        )
-    return batch.features[table]
-
-
-def _counts_of(batch: Batch) -> dict[str, str]:
-    """Names of the features that a batch seems to have, with their tables."""
-    return {
-        name: table
-        for table, ids in batch.features.items()
-        for name in numbered_features(table, max(1, (len(ids.offsets) - 1) // max(1, len(batch))))
-    }
-
-
-def _check_counts(layout: FeatureLayout, found: list[Ids], num_examples: int) -> None:
-    for table, features, ids in zip(
-        layout.places.tables, layout.places.features, found, strict=True
-    ):
-        num_bags = len(ids.offsets) - 1
-        if num_bags != len(features) * num_examples:
-            raise ConfigError(
-                f"SparseEmbeddings: the batch has {num_bags} bags of table {table!r}; "
-                f"{len(features)} features of {num_examples} examples have "
-                f"{len(features) * num_examples}"
-            )
-
-
-def _tables_of(server: "RowServer", names: list[str]) -> dict[str, str]:
-    """Features by name, where one table has all of them."""
-    if len(server.tables) > 1:
-        raise ConfigError(
-            "SparseEmbeddings: which features are which table's is not known; pass features="
-            "{feature: table}, or list them in TableConfig.features"
-        )
-    return dict.fromkeys(names, next(iter(server.tables)))
-
-
-def _other_features(found: list[str], wanted: tuple[str, ...]) -> str:
-    missing = [name for name in wanted if name not in found]
-    unknown = [name for name in found if name not in wanted]
-    told = "SparseEmbeddings: the KeyedJaggedTensor "
-    if missing:
-        return f"{told}lacks features {missing}; it holds {found}"
-    if unknown:
-        return f"{told}has features {unknown}, which the module has not: it has {list(wanted)}"
-    order = [found.index(name) for name in wanted]
-    return (
-        f"{told}has its features in another order, {found}, than the module, {list(wanted)}; pass "
-        f"tensor.permute({order})"
-    )
-
-
-def _ids_of_features(
-    keys: torch.Tensor,
-    offsets: torch.Tensor,
-    weights: torch.Tensor | None,
-    features: tuple[int, ...],
-    num_examples: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Keys, offsets and weights of some of the features, one after the other."""
-    bags = [slice(one * num_examples, (one + 1) * num_examples) for one in features]
-    bounds = [(int(offsets[one.start]), int(offsets[one.stop])) for one in bags]
-    lengths = torch.cat([offsets.diff()[one] for one in bags]).to(torch.int64)
-    own = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    pieces = [keys[first:end] for first, end in bounds]
-    if weights is None:
-        return torch.cat(pieces), own, None
-    return torch.cat(pieces), own, torch.cat([weights[first:end] for first, end in bounds])
-
-
-def _want_gradients(weights: torch.Tensor | None) -> bool:
-    return weights is not None and weights.requires_grad and torch.is_grad_enabled()
-
-
-# What a module is made from.
-
-
-def _means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> dict[str, bool]:
-    by_table = pooling if isinstance(pooling, Mapping) else dict.fromkeys(server.tables, pooling)
-    for table, how in by_table.items():
-        if table not in server.tables or how not in ("sum", "mean"):
-            raise ConfigError(
-                f"SparseEmbeddings: pooling {how!r} of table {table!r}; give 'sum' or 'mean' to "
-                f"some of {sorted(server.tables)}"
-            )
-    return {table: by_table.get(table) == "mean" for table in server.tables}
-
-
-def _named_features(
-    tables: Mapping[str, TableConfig], features: Mapping[str, str] | Mapping[str, int] | None
-) -> tuple[dict[str, str], set[str]]:
-    """Feature -> table, and the tables whose features are numbered."""
-    if features is None:
-        return {
-            name: table.name for table in tables.values() for name in table.features or ()
-        }, set()
-    named: dict[str, str] = {}
-    numbered: set[str] = set()
-    for name, value in features.items():
-        if isinstance(value, str):
-            named[name] = value
-        elif isinstance(value, int) and value >= 1:
-            named |= dict.fromkeys(numbered_features(name, value), name)
-            numbered.add(name)
-        else:
-            raise ConfigError(
-                f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "
-                "of a table the number of its features"
-            )
-    return named, numbered

@@ -6,9 +6,10 @@ tables.py, tiers/joint_rows.py.
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from hps import _C
-from hps.contracts.joint import JointIds, JointUpdate, Places
+from hps.contracts.joint import JointIds, JointUpdate, KeysByTable, Places
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.joint_rows import JointBatchRows, TableGroup
@@ -29,6 +30,7 @@ class JointBatches:
         self._tables = tables
         self._make_room = make_room
         self._groups: dict[tuple[str, ...], TableGroup] = {}
+        self._pinned: WeakSet[JointBatchRows] = WeakSet()  # some may have been released
 
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointBatchRows:
         """As JointServer has it."""
@@ -36,11 +38,22 @@ class JointBatches:
         rows.look_up(ids, places, out)
         return rows
 
-    def pin(self, ids: JointIds, tables: Sequence[str]) -> JointBatchRows:
+    def pin(self, ids: KeysByTable, tables: Sequence[str]) -> JointBatchRows:
         """As JointServer has it."""
         rows = self._take(tuple(tables))
         rows.pin(ids)
+        self._pinned.add(rows)
         return rows
+
+    def pinned(
+        self, tables: Sequence[str], keys: "Sequence[torch.Tensor]"
+    ) -> JointBatchRows | None:
+        """As JointServer has it."""
+        addresses = {table: own.data_ptr() for table, own in zip(tables, keys, strict=True)}
+        for rows in list(self._pinned):
+            if not rows.is_released and rows.addresses() == addresses:
+                return rows
+        return None
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """As JointServer has it."""

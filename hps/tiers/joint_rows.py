@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from hps import _C
+from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats
-from hps.contracts.joint import JointIds, Places
+from hps.contracts.joint import JointIds, KeysByTable, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.tiers.batch_rows import BatchRows
@@ -91,6 +92,7 @@ class JointBatchRows:
         # All below are guarded by the lock.
         self._holds = False  # slots may be pinned
         self._rows: dict[str, BatchRows] = {}  # that were pinned for others, by table
+        self._keys: list[HostArray] = []  # that were pinned
         self._batch = group.take()
 
     def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> None:
@@ -107,7 +109,7 @@ class JointBatchRows:
         for table in absent:
             self._pool_again(table, places, target)
 
-    def pin(self, ids: JointIds) -> None:
+    def pin(self, ids: KeysByTable) -> None:
         """Fetches the rows of `ids` and pins them.
 
         Raises:
@@ -115,6 +117,7 @@ class JointBatchRows:
             ConfigError, StoreError, CorruptionError: as look_up; nothing is pinned.
         """
         batch = self._held()
+        self._keys = ids.keys
         try:
             with self._lock:
                 self._take(ids)
@@ -130,6 +133,12 @@ class JointBatchRows:
         except BaseException:
             self.release()
             raise
+
+    def addresses(self) -> dict[str, int]:
+        """Where the keys of each table lie that were pinned, by table; they lie there as long as
+        these rows are held."""
+        arrays = zip(self.tables, self._keys, strict=True)
+        return {table: int(keys.__array_interface__["data"][0]) for table, keys in arrays}
 
     def find(self) -> list[int]:
         """Looks up again what may have moved; the tables of which a row is not in place. Under the

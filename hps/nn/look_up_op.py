@@ -1,0 +1,142 @@
+"""The look-up of SparseEmbeddings as a registered operator of torch, so that torch.compile takes a
+model with one in it as one graph.
+
+Above it: `hps.nn.embeddings`, while it is compiled. Below it: the server's `joint` verbs.
+
+An operator knows tensors and numbers alone. So the module goes by a number, and the rows that a
+pipeline has pinned by the tensors of the keys that it was handed. What a forward found is kept for
+its backward by the forward's own number, of the last forwards alone: a backward that comes later
+looks its keys up again. Backward's gradient of the anchor is nothing, but something that the graph's
+caller asks for, so that no compiler drops the call.
+"""
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from hps.contracts.joint import JointRows
+
+_MAX_KEPT = 64  # forwards whose backward may still come
+
+
+class Reader(Protocol):
+    """What the operator asks of the module."""
+
+    def read_tensors(
+        self, keys: Sequence[torch.Tensor], others: Sequence[torch.Tensor], num_examples: int
+    ) -> tuple[torch.Tensor, JointRows]:
+        """The output, float32 [B, width], and the rows that it found."""
+
+    def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
+        """Leaves a gradient with the server."""
+
+    def next_order(self) -> int:
+        """The place of a forward that starts now among all forwards of the server."""
+
+
+_readers: WeakValueDictionary[int, Reader] = WeakValueDictionary()
+_numbers = itertools.count(1)
+_kept: "OrderedDict[tuple[int, int], JointRows]" = OrderedDict()
+_keeping = threading.Lock()  # guards _kept
+
+
+def register(reader: Reader) -> int:
+    """The number by which the operator knows a module, for as long as that lives."""
+    number = next(_numbers)
+    _readers[number] = reader
+    return number
+
+
+@torch.library.custom_op("hps::look_up", mutates_args=())
+def look_up(
+    anchor: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    reader: int,
+    num_examples: int,
+    width: int,
+    collects: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The embeddings of features, float32 [B, width], and the forward's number, int64 [].
+
+    Args:
+        anchor: what autograd follows; empty.
+        keys: of each table, or of all features together.
+        others: offsets of each, then weights, or an empty tensor, of each.
+        reader: number of the module.
+        num_examples: B.
+        collects: a backward may come.
+    """
+    module = _readers[reader]
+    output, rows = module.read_tensors(keys, others, num_examples)
+    order = 0
+    if collects:
+        order = module.next_order()
+        with _keeping:
+            _kept[reader, order] = rows
+            while len(_kept) > _MAX_KEPT:
+                _kept.popitem(last=False)
+    return output, torch.tensor(order)
+
+
+@look_up.register_fake
+def _(
+    anchor: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    reader: int,
+    num_examples: int,
+    width: int,
+    collects: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return anchor.new_empty(num_examples, width), anchor.new_empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("hps::collect", mutates_args=())
+def collect(
+    grad: torch.Tensor,
+    order: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    reader: int,
+) -> torch.Tensor:
+    """Leaves the gradient of a forward with its server; returns that of the anchor, empty."""
+    module, number = _readers[reader], int(order)
+    with _keeping:
+        rows = _kept.get((reader, number))
+    if rows is None:
+        _, rows = module.read_tensors(keys, others, len(grad))
+    module.collect(number, rows, grad.detach().clone(memory_format=torch.contiguous_format))
+    return grad.new_empty(0)
+
+
+@collect.register_fake
+def _(
+    grad: torch.Tensor,
+    order: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    reader: int,
+) -> torch.Tensor:
+    return grad.new_empty(0)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    _, keys, others, ctx.reader, *_ = inputs
+    ctx.num_keys = len(keys)
+    ctx.save_for_backward(output[1], *keys, *others)
+
+
+def _backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
+    order, *tensors = ctx.saved_tensors
+    keys, others = tensors[: ctx.num_keys], tensors[ctx.num_keys :]
+    of_anchor = collect(grad, order, keys, others, ctx.reader)
+    return of_anchor, [None] * len(keys), [None] * len(others), None, None, None, None
+
+
+look_up.register_autograd(_backward, setup_context=_remember)
