@@ -230,6 +230,11 @@ def _add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
         help="number format of the dense part's forward pass",
     )
     add(
+        "--compile",
+        action="store_true",
+        help="compile the model with torch.compile; needs a C++ compiler, in one process alone",
+    )
+    add(
         "--seed",
         type=flags.whole(0, 2**64 - 1),
         default=0,

@@ -186,7 +186,7 @@ class JointServer(Protocol):
         """Fetches all rows and holds them in their slots until they are released."""
 
     def pinned(self, tables: Sequence[str], keys: "Sequence[torch.Tensor]") -> JointRows | None:
-        """What holds the rows of these very tensors of keys, a tensor a table, if something does."""
+        """What holds the rows of these very tensors of keys, one a table, if anything does."""
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """One optimizer step of these tables: all of them or none."""

@@ -6,8 +6,8 @@ Above it: `hps.nn.embeddings`, while it is compiled. Below it: the server's `joi
 An operator knows tensors and numbers alone. So the module goes by a number, and the rows that a
 pipeline has pinned by the tensors of the keys that it was handed. What a forward found is kept for
 its backward by the forward's own number, of the last forwards alone: a backward that comes later
-looks its keys up again. Backward's gradient of the anchor is nothing, but something that the graph's
-caller asks for, so that no compiler drops the call.
+looks its keys up again. Backward's gradient of the anchor is empty, but the graph's caller asks for
+it, so that no compiler drops the call.
 """
 
 import itertools
@@ -53,7 +53,7 @@ def register(reader: Reader) -> int:
 
 
 @torch.library.custom_op("hps::look_up", mutates_args=())
-def look_up(
+def look_up(  # noqa: PLR0913
     anchor: torch.Tensor,
     keys: Sequence[torch.Tensor],
     others: Sequence[torch.Tensor],
@@ -85,7 +85,7 @@ def look_up(
 
 
 @look_up.register_fake
-def _(
+def _(  # noqa: PLR0913
     anchor: torch.Tensor,
     keys: Sequence[torch.Tensor],
     others: Sequence[torch.Tensor],

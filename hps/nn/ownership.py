@@ -30,14 +30,15 @@ def is_unshared(grad: torch.Tensor, references: References) -> bool:
 
 
 def count_references(grad: torch.Tensor) -> References:
-    """To be called by backward itself, as a statement of its own: what comes between the two, a call
-    or an argument, would be a reference more."""
+    """To be called by backward itself, in a statement of its own: a call between the two, or an
+    argument beside it, would be a reference more."""
     base = grad._base
-    if not hasattr(grad, "_use_count") or not hasattr(torch._C, "_storage_Use_Count"):
+    use_count = getattr(torch.Tensor, "_use_count", None)
+    if use_count is None or not hasattr(torch._C, "_storage_Use_Count"):
         return (-1, -1, -1, -1, -1)  # which is never what was counted
-    of_base = (0, 0) if base is None else (sys.getrefcount(base), base._use_count())
+    of_base = (0, 0) if base is None else (sys.getrefcount(base), use_count(base))
     of_storage = torch._C._storage_Use_Count(grad.untyped_storage()._cdata)
-    return (sys.getrefcount(grad), grad._use_count(), of_storage, *of_base)
+    return (sys.getrefcount(grad), use_count(grad), of_storage, *of_base)
 
 
 class _Probe(torch.autograd.Function):
@@ -65,5 +66,6 @@ def _unshared() -> frozenset[References]:
         for is_view in (False, True):
             output: torch.Tensor = _Probe.apply(anchor, found)  # type: ignore[no-untyped-call]
             pooled = output.view(2, 2, 2) if is_view else output
-            (pooled * factors.view(pooled.shape)).sum().backward()
+            total = (pooled * factors.view(pooled.shape)).sum()
+            total.backward()  # type: ignore[no-untyped-call]
     return frozenset(one for one in found if min(one) >= 0)

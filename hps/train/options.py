@@ -89,6 +89,9 @@ class TrainOptions:
         scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down
             to 0 over `scheduler_steps`. Of rows and dense part alike.
         precision: of the dense part's forward; "float16" goes with a gradient scaler.
+        compile: the model's forward and backward by torch.compile, which takes its C++ compiler and
+            half a minute at first; not with several ranks. The dense part's sums are then rounded
+            otherwise; rows step with the same bits for equal gradients.
         hash_keys, dense, dense_transform, label, ignore, shared_vocabulary: how the log is read;
             see `hps.reader`. None takes its default, or when resuming what the model has.
         on_error: "raise" at a bad line, or "skip" it.
@@ -148,6 +151,7 @@ class TrainOptions:
     scheduler: str = "constant"
     scheduler_steps: int = 0
     precision: str = "float32"
+    compile: bool = False
     hash_keys: bool | None = None
     on_error: str = "raise"
     dense: int | None = None

@@ -5,9 +5,11 @@ Above it: loop.py, which feeds it batches, step_checkpoints.py. Below it: `hps.m
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hps.common.json_text import Json, JsonView
@@ -61,7 +63,7 @@ class Trainer:
         self._dense: DenseAverages | None = None
         if self._ranks.world is not None and self._ranks.size > 1:
             self._dense = DenseAverages(self.model, self._ranks.world.rows)
-        self._forward = self.model if self._dense is None else self._dense.model
+        self._forward = self._compiled(server) if options.compile else self._eager()
         if self._ranks.rank > 0:
             torch.manual_seed(self._ranks.seed(options.seed, 0))
         self.row_optimizer = RowOptimizer(server)
@@ -79,6 +81,18 @@ class Trainer:
             for optimizer in optimizers
             if (scheduler := _make_scheduler(optimizer, options)) is not None
         ]
+
+    def _eager(self) -> nn.Module:
+        return self.model if self._dense is None else self._dense.model
+
+    def _compiled(self, server: "RowServer") -> Callable[[Batch], torch.Tensor]:
+        if self._dense is not None:
+            raise ConfigError(
+                "compile (--compile) goes with one process; with several ranks leave it out"
+            )
+        # With sizes as unknowns the code, and so the bits, depend on no batch that came before.
+        is_whole = server.joint is not None
+        return torch.compile(self.model, fullgraph=is_whole, dynamic=True)
 
     def backward(self, batch: Batch) -> torch.Tensor:
         """Forward and backward of one batch; returns its logits [B], detached, on the device."""
