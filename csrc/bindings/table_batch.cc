@@ -207,6 +207,11 @@ class Handle {
   }
 
   TableBatch* batch() { return &batch_; }
+  // The batch, of which a table is asked for.
+  TableBatch* batch_with(size_t table) {
+    CheckShape(table < batch_.num_tables(), "the number of a table is needed");
+    return &batch_;
+  }
 
  private:
   static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches) {
@@ -302,26 +307,33 @@ void BindTableBatch(nb::module_& module) {
       .def("apply", &Handle::Apply, "rates"_a)
       .def("release", &Handle::Release)
       .def(
-          "plan", [](Handle& handle, size_t table) { return handle.batch()->plan(table); },
+          "plan",
+          [](Handle& handle, size_t table) { return handle.batch_with(table)->plan(table); },
           "table"_a, nb::rv_policy::reference_internal)
       .def(
           "keys",
           [](Handle& handle, size_t table) {
-            TableBatch* batch = handle.batch();
+            TableBatch* batch = handle.batch_with(table);
+            CheckShape(batch->plan(table)->num_occurrences() == batch->num_keys(table),
+                       "the keys are not looked up");
             return Copy(batch->keys(table), batch->num_keys(table));
           },
           "table"_a)
       .def(
+          "num_keys",
+          [](Handle& handle, size_t table) { return handle.batch_with(table)->num_keys(table); },
+          "table"_a)
+      .def(
           "offsets",
           [](Handle& handle, size_t table) {
-            TableBatch* batch = handle.batch();
+            TableBatch* batch = handle.batch_with(table);
             return Copy(batch->offsets(table), batch->num_bags(table) + 1);
           },
           "table"_a)
       .def(
           "weights",
           [](Handle& handle, size_t table) -> nb::object {
-            TableBatch* batch = handle.batch();
+            TableBatch* batch = handle.batch_with(table);
             if (batch->weights(table) == nullptr) return nb::none();
             return nb::cast(Copy(batch->weights(table), batch->num_keys(table)));
           },
