@@ -25,14 +25,15 @@ class TwoTower(nn.Module):
 
     def __init__(self, server: hps.ParameterServer) -> None:
         super().__init__()
-        self.users = hps.SparseEmbedding(server, "users")
-        self.ads = hps.SparseEmbedding(server, "ads", pooling="mean")
+        # Table "ads" serves two features: the shown ad, and the bag of ads clicked before.
+        features = {"user": "users", "shown": "ads", "history": "ads"}
+        self.embeddings = hps.SparseEmbeddings(server, features, pooling={"ads": "mean"})
         self.tower = nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 8))
 
     def forward(self, batch: hps.Batch) -> torch.Tensor:
-        # Table "ads" serves two features: the shown ad, and the bag of ads clicked before.
-        shown, history = self.ads(batch).chunk(2, dim=1)
-        user = self.tower(torch.cat([self.users(batch), history], dim=1))
+        rows = self.embeddings(batch)
+        users, shown, history = torch.split_with_sizes(rows, self.embeddings.widths, dim=1)
+        user = self.tower(torch.cat([users, history], dim=1))
         return (user * shown).sum(dim=1)
 
 
@@ -105,7 +106,7 @@ def run(folder: Path, num_batches: int, depth: int = 2) -> tuple[float, float, f
         path=folder,
         tables=[
             hps.TableConfig(name="users", dim=16, optimizer=hps.Adam(lr=0.01), features=["user"]),
-            hps.TableConfig(name="ads", dim=8, optimizer=hps.Adagrad(lr=0.1), features=["ad"]),
+            hps.TableConfig(name="ads", dim=8, optimizer=hps.Adagrad(lr=0.1), features=["shown", "history"]),
         ],
         dram=hps.DramCacheConfig(bytes="4MiB"),
     )
