@@ -148,10 +148,15 @@ def test_planted_auc_and_click_rate_are_those_of_logs_without_bags(
     assert best["calibration"] == pytest.approx(1.0, abs=0.03)
 
 
-def test_bags_of_one_are_a_log_without_bags(tmp_path: Path) -> None:
+def test_bags_begin_with_the_key_of_a_log_without_bags_and_of_one_are_that_log(
+    tmp_path: Path,
+) -> None:
     LogWriter(GeneratorConfig(**SMALL), "slots", 1).write(tmp_path / "none")
     LogWriter(GeneratorConfig(**SMALL, bag=1.0), "slots", 1).write(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "none").read_bytes()
+    plain = draw_block(plant(GeneratorConfig(**SMALL)), 0, 500)
+    bags = draw_block(plant(GeneratorConfig(**SMALL, bag=2.5)), 0, 500)
+    assert (bags.ids[bags.offsets[:-1]] == plain.ids).all() and len(bags.ids) > 2 * len(plain.ids)
 
 
 @pytest.mark.parametrize(
