@@ -18,8 +18,8 @@ BAG_FORMATS = ("parquet", "libsvm", "libffm", "slots")
 MAX_FEATURES = 4096
 MAX_DENSE = 4096
 MAX_KEYS_PER_FEATURE = 2**32
-# Of one example: its line of text stays below the 64 MiB that readers take.
-MAX_VALUES = 2**20
+# Of one example: 8 MiB of a line of text, of the 64 MiB that readers take.
+MAX_VALUES = 2**18
 # The largest feature has this many times the keys of the smallest, the others lie between them on
 # an exponential, as in real logs, where user and item ids are beside a handful of weekdays.
 CARDINALITY_RATIO = 1000.0

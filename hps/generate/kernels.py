@@ -203,6 +203,10 @@ def fade(model: PlantedModel, feature: int, identity: int) -> float:
 
 @compiled
 def effect_bits(model: PlantedModel, feature: int, identity: int) -> np.uint64:
+    """With bags those of a key and the one it may trade places with are the same, so that drift
+    leaves a feature's mean, from which effects count, what it was."""
+    if model.lengths.size > 1:
+        identity = min(identity, model.cardinalities[feature] - 1 - identity)
     return mix(np.uint64(model.bases[feature] + identity) * _GOLDEN ^ model.seeds[1])
 
 
@@ -283,19 +287,16 @@ def draw_examples(model: PlantedModel, first: int, block: Block) -> None:
 
 
 @compiled
-def mean_effects(model: PlantedModel, block: Block, means: Real) -> None:
-    """Sets the first two columns of `means`, float64 [F, 3]: those of the effects and the factors
-    of a feature's keys in the block."""
+def add_effects(model: PlantedModel, block: Block, sums: Real) -> None:
+    """Adds to float64 [F, 3] the effects and the factors of a feature's keys in the block, and how
+    many they are."""
     num_features = model.cardinalities.size
-    for feature in range(num_features):
-        effects = factors = 0.0
-        num_values = 0
-        for bag in range(feature, block.offsets.size - 1, num_features):
-            for place in range(block.offsets[bag], block.offsets[bag + 1]):
-                effects += category_effect(model, feature, block.ids[place])
-                factors += factor(model, feature, block.ids[place])
-                num_values += 1
-        means[feature, 0], means[feature, 1] = effects / num_values, factors / num_values
+    for bag in range(block.offsets.size - 1):
+        feature = bag % num_features
+        for place in range(block.offsets[bag], block.offsets[bag + 1]):
+            sums[feature, 0] += category_effect(model, feature, block.ids[place])
+            sums[feature, 1] += factor(model, feature, block.ids[place])
+            sums[feature, 2] += 1.0
 
 
 @compiled

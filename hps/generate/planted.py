@@ -8,6 +8,7 @@ scaled so that it has its share of the variance; the intercept gives the click r
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,13 +18,16 @@ from hps.generate.kernels import (
     Block,
     PlantedModel,
     Real,
+    add_effects,
     draw_examples,
     draw_offsets,
-    mean_effects,
 )
 
 PILOT_EXAMPLES = 1 << 14
+# Of bags, by which the pilot has fewer examples; and by which it comes in pieces.
 PILOT_VALUES = 1 << 24
+LEAST_PILOT_EXAMPLES = 256
+PIECE_VALUES = 1 << 20
 PILOT_FIRST = 1 << 62
 MIXING_FEATURES = 6
 # Shares of the variance of the log-odds: effects of single keys, dense columns, pairs of keys.
@@ -69,17 +73,10 @@ def plant(config: GeneratorConfig) -> PlantedModel:
         lengths=_lengths_of(config),
         centers=np.zeros((config.features, 3)),
     )
-    # The pilot lies where no log reaches, and is the same for every number of examples.
-    still = model._replace(drift=np.array([0.0, 1.0]))
-    pilot = draw_block(still, PILOT_FIRST, _pilot_examples(config))
     if len(model.lengths) > 1:
-        centers = np.empty_like(model.centers)
-        mean_effects(still, pilot, centers)
-        # Beside it the sum of the deviations of so many keys is as large as that of one is alone.
-        centers[:, 2] = centers[:, 1] * math.sqrt(len(pilot.ids) / (len(pilot.offsets) - 1))
-        model, still = model._replace(centers=centers), still._replace(centers=centers)
-        pilot = draw_block(still, PILOT_FIRST, len(pilot.labels))
-    return model._replace(scales=_calibrate(pilot.parts, config))
+        model = model._replace(centers=_centers_of(model, config))
+    parts = np.concatenate([block.parts for block in _pilot(model, config)])
+    return model._replace(scales=_calibrate(parts, config))
 
 
 def _lengths_of(config: GeneratorConfig) -> Real:
@@ -87,11 +84,25 @@ def _lengths_of(config: GeneratorConfig) -> Real:
     return length_law(mean, config.bag_lengths)
 
 
-def _pilot_examples(config: GeneratorConfig) -> int:
-    """Fewer where an example has very many values; without bags all."""
-    if config.bag is None:
-        return PILOT_EXAMPLES
-    return min(PILOT_EXAMPLES, max(PILOT_VALUES // math.ceil(config.mean_values), 1 << 10))
+def _pilot(model: PlantedModel, config: GeneratorConfig) -> Iterator[Block]:
+    """Examples that lie where no log reaches, the same for every number of examples of a log."""
+    still = model._replace(drift=np.array([0.0, 1.0]))
+    count = PILOT_EXAMPLES
+    if config.bag is not None:
+        count = min(count, max(int(PILOT_VALUES / config.mean_values), LEAST_PILOT_EXAMPLES))
+    piece = max(1, int(PIECE_VALUES / config.mean_values))
+    for done in range(0, count, piece):
+        yield draw_block(still, PILOT_FIRST + done, min(piece, count - done))
+
+
+def _centers_of(model: PlantedModel, config: GeneratorConfig) -> Real:
+    sums = np.zeros_like(model.centers)
+    for block in _pilot(model, config):
+        add_effects(model, block, sums)
+    # Beside what a bag's factor begins with, its keys' deviations are as large as one's alone.
+    means = sums / sums[:, 2:]
+    means[:, 2] = means[:, 1] * math.sqrt(config.mean_values / config.features)
+    return means
 
 
 def _integral(x: float, alpha: float) -> float:
