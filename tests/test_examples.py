@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import movielens, plain_torch_loop, real_samples
+from examples import bags_of_keys, movielens, plain_torch_loop, real_samples
 
 SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -39,6 +39,14 @@ def test_example_is_a_script() -> None:
         check=True,
     )
     assert "restored" in done.stdout
+
+
+def test_bags_of_keys_come_near_the_best_auc(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auc, best = bags_of_keys.run(tmp_path, 40_000, mean=3.0)
+    assert best - auc < 0.02
+    assert " keys in bags of " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", list(real_samples.SAMPLES))

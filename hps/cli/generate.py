@@ -12,7 +12,14 @@ from dataclasses import fields
 from hps.cli import flags
 from hps.common.json_text import Json
 from hps.errors import ConfigError
-from hps.generate.config import FORMATS, MAX_DENSE, MAX_FEATURES, GeneratorConfig
+from hps.generate.bags import BAG_LENGTHS, LONGEST_RATIO, MAX_BAG
+from hps.generate.config import (
+    BAG_FORMATS,
+    FORMATS,
+    MAX_DENSE,
+    MAX_FEATURES,
+    GeneratorConfig,
+)
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -21,7 +28,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "generate",
         help="write a synthetic click log from a planted model",
         description="Writes a click log whose best possible AUC is known, and OUT.json with its "
-        "figures. Keys of a feature follow a Zipf law; clicks follow a planted model.",
+        "figures. Keys of a feature follow a Zipf law; clicks follow a planted model. With --bag "
+        "a feature of an example holds several keys.",
     )
     _add_flags(parser, GeneratorConfig())
     parser.set_defaults(run=run)
@@ -50,6 +58,20 @@ def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> Non
     ):
         value = getattr(default, name.replace("-", "_"))
         add(f"--{name}", type=flags.number(lowest), default=value, metavar="X", help=text)
+    add(
+        "--bag",
+        type=flags.number(1, MAX_BAG),
+        metavar="MEAN",
+        help=f"keys that a feature of an example holds, on average, 1 to {MAX_BAG}, at least one "
+        f"in each; formats {', '.join(BAG_FORMATS)}. If not given, one key a feature",
+    )
+    add(
+        "--bag-lengths",
+        choices=BAG_LENGTHS,
+        default=default.bag_lengths,
+        help=f"how many they are: zipf, mostly few and at most {LONGEST_RATIO} times MEAN; fixed, "
+        "as many in each bag, of a whole MEAN",
+    )
     add(
         "--test", type=flags.path, metavar="OUT2", help="file of a held-out log from the same model"
     )
@@ -96,9 +118,12 @@ def _live_line(total: int) -> Callable[[int], None]:
 
 
 def _report(figures: Json) -> None:
+    bags = ""
+    if "values" in figures:
+        bags = f"{figures['values']:,} keys in bags of {figures['mean_bag']:.2f} on average, "
     print(
         f"{figures['path']}: {figures['examples']:,} examples, {figures['clicks']:,} clicks, "
-        f"{figures['distinct_keys']:,} distinct keys, {figures['bytes'] / 1e6:.1f} MB\n"
+        f"{bags}{figures['distinct_keys']:,} distinct keys, {figures['bytes'] / 1e6:.1f} MB\n"
         f"  best possible AUC {figures['best_auc']:.4f}, logloss {figures['best_logloss']:.4f} "
         f"(the planted model's own)\n"
         f"  {figures['megabytes_per_second']:.0f} MB/s, "

@@ -1,6 +1,6 @@
 """What a generated log looks like: frozen, keyword-only, checked when made.
 
-Above it: `hps generate`. Below it: nothing.
+Above it: `hps generate`. Below it: bags.py.
 """
 
 import math
@@ -10,11 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hps.errors import ConfigError
+from hps.generate.bags import BAG_LENGTHS, FIXED, MAX_BAG, ZIPF, longest_bag
 
 FORMATS = ("criteo", "parquet", "libsvm", "libffm", "slots")
+# Formats in which a feature of an example may hold several values.
+BAG_FORMATS = ("parquet", "libsvm", "libffm", "slots")
 MAX_FEATURES = 4096
 MAX_DENSE = 4096
 MAX_KEYS_PER_FEATURE = 2**32
+# Of one example: 8 MiB of a line of text, of the 64 MiB that readers take.
+MAX_VALUES = 2**18
 # The largest feature has this many times the keys of the smallest, the others lie between them on
 # an exponential, as in real logs, where user and item ids are beside a handful of weekdays.
 CARDINALITY_RATIO = 1000.0
@@ -27,7 +32,7 @@ class GeneratorConfig:
     Args:
         examples: lines of the log.
         test_examples: lines that go on after it, for the held-out part.
-        features: categorical features, each with one key a line.
+        features: categorical features, each with one key a line, or a bag of them.
         dense: numeric columns.
         keys: keys of all features together; each feature has its own range of them.
         alpha: exponent of each feature's Zipf law, P(rank) ~ rank^-alpha; 0 is uniform.
@@ -36,9 +41,13 @@ class GeneratorConfig:
         click_rate: mean label.
         spread: standard deviation of the planted log-odds; 1.5 gives an AUC of about 0.8.
         seed: two logs of equal config are equal byte for byte.
+        bag: mean number of values that a feature of an example holds, at least one in each; None:
+            one, and not as a list.
+        bag_lengths: how many they are: "zipf", mostly few, at most eight times the mean; "fixed",
+            as many in each bag.
 
     Raises:
-        ConfigError: a field outside its limits.
+        ConfigError: a field outside its limits, or a bag that is fixed and not a whole number.
 
     >>> GeneratorConfig(keys=1000, features=3).cardinalities()
     array([  1,  31, 968])
@@ -54,6 +63,8 @@ class GeneratorConfig:
     click_rate: float = 0.25
     spread: float = 1.5
     seed: int = 0
+    bag: float | None = None
+    bag_lengths: str = ZIPF
 
     def __post_init__(self) -> None:
         self._require("examples", 1, 2**40)
@@ -66,6 +77,7 @@ class GeneratorConfig:
         self._require("drift", 0.0, 1.0)
         self._require("click_rate", 0.001, 0.999)
         self._require("spread", 0.0, 10.0)
+        self._require_bags()
 
     def _require(self, field: str, low: float, high: float) -> None:
         value = getattr(self, field)
@@ -74,6 +86,42 @@ class GeneratorConfig:
             raise ConfigError(
                 f"generate: {field}={value!r} (--{flag}) must be from {low} to {high}"
             )
+
+    def _require_bags(self) -> None:
+        given = self.bag_lengths
+        if given not in BAG_LENGTHS:
+            raise ConfigError(
+                f"generate: bag_lengths={given!r} (--bag-lengths) must be one of {BAG_LENGTHS}"
+            )
+        if self.bag is None:
+            if given != ZIPF:
+                raise ConfigError(
+                    f"generate: bag_lengths={given!r} (--bag-lengths) is of bags; give their mean "
+                    "length (--bag) too"
+                )
+            return
+        self._require("bag", 1.0, MAX_BAG)
+        if given == FIXED and self.bag != int(self.bag):
+            raise ConfigError(
+                f"generate: bag={self.bag!r} (--bag) must be a whole number where bags are of "
+                f"fixed length (--bag-lengths {FIXED})"
+            )
+        longest = longest_bag(self.bag, given)
+        if self.features * longest > MAX_VALUES:
+            raise ConfigError(
+                f"generate: {self.features} features (--features) in bags of up to {longest} "
+                f"values (--bag {self.bag:g}) make {self.features * longest} values of an example; "
+                f"the limit is {MAX_VALUES}"
+            )
+
+    @property
+    def mean_values(self) -> float:
+        """Keys that an example is expected to have.
+
+        >>> GeneratorConfig(features=3, bag=2.5).mean_values
+        7.5
+        """
+        return self.features * (1.0 if self.bag is None else float(self.bag))
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
         """Keys of each feature, int64 [features]: at least 1 each, `keys` in all."""

@@ -49,6 +49,10 @@ class PlantedModel(NamedTuple):
         mixing: int64 [M]: features whose keys interact in pairs.
         scales: float64 [4]: of categorical, dense and pair effects; then the intercept.
         drift: part of the keys that trade places, and the number of examples over which they do.
+        lengths: float64 [longest bag]: the probabilities of a bag of at most 1, 2, ... values.
+        centers: float64 [F, 3]: the mean effect and the mean factor of a feature's keys, which are
+            taken off each, so that a longer bag is not for that alone a better one; and the factor
+            that a bag begins with. 0 where bags have one value.
     """
 
     seeds: Words
@@ -60,20 +64,26 @@ class PlantedModel(NamedTuple):
     mixing: Whole
     scales: Real
     drift: Real
+    lengths: Real
+    centers: Real
 
 
 class Block(NamedTuple):
-    """Buffers of one block of B examples.
+    """Buffers of one block of B examples with L values.
 
     Args:
-        ids: int64 [B, F]; a feature's keys count from 0, without drift the most popular first.
+        offsets: int64 [B*F + 1]; bag b*F + f is ids[offsets[b*F + f]:offsets[b*F + f + 1]].
+        ids: int64 [L]; a feature's keys count from 0, without drift the most popular first.
         dense: int64 [B, D]; -1 is missing.
+        parts: float64 [B, 3]; the unscaled sums of categorical, dense and pair effects.
         logits: float64 [B]; the planted log-odds.
         labels: uint8 [B].
     """
 
+    offsets: Whole
     ids: Whole
     dense: Whole
+    parts: Real
     logits: Real
     labels: Text
 
@@ -127,6 +137,52 @@ def draw_rank(model: PlantedModel, feature: int, state: np.uint64) -> int:
 
 
 @compiled
+def example_bits(model: PlantedModel, example: int) -> np.uint64:
+    """What all random numbers of an example are made from."""
+    return mix(mix(np.uint64(example) + model.seeds[0]) + _GOLDEN)
+
+
+@compiled
+def bag_bits(bits: np.uint64, feature: int) -> np.uint64:
+    """What the length and the values of a bag are made from, of those of its example."""
+    return mix(bits + np.uint64(feature + 1))
+
+
+@compiled
+def value_bits(bits: np.uint64, place: int) -> np.uint64:
+    """What a value is made from, of those of its bag: the first is as in a log without bags."""
+    return mix(bits + np.uint64(place)) if place > 0 else bits
+
+
+@compiled
+def draw_length(model: PlantedModel, bits: np.uint64) -> int:
+    """Values of a bag, by bisection of the cumulated law."""
+    low, high = 0, model.lengths.size - 1
+    if high == 0:
+        return 1
+    unit = to_unit(mix(bits ^ _MIX_2))
+    while low < high:
+        middle = (low + high) // 2
+        if model.lengths[middle] > unit:
+            high = middle
+        else:
+            low = middle + 1
+    return low + 1
+
+
+@compiled
+def draw_offsets(model: PlantedModel, first: int, offsets: Whole) -> None:
+    """The offsets of the bags of the examples from `first` on."""
+    num_features = model.cardinalities.size
+    offsets[0] = 0
+    for row in range((offsets.size - 1) // num_features):
+        bits = example_bits(model, first + row)
+        for feature in range(num_features):
+            bag = row * num_features + feature
+            offsets[bag + 1] = offsets[bag] + draw_length(model, bag_bits(bits, feature))
+
+
+@compiled
 def drifted(model: PlantedModel, feature: int, rank: int, example: int) -> int:
     """The id that holds this rank at this moment: the rank's own, or its opposite's."""
     opposite = model.cardinalities[feature] - 1 - rank
@@ -147,6 +203,10 @@ def fade(model: PlantedModel, feature: int, identity: int) -> float:
 
 @compiled
 def effect_bits(model: PlantedModel, feature: int, identity: int) -> np.uint64:
+    """With bags those of a key and the one it may trade places with are the same, so that drift
+    leaves a feature's mean, from which effects count, what it was."""
+    if model.lengths.size > 1:
+        identity = min(identity, model.cardinalities[feature] - 1 - identity)
     return mix(np.uint64(model.bases[feature] + identity) * _GOLDEN ^ model.seeds[1])
 
 
@@ -166,11 +226,15 @@ def factor(model: PlantedModel, feature: int, identity: int) -> float:
 
 
 @compiled
-def pair_effects(model: PlantedModel, ids: Whole) -> float:
-    """The sum over all pairs of mixing features of the product of their keys' factors."""
+def pair_effects(model: PlantedModel, block: Block, row: int) -> float:
+    """The sum over all pairs of mixing features of the product of their bags' factors. That of
+    a bag is the sum of its keys', as they differ from their mean, beside that mean."""
     total = squares = 0.0
     for feature in model.mixing:
-        value = factor(model, feature, ids[feature])
+        bag = row * model.cardinalities.size + feature
+        value = model.centers[feature, 2]
+        for place in range(block.offsets[bag], block.offsets[bag + 1]):
+            value += factor(model, feature, block.ids[place]) - model.centers[feature, 1]
         total += value
         squares += value * value
     return 0.5 * (total * total - squares)
@@ -190,28 +254,30 @@ def draw_dense(model: PlantedModel, column: int, bits: np.uint64) -> int | np.in
 
 
 @compiled
-def draw_examples(model: PlantedModel, first: int, block: Block, parts: Real) -> None:
-    """Fills a block with the examples from `first` on; `parts` float64 [B, 3] takes the unscaled
-    sums of categorical, dense and pair effects."""
-    ids, dense = block.ids, block.dense
-    num_features, num_dense = ids.shape[1], dense.shape[1]
-    for row in range(ids.shape[0]):
+def draw_examples(model: PlantedModel, first: int, block: Block) -> None:
+    """Fills a block, whose offsets are drawn, with the examples from `first` on."""
+    offsets, ids, dense, parts = block.offsets, block.ids, block.dense, block.parts
+    num_features, num_dense = model.cardinalities.size, dense.shape[1]
+    for row in range(dense.shape[0]):
         example = first + row
-        state = mix(mix(np.uint64(example) + model.seeds[0]) + _GOLDEN)
+        state = example_bits(model, example)
         category_sum = dense_sum = 0.0
         for feature in range(num_features):
-            rank = draw_rank(model, feature, mix(state + np.uint64(feature + 1)))
-            if model.drift[0] > 0.0:
-                rank = drifted(model, feature, rank, example)
-            ids[row, feature] = rank
-            category_sum += category_effect(model, feature, rank)
+            bits = bag_bits(state, feature)
+            begin = offsets[row * num_features + feature]
+            for place in range(begin, offsets[row * num_features + feature + 1]):
+                rank = draw_rank(model, feature, value_bits(bits, place - begin))
+                if model.drift[0] > 0.0:
+                    rank = drifted(model, feature, rank, example)
+                ids[place] = rank
+                category_sum += category_effect(model, feature, rank) - model.centers[feature, 0]
         state = mix(state ^ _MIX_1)
         for column in range(num_dense):
             value = draw_dense(model, column, mix(state + np.uint64(column + 1)))
             dense[row, column] = value
             log = math.log1p(max(value, 0))
             dense_sum += model.dense[column, 2] * (log - model.dense[column, 0])
-        pair_sum = pair_effects(model, ids[row])
+        pair_sum = pair_effects(model, block, row)
         parts[row, 0], parts[row, 1], parts[row, 2] = category_sum, dense_sum, pair_sum
         scales = model.scales
         logit = scales[3] + scales[0] * category_sum + scales[1] * dense_sum + scales[2] * pair_sum
@@ -221,11 +287,26 @@ def draw_examples(model: PlantedModel, first: int, block: Block, parts: Real) ->
 
 
 @compiled
-def mark_seen(model: PlantedModel, ids: Whole, seen: Text) -> None:
+def add_effects(model: PlantedModel, block: Block, sums: Real) -> None:
+    """Adds to float64 [F, 3] the effects and the factors of a feature's keys in the block, and how
+    many they are."""
+    num_features = model.cardinalities.size
+    for bag in range(block.offsets.size - 1):
+        feature = bag % num_features
+        for place in range(block.offsets[bag], block.offsets[bag + 1]):
+            sums[feature, 0] += category_effect(model, feature, block.ids[place])
+            sums[feature, 1] += factor(model, feature, block.ids[place])
+            sums[feature, 2] += 1.0
+
+
+@compiled
+def mark_seen(model: PlantedModel, block: Block, seen: Text) -> None:
     """Sets seen[key number] for every key of a block; threads may do so at once."""
-    for row in range(ids.shape[0]):
-        for feature in range(ids.shape[1]):
-            seen[model.bases[feature] + ids[row, feature]] = 1
+    num_features = model.cardinalities.size
+    for bag in range(block.offsets.size - 1):
+        base = model.bases[bag % num_features]
+        for place in range(block.offsets[bag], block.offsets[bag + 1]):
+            seen[base + block.ids[place]] = 1
 
 
 @compiled
@@ -244,11 +325,20 @@ def key_of(model: PlantedModel, feature: int, identity: int) -> np.uint64:
 
 
 @compiled
-def fill_keys(model: PlantedModel, ids: Whole, keys: Words) -> None:
-    """keys uint64 [B, F] of a block's ids."""
-    for row in range(ids.shape[0]):
-        for feature in range(ids.shape[1]):
-            keys[row, feature] = key_of(model, feature, ids[row, feature])
+def fill_keys(model: PlantedModel, block: Block, keys: Words, offsets: Whole) -> None:
+    """A block's keys as a reader has them, feature by feature: keys uint64 [L], and offsets int64
+    [F*B + 1], where bag f*B + b is keys[offsets[f*B + b]:offsets[f*B + b + 1]]."""
+    num_features = model.cardinalities.size
+    num_examples = block.labels.size
+    end = 0
+    offsets[0] = 0
+    for feature in range(num_features):
+        for row in range(num_examples):
+            bag = row * num_features + feature
+            for place in range(block.offsets[bag], block.offsets[bag + 1]):
+                keys[end] = key_of(model, feature, block.ids[place])
+                end += 1
+            offsets[feature * num_examples + row + 1] = end
 
 
 @compiled
@@ -288,10 +378,11 @@ def put_log(text: Text, end: int, value: int) -> int:
 
 @compiled
 def write_criteo(model: PlantedModel, block: Block, text: Text) -> int:
-    """label, counts (empty: missing), tokens of 8 hex digits, tab separated; returns the bytes."""
-    ids, dense = block.ids, block.dense
+    """label, counts (empty: missing), tokens of 8 hex digits, tab separated; returns the bytes. Of
+    a bag it has no place for more than one value."""
+    dense, num_features = block.dense, model.cardinalities.size
     end = 0
-    for row in range(ids.shape[0]):
+    for row in range(dense.shape[0]):
         text[end] = _ZERO + block.labels[row]
         end += 1
         for column in range(dense.shape[1]):
@@ -299,11 +390,12 @@ def write_criteo(model: PlantedModel, block: Block, text: Text) -> int:
             end += 1
             if dense[row, column] >= 0:
                 end = put_unsigned(text, end, np.uint64(dense[row, column]))
-        for feature in range(ids.shape[1]):
-            token = token_of(model, feature, ids[row, feature])
+        for feature in range(num_features):
+            place = block.offsets[row * num_features + feature]
+            token = token_of(model, feature, block.ids[place])
             text[end] = _TAB
-            for place in range(8):
-                text[end + 8 - place] = _HEX[token & np.uint32(15)]
+            for digit in range(8):
+                text[end + 8 - digit] = _HEX[token & np.uint32(15)]
                 token >>= np.uint32(4)
             end += 9
         text[end] = _NEWLINE
@@ -312,34 +404,39 @@ def write_criteo(model: PlantedModel, block: Block, text: Text) -> int:
 
 
 @compiled
+def put_token(text: Text, end: int, field: int, index: int) -> int:
+    """A space, the field if it is not -1, the index, and the colon before the value."""
+    text[end] = _SPACE
+    end += 1
+    if field >= 0:
+        end = put_unsigned(text, end, np.uint64(field))
+        text[end] = _COLON
+        end += 1
+    end = put_unsigned(text, end, np.uint64(index))
+    text[end] = _COLON
+    return end + 1
+
+
+@compiled
 def write_weighted(model: PlantedModel, block: Block, text: Text, has_fields: bool) -> int:
     """libsvm (index:value) or libffm (field:index:value). Dense columns are the first indices and
     fields, with log1p of their counts as values; keys follow with value 1."""
-    ids, dense = block.ids, block.dense
+    dense, num_features = block.dense, model.cardinalities.size
     num_dense = dense.shape[1]
     end = 0
-    for row in range(ids.shape[0]):
+    for row in range(dense.shape[0]):
         text[end] = _ZERO + block.labels[row]
         end += 1
-        for column in range(num_dense + ids.shape[1]):
-            if column < num_dense and dense[row, column] < 0:
-                continue
-            text[end] = _SPACE
-            end += 1
-            if has_fields:
-                end = put_unsigned(text, end, np.uint64(column))
-                text[end] = _COLON
-                end += 1
-            index = column
-            if column >= num_dense:
-                feature = column - num_dense
-                index = num_dense + model.bases[feature] + ids[row, feature]
-            end = put_unsigned(text, end, np.uint64(index))
-            text[end] = _COLON
-            end += 1
-            if column < num_dense:
+        for column in range(num_dense):
+            if dense[row, column] >= 0:
+                end = put_token(text, end, column if has_fields else -1, column)
                 end = put_log(text, end, dense[row, column])
-            else:
+        for feature in range(num_features):
+            bag = row * num_features + feature
+            field = num_dense + feature if has_fields else -1
+            for place in range(block.offsets[bag], block.offsets[bag + 1]):
+                index = num_dense + model.bases[feature] + block.ids[place]
+                end = put_token(text, end, field, index)
                 text[end] = _ONE
                 end += 1
         text[end] = _NEWLINE
@@ -349,21 +446,24 @@ def write_weighted(model: PlantedModel, block: Block, text: Text, has_fields: bo
 
 @compiled
 def write_slots(model: PlantedModel, block: Block, text: Text) -> int:
-    """click:L, dense_feature:log1p(count) for every column, then slot:key with slots from 1."""
-    ids, dense = block.ids, block.dense
+    """click:L, dense_feature:log1p(count) for every column, then slot:key with slots from 1; a
+    bag's slot is repeated with each of its keys."""
+    dense, num_features = block.dense, model.cardinalities.size
     end = 0
-    for row in range(ids.shape[0]):
+    for row in range(dense.shape[0]):
         end = put_bytes(text, end, _CLICK)
         text[end] = _ZERO + block.labels[row]
         end += 1
         for column in range(dense.shape[1]):
             end = put_bytes(text, end, _DENSE_FEATURE)
             end = put_log(text, end, dense[row, column])
-        for feature in range(ids.shape[1]):
-            text[end] = _SPACE
-            end = put_unsigned(text, end + 1, np.uint64(feature + 1))
-            text[end] = _COLON
-            end = put_unsigned(text, end + 1, key_of(model, feature, ids[row, feature]))
+        for feature in range(num_features):
+            bag = row * num_features + feature
+            for place in range(block.offsets[bag], block.offsets[bag + 1]):
+                text[end] = _SPACE
+                end = put_unsigned(text, end + 1, np.uint64(feature + 1))
+                text[end] = _COLON
+                end = put_unsigned(text, end + 1, key_of(model, feature, block.ids[place]))
         text[end] = _NEWLINE
         end += 1
     return end

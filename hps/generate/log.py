@@ -19,12 +19,15 @@ import numpy.typing as npt
 from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.generate import kernels
-from hps.generate.config import FORMATS, GeneratorConfig
-from hps.generate.planted import make_block, plant
+from hps.generate.config import BAG_FORMATS, FORMATS, GeneratorConfig
+from hps.generate.planted import draw_block, plant
 from hps.metrics import BinaryMetrics
 
 BLOCK_EXAMPLES = 4096
 ROW_GROUP_EXAMPLES = 1 << 16
+# Of bags, by which blocks and row groups are smaller than the examples above.
+BLOCK_VALUES = 1 << 18
+ROW_GROUP_VALUES = 1 << 21
 Formatter = Callable[[kernels.PlantedModel, kernels.Block, npt.NDArray[np.uint8]], int]
 FORMATTERS: dict[str, Formatter] = {
     "criteo": kernels.write_criteo,
@@ -45,6 +48,22 @@ class Part:
     count: int
 
 
+class Tally:
+    """What the figures of a part are made of, block by block."""
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        self.metrics = BinaryMetrics()
+        self.seen = np.zeros(config.keys, np.uint8)
+        self.num_examples = 0
+        self.num_values = 0
+
+    def add(self, block: kernels.Block) -> None:
+        """Takes up a block but for the keys that it has, which threads mark in `seen`."""
+        self.metrics.update(block.logits, block.labels)
+        self.num_examples += len(block.labels)
+        self.num_values += len(block.ids)
+
+
 class LogWriter:
     """Writes logs of one config in one format.
 
@@ -54,12 +73,18 @@ class LogWriter:
         num_threads: threads that make blocks.
 
     Raises:
-        ConfigError: an unknown format.
+        ConfigError: an unknown format, or one that has no bags for a config that has.
     """
 
     def __init__(self, config: GeneratorConfig, log_format: str, num_threads: int) -> None:
         if log_format not in FORMATS:
             raise ConfigError(f"generate: format={log_format!r} must be one of {FORMATS}")
+        if config.bag is not None and log_format not in BAG_FORMATS:
+            raise ConfigError(
+                f"generate: a column of {log_format} holds one value, so bag={config.bag:g} "
+                f"(--bag) cannot be written; give --format {', '.join(BAG_FORMATS[:-1])} or "
+                f"{BAG_FORMATS[-1]}, or leave --bag out"
+            )
         self.config = config
         self.log_format = log_format
         self.num_threads = num_threads
@@ -78,30 +103,36 @@ class LogWriter:
 
     def _write(self, part: Part, progress: Callable[[int], None] | None) -> Json:
         started = time.perf_counter()
-        metrics = BinaryMetrics()
-        seen = np.zeros(self.config.keys, np.uint8)
+        tally = Tally(self.config)
         part.path.parent.mkdir(parents=True, exist_ok=True)
         if self.log_format == "parquet":
-            self._write_parquet(part, metrics, seen, progress)
+            self._write_parquet(part, tally, progress)
         else:
             with part.path.open("wb") as file:
-                self._write_text(file, part, (metrics, seen), progress)
+                self._write_text(file, part, tally, progress)
         seconds = time.perf_counter() - started
-        best = metrics.compute()
+        best = tally.metrics.compute()
         num_bytes = part.path.stat().st_size
+        given, bags = asdict(self.config), {}
+        if self.config.bag is None:
+            del given["bag"], given["bag_lengths"]
+        else:
+            num_bags = tally.num_examples * self.config.features
+            bags = {"values": tally.num_values, "mean_bag": tally.num_values / max(num_bags, 1)}
         figures = {
             "path": part.path.name,
             "format": self.log_format,
-            "config": asdict(self.config),
+            "config": given,
             "examples": part.count,
+            **bags,
             "clicks": best["positives"],
-            "distinct_keys": int(np.count_nonzero(seen)),
+            "distinct_keys": int(np.count_nonzero(tally.seen)),
             "best_auc": best["auc"],
             "best_logloss": best["logloss"],
             "bytes": num_bytes,
             "seconds": seconds,
             "compile_seconds": self.compile_seconds,
-            "keys_per_second": part.count * self.config.features / seconds,
+            "keys_per_second": tally.num_values / seconds,
             "megabytes_per_second": num_bytes / seconds / 1e6,
         }
         Path(f"{part.path}.json").write_text(json.dumps(figures, indent=1) + "\n")
@@ -111,38 +142,35 @@ class LogWriter:
         self,
         file: IO[bytes],
         part: Part,
-        sinks: tuple[BinaryMetrics, npt.NDArray[np.uint8]],
+        tally: Tally,
         progress: Callable[[int], None] | None,
     ) -> None:
-        metrics, seen = sinks
-
         def make(first: int, count: int) -> tuple[kernels.Block, memoryview]:
             block, text = self._make_text(first, count)
-            kernels.mark_seen(self.model, block.ids, seen)
+            kernels.mark_seen(self.model, block, tally.seen)
             return block, text
 
-        done = 0
-        for block, text in self._in_order(make, part, BLOCK_EXAMPLES):
+        for block, text in self._in_order(make, part, self._at_once(BLOCK_EXAMPLES, BLOCK_VALUES)):
             file.write(text)
-            metrics.update(block.logits, block.labels)
-            done += len(block.labels)
+            tally.add(block)
             if progress is not None:
-                progress(done)
+                progress(tally.num_examples)
 
     def _make_text(self, first: int, count: int) -> tuple[kernels.Block, memoryview]:
-        block = self._draw(first, count)
+        block = draw_block(self.model, first, count)
         if self.log_format == "parquet":
             return block, memoryview(b"")
-        # A generous bound for every format: names, two numbers and separators a column.
-        line_bytes = 64 + 52 * self.config.dense + 40 * self.config.features
-        text = np.empty(count * line_bytes, np.uint8)
+        # A generous bound for every format: names, two numbers and separators a column or value.
+        most_bytes = count * (64 + 52 * self.config.dense) + 40 * len(block.ids)
+        text = np.empty(most_bytes, np.uint8)
         num_bytes = FORMATTERS[self.log_format](self.model, block, text)
         return block, text[:num_bytes].data
 
-    def _draw(self, first: int, count: int) -> kernels.Block:
-        block = make_block(count, self.config.features, self.config.dense)
-        kernels.draw_examples(self.model, first, block, np.empty((count, 3)))
-        return block
+    def _at_once(self, examples: int, values: int) -> int:
+        """Examples of a block: as many, or with bags as have about so many values."""
+        if self.config.bag is None:
+            return examples
+        return max(1, min(examples, int(values / self.config.mean_values)))
 
     def _in_order(
         self, make: Callable[[int, int], T], part: Part, block_examples: int
@@ -159,39 +187,42 @@ class LogWriter:
                 yield waiting.popleft().result()
 
     def _write_parquet(
-        self,
-        part: Part,
-        metrics: BinaryMetrics,
-        seen: npt.NDArray[np.uint8],
-        progress: Callable[[int], None] | None,
+        self, part: Part, tally: Tally, progress: Callable[[int], None] | None
     ) -> None:
         """Columns label (int8), I1.. (float32, log1p of the count, 0 if missing) and C1.. (int64,
-        the 64 bits of the key)."""
+        the 64 bits of the key; with bags lists of these)."""
         import pyarrow
         import pyarrow.parquet
 
+        is_list = self.config.bag is not None
+        key_type = pyarrow.list_(pyarrow.int64()) if is_list else pyarrow.int64()
         dense_names = [f"I{column + 1}" for column in range(self.config.dense)]
         key_names = [f"C{feature + 1}" for feature in range(self.config.features)]
         fields = [pyarrow.field("label", pyarrow.int8())]
         fields += [pyarrow.field(name, pyarrow.float32()) for name in dense_names]
-        fields += [pyarrow.field(name, pyarrow.int64()) for name in key_names]
+        fields += [pyarrow.field(name, key_type) for name in key_names]
         schema = pyarrow.schema(fields)
 
         def make(first: int, count: int) -> tuple[kernels.Block, pyarrow.Table]:
-            block = self._draw(first, count)
-            kernels.mark_seen(self.model, block.ids, seen)
-            keys = np.empty(block.ids.shape, np.uint64)
-            kernels.fill_keys(self.model, block.ids, keys)
+            block = draw_block(self.model, first, count)
+            kernels.mark_seen(self.model, block, tally.seen)
+            keys = np.empty(len(block.ids), np.uint64)
+            offsets = np.empty(len(block.offsets), np.int64)
+            kernels.fill_keys(self.model, block, keys, offsets)
             dense = np.log1p(np.maximum(block.dense, 0)).astype(np.float32)
-            arrays = [block.labels.astype(np.int8), *dense.T, *keys.view(np.int64).T]
+            arrays = [block.labels.astype(np.int8), *dense.T]
             columns = [pyarrow.array(np.ascontiguousarray(array)) for array in arrays]
+            for bag in range(0, len(offsets) - 1, count):
+                places = offsets[bag : bag + count + 1]
+                values = pyarrow.array(keys[places[0] : places[-1]].view(np.int64))
+                ends = (places - places[0]).astype(np.int32)
+                columns.append(pyarrow.ListArray.from_arrays(ends, values) if is_list else values)
             return block, pyarrow.Table.from_arrays(columns, schema=schema)
 
-        done = 0
+        block_examples = self._at_once(ROW_GROUP_EXAMPLES, ROW_GROUP_VALUES)
         with pyarrow.parquet.ParquetWriter(part.path, schema) as writer:
-            for block, table in self._in_order(make, part, ROW_GROUP_EXAMPLES):
+            for block, table in self._in_order(make, part, block_examples):
                 writer.write_table(table)
-                metrics.update(block.logits, block.labels)
-                done += len(block.labels)
+                tally.add(block)
                 if progress is not None:
-                    progress(done)
+                    progress(tally.num_examples)

@@ -1,31 +1,54 @@
 """From a GeneratorConfig to the numbers of a planted model, calibrated on a pilot sample.
 
-Above it: log.py. Below it: kernels.py. The log-odds of a click are the intercept plus three sums:
-one effect a key, one slope a dense column, and the products of factors of two keys over all pairs
-of a few small features. Each sum is scaled so that it has its share of the variance; the intercept
-gives the click rate.
+Above it: log.py. Below it: kernels.py, bags.py. The log-odds of a click are the intercept plus
+three sums: one effect a key, one slope a dense column, and the products of factors of two keys over
+all pairs of a few small features. A bag has the sums of its keys' effects and of their factors, as
+they differ from their feature's mean, which a model that sums its embeddings can learn. Each sum is
+scaled so that it has its share of the variance; the intercept gives the click rate.
 """
 
-import numpy as np
-import numpy.typing as npt
+import math
+from collections.abc import Iterator
 
+import numpy as np
+
+from hps.generate.bags import length_law
 from hps.generate.config import GeneratorConfig
-from hps.generate.kernels import Block, PlantedModel, draw_examples
+from hps.generate.kernels import (
+    Block,
+    PlantedModel,
+    Real,
+    add_effects,
+    draw_examples,
+    draw_offsets,
+)
 
 PILOT_EXAMPLES = 1 << 14
+# Of bags, by which the pilot has fewer examples; and by which it comes in pieces.
+PILOT_VALUES = 1 << 24
+LEAST_PILOT_EXAMPLES = 256
+PIECE_VALUES = 1 << 20
+PILOT_FIRST = 1 << 62
 MIXING_FEATURES = 6
 # Shares of the variance of the log-odds: effects of single keys, dense columns, pairs of keys.
 VARIANCE_SHARES = (0.50, 0.35, 0.15)
 
 
-def make_block(num_examples: int, features: int, dense: int) -> Block:
-    """Buffers for a block of examples."""
-    return Block(
-        ids=np.empty((num_examples, features), np.int64),
-        dense=np.empty((num_examples, dense), np.int64),
+def draw_block(model: PlantedModel, first: int, num_examples: int) -> Block:
+    """The examples from `first` on: a function of the model and their numbers alone."""
+    num_features, num_dense = len(model.cardinalities), len(model.dense)
+    offsets = np.empty(num_examples * num_features + 1, np.int64)
+    draw_offsets(model, first, offsets)
+    block = Block(
+        offsets=offsets,
+        ids=np.empty(offsets[-1], np.int64),
+        dense=np.empty((num_examples, num_dense), np.int64),
+        parts=np.empty((num_examples, 3), np.float64),
         logits=np.empty(num_examples, np.float64),
         labels=np.empty(num_examples, np.uint8),
     )
+    draw_examples(model, first, block)
+    return block
 
 
 def plant(config: GeneratorConfig) -> PlantedModel:
@@ -47,8 +70,39 @@ def plant(config: GeneratorConfig) -> PlantedModel:
         mixing=mixing,
         scales=np.zeros(4),
         drift=np.array([config.drift, float(config.examples)]),
+        lengths=_lengths_of(config),
+        centers=np.zeros((config.features, 3)),
     )
-    return model._replace(scales=_calibrate(model, config))
+    if len(model.lengths) > 1:
+        model = model._replace(centers=_centers_of(model, config))
+    parts = np.concatenate([block.parts for block in _pilot(model, config)])
+    return model._replace(scales=_calibrate(parts, config))
+
+
+def _lengths_of(config: GeneratorConfig) -> Real:
+    mean = 1.0 if config.bag is None else config.bag
+    return length_law(mean, config.bag_lengths)
+
+
+def _pilot(model: PlantedModel, config: GeneratorConfig) -> Iterator[Block]:
+    """Examples that lie where no log reaches, the same for every number of examples of a log."""
+    still = model._replace(drift=np.array([0.0, 1.0]))
+    count = PILOT_EXAMPLES
+    if config.bag is not None:
+        count = min(count, max(int(PILOT_VALUES / config.mean_values), LEAST_PILOT_EXAMPLES))
+    piece = max(1, int(PIECE_VALUES / config.mean_values))
+    for done in range(0, count, piece):
+        yield draw_block(still, PILOT_FIRST + done, min(piece, count - done))
+
+
+def _centers_of(model: PlantedModel, config: GeneratorConfig) -> Real:
+    sums = np.zeros_like(model.centers)
+    for block in _pilot(model, config):
+        add_effects(model, block, sums)
+    # Beside what a bag's factor begins with, its keys' deviations are as large as one's alone.
+    means = sums / sums[:, 2:]
+    means[:, 2] = means[:, 1] * math.sqrt(config.mean_values / config.features)
+    return means
 
 
 def _integral(x: float, alpha: float) -> float:
@@ -70,11 +124,7 @@ def _zipf_constants(size: int, alpha: float) -> tuple[float, float, float]:
     return low, high, 2.0 - _inverse(_integral(2.5, alpha) - 2.0**-alpha, alpha)
 
 
-def _calibrate(model: PlantedModel, config: GeneratorConfig) -> npt.NDArray[np.float64]:
-    block = make_block(PILOT_EXAMPLES, config.features, config.dense)
-    parts = np.empty((PILOT_EXAMPLES, 3))
-    # The pilot lies where no log reaches, and is the same for every number of examples.
-    draw_examples(model._replace(drift=np.array([0.0, 1.0])), 1 << 62, block, parts)
+def _calibrate(parts: Real, config: GeneratorConfig) -> Real:
     deviations = parts.std(axis=0)
     shares = np.where(deviations > 1e-9, VARIANCE_SHARES, 0.0)
     total = shares.sum()

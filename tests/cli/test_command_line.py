@@ -93,6 +93,8 @@ WRONG = [
     (TRAIN, "--deadline", "0 -1 nan x"),
     (["generate", "no/log"], "--examples", "0 -1 x"),
     (["generate", "no/log"], "--alpha", "-1 nan x"),
+    (["generate", "no/log"], "--bag", "0.9 1025 nan x"),
+    (["generate", "no/log"], "--bag-lengths", "x"),
     (["evaluate", "log"], "--batch-size", "0 x"),
     (SERVE, "--threads", "-1 65"),
     (SERVE, "--max-keys", f"0 x {2**28}"),

@@ -3,29 +3,41 @@
 Above it: pytest. Below it: hps.generate, hps.cli.generate.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
 from hps.cli.main import main
 from hps.errors import ConfigError
 from hps.generate import FORMATS, GeneratorConfig
-from hps.generate.kernels import Block, draw_examples, fill_keys, token_of
+from hps.generate.kernels import Block, fill_keys, token_of
 from hps.generate.log import LogWriter
-from hps.generate.planted import make_block, plant
+from hps.generate.planted import draw_block, plant
 from hps.metrics import BinaryMetrics
 
 SMALL = {"examples": 9000, "keys": 2000, "features": 5, "dense": 3, "seed": 7}
 
 
 def draw(config: GeneratorConfig, first: int, count: int) -> Block:
-    block = make_block(count, config.features, config.dense)
-    draw_examples(plant(config), first, block, np.empty((count, 3)))
-    return block
+    """Examples of a log without bags, ids as [count, features]."""
+    block = draw_block(plant(config), first, count)
+    return block._replace(ids=block.ids.reshape(count, config.features))
+
+
+def keys_of(config: GeneratorConfig, first: int, count: int) -> NDArray[np.uint64]:
+    """The keys of the same, uint64 [count, features]."""
+    model = plant(config)
+    block = draw_block(model, first, count)
+    keys = np.empty(len(block.ids), np.uint64)
+    fill_keys(model, block, keys, np.empty(len(block.offsets), np.int64))
+    return keys.reshape(config.features, count).T
 
 
 @pytest.mark.parametrize("log_format", FORMATS)
@@ -42,6 +54,33 @@ def test_equal_config_gives_equal_bytes_for_any_thread_count(
     other = GeneratorConfig(**(SMALL | {"seed": 8}))
     LogWriter(other, log_format, 1).write(tmp_path / "other")
     assert (tmp_path / "other").read_bytes() not in contents
+
+
+DIGESTS = {
+    "criteo": "dd621bb684c1a78c",
+    "parquet": "726dbf9a0a01509c",
+    "libsvm": "4105972c6c5e775d",
+    "libffm": "a50688bda7615eaa",
+    "slots": "acd0e81a01521e0d",
+}
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_logs_of_one_key_a_feature_are_those_of_earlier_versions(
+    log_format: str, tmp_path: Path
+) -> None:
+    config = GeneratorConfig(**SMALL, drift=0.3)
+    figures = LogWriter(config, log_format, 2).write(tmp_path / "log")
+    digest = hashlib.sha256()
+    if log_format == "parquet":  # whose bytes are also pyarrow's own
+        table = pq.read_table(tmp_path / "log")
+        digest.update(str(table.schema).encode())
+        for column in table.columns:
+            digest.update(column.combine_chunks().to_numpy().tobytes())
+    else:
+        digest.update((tmp_path / "log").read_bytes())
+    assert digest.hexdigest()[:16] == DIGESTS[log_format]
+    assert "bag" not in figures["config"] and "values" not in figures
 
 
 def test_test_part_continues_the_log(tmp_path: Path) -> None:
@@ -84,10 +123,9 @@ def test_tokens_and_keys_are_one_to_one() -> None:
     size = int(config.cardinalities().max())
     feature = int(config.cardinalities().argmax())
     assert len({int(token_of(model, feature, identity)) for identity in range(size)}) == size
-    ids = np.stack(np.meshgrid(np.arange(40), np.arange(40)), axis=-1).reshape(-1, 2)
-    keys = np.empty(ids.shape, np.uint64)
-    fill_keys(model, ids, keys)
-    assert len(np.unique(keys)) == 80
+    keys = keys_of(config, 0, 1000)
+    ids = draw(config, 0, 1000).ids
+    assert len(np.unique(keys)) == sum(len(np.unique(column)) for column in ids.T) > 80
     assert 0.2 < (keys >> np.uint64(63)).mean() < 0.8  # the upper half of the range is used too
 
 
@@ -150,8 +188,7 @@ def test_token_formats_hold_what_was_drawn(log_format: str, tmp_path: Path) -> N
     config = GeneratorConfig(**SMALL)
     LogWriter(config, log_format, 2).write(tmp_path / "log")
     block, model = draw(config, 0, config.examples), plant(config)
-    keys = np.empty(block.ids.shape, np.uint64)
-    fill_keys(model, block.ids, keys)
+    keys = keys_of(config, 0, config.examples)
     for row, line in enumerate((tmp_path / "log").read_text().splitlines()[:300]):
         label, *tokens = line.split(" ")
         logs = [f"{np.floor(np.log1p(x) * 1e4) / 1e4:.4f}" for x in block.dense[row].clip(0)]

@@ -8,8 +8,8 @@ import pytest
 
 import hps
 from hps.generate.config import GeneratorConfig, cardinalities_of
-from hps.generate.kernels import draw_examples, fill_keys
-from hps.generate.planted import make_block, plant
+from hps.generate.kernels import fill_keys
+from hps.generate.planted import draw_block, plant
 from hps.plan.keys import KeyLaw
 
 ALPHAS = (0.0, 0.6, 1.0, 1.05, 1.3)
@@ -22,12 +22,10 @@ def law_of(config):
 def drawn(config, first, count):
     """Keys of generated examples, uint64 [count, F]."""
     model = plant(config)
-    block = make_block(count, config.features, config.dense)
-    parts = np.empty((count, 3))
-    keys = np.empty((count, config.features), np.uint64)
-    draw_examples(model, first, block, parts)
-    fill_keys(model, block.ids, keys)
-    return keys
+    block = draw_block(model, first, count)
+    keys = np.empty(len(block.ids), np.uint64)
+    fill_keys(model, block, keys, np.empty(len(block.offsets), np.int64))
+    return keys.reshape(config.features, count).T
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
