@@ -106,7 +106,9 @@ def run(folder: Path, num_batches: int, depth: int = 2) -> tuple[float, float, f
         path=folder,
         tables=[
             hps.TableConfig(name="users", dim=16, optimizer=hps.Adam(lr=0.01), features=["user"]),
-            hps.TableConfig(name="ads", dim=8, optimizer=hps.Adagrad(lr=0.1), features=["shown", "history"]),
+            hps.TableConfig(
+                name="ads", dim=8, optimizer=hps.Adagrad(lr=0.1), features=["shown", "history"]
+            ),
         ],
         dram=hps.DramCacheConfig(bytes="4MiB"),
     )

@@ -219,39 +219,47 @@ class SparseEmbeddings(nn.Module):
         nothing = self._anchor.new_empty(0)
         if isinstance(ids, Batch):
             found = [ids.features[table] for table in layout.places.tables]
-            keys, offsets = [own.keys_L for own in found], [own.offsets for own in found]
-            weights = [nothing if own.weights_L is None else own.weights_L for own in found]
+            tensors = [own.keys_L for own in found] + [own.offsets for own in found]
+            tensors += [nothing if own.weights_L is None else own.weights_L for own in found]
             num_examples = ids.labels.shape[0]
         else:
             check_names(layout, list(ids.keys()))
-            # One empty tensor more says that keys and offsets are those of all tables.
             own = ids.weights_or_none()
-            keys, offsets = [ids.values()], [ids.offsets()]
-            weights = [nothing if own is None else own, nothing]
+            # The last one says that the others are those of all tables.
+            tensors = [ids.values(), ids.offsets(), nothing if own is None else own, nothing]
             num_examples = ids.stride()
         collects = self.training and torch.is_grad_enabled()
-        args = (keys, offsets + weights, self._number, num_examples, layout.places.width, collects)
+        args = (tensors, self._number, num_examples, layout.places.width, collects)
         output: torch.Tensor = look_up(self._anchor, *args)[0]
         return output
 
     # What look_up_op.py asks, while the compiled code runs.
 
     def read_tensors(
-        self, keys: Sequence[torch.Tensor], others: Sequence[torch.Tensor], num_examples: int
+        self, tensors: Sequence[torch.Tensor], num_examples: int
     ) -> tuple[torch.Tensor, JointRows]:
         """As Reader has it: of what `_look_up_compiled` has passed on."""
-        layout, joint, count = self._layout, self._server.joint, len(keys)
+        layout, joint, server = self._layout, self._server.joint, self._server
         assert layout is not None and joint is not None
-        offsets, weights = others[:count], [own if len(own) else None for own in others[count:]]
-        if len(others) == 2 * count:
-            found = [Ids(*one) for one in zip(keys, offsets, weights, strict=True)]
-            check_counts(layout, found, num_examples)
-            rows = joint.pinned(layout.places.tables, keys)
-            if rows is not None:
-                return _read(self._server, self._ordered_as(rows), None, rows)
-            return _read(self._server, layout.places, KeysByTable.of(found, num_examples), None)
-        arrays = keys_of_all(layout, (keys[0], offsets[0], weights[0]), num_examples)
-        return _read(self._server, layout.places, arrays, None)
+        num_tables, is_of_all = divmod(len(tensors), 3)
+        if is_of_all:
+            keys, offsets, weights, _ = tensors
+            of_all = (keys, offsets, weights if len(weights) else None)
+            return _read(server, layout.places, keys_of_all(layout, of_all, num_examples), None)
+        found = [
+            Ids(keys, offsets, weights if len(weights) else None)
+            for keys, offsets, weights in zip(
+                tensors[:num_tables],
+                tensors[num_tables : 2 * num_tables],
+                tensors[2 * num_tables :],
+                strict=True,
+            )
+        ]
+        check_counts(layout, found, num_examples)
+        rows = joint.pinned(layout.places.tables, tensors[:num_tables])
+        if rows is not None:
+            return _read(server, self._ordered_as(rows), None, rows)
+        return _read(server, layout.places, KeysByTable.of(found, num_examples), None)
 
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
         """As Reader has it."""

@@ -28,7 +28,7 @@ class Reader(Protocol):
     """What the operator asks of the module."""
 
     def read_tensors(
-        self, keys: Sequence[torch.Tensor], others: Sequence[torch.Tensor], num_examples: int
+        self, tensors: Sequence[torch.Tensor], num_examples: int
     ) -> tuple[torch.Tensor, JointRows]:
         """The output, float32 [B, width], and the rows that it found."""
 
@@ -53,10 +53,9 @@ def register(reader: Reader) -> int:
 
 
 @torch.library.custom_op("hps::look_up", mutates_args=())
-def look_up(  # noqa: PLR0913
+def look_up(
     anchor: torch.Tensor,
-    keys: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     reader: int,
     num_examples: int,
     width: int,
@@ -66,14 +65,13 @@ def look_up(  # noqa: PLR0913
 
     Args:
         anchor: what autograd follows; empty.
-        keys: of each table, or of all features together.
-        others: offsets of each, then weights, or an empty tensor, of each.
+        tensors: what the module has passed of its keys, offsets and weights.
         reader: number of the module.
         num_examples: B.
         collects: a backward may come.
     """
     module = _readers[reader]
-    output, rows = module.read_tensors(keys, others, num_examples)
+    output, rows = module.read_tensors(tensors, num_examples)
     order = 0
     if collects:
         order = module.next_order()
@@ -85,10 +83,9 @@ def look_up(  # noqa: PLR0913
 
 
 @look_up.register_fake
-def _(  # noqa: PLR0913
+def _(
     anchor: torch.Tensor,
-    keys: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     reader: int,
     num_examples: int,
     width: int,
@@ -101,8 +98,7 @@ def _(  # noqa: PLR0913
 def collect(
     grad: torch.Tensor,
     order: torch.Tensor,
-    keys: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     reader: int,
 ) -> torch.Tensor:
     """Leaves the gradient of a forward with its server; returns that of the anchor, empty."""
@@ -110,7 +106,7 @@ def collect(
     with _keeping:
         rows = _kept.get((reader, number))
     if rows is None:
-        _, rows = module.read_tensors(keys, others, len(grad))
+        _, rows = module.read_tensors(tensors, len(grad))
     module.collect(number, rows, grad.detach().clone(memory_format=torch.contiguous_format))
     return grad.new_empty(0)
 
@@ -119,24 +115,21 @@ def collect(
 def _(
     grad: torch.Tensor,
     order: torch.Tensor,
-    keys: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     reader: int,
 ) -> torch.Tensor:
     return grad.new_empty(0)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    _, keys, others, ctx.reader, *_ = inputs
-    ctx.num_keys = len(keys)
-    ctx.save_for_backward(output[1], *keys, *others)
+    _, tensors, ctx.reader, *_ = inputs
+    ctx.save_for_backward(output[1], *tensors)
 
 
 def _backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
     order, *tensors = ctx.saved_tensors
-    keys, others = tensors[: ctx.num_keys], tensors[ctx.num_keys :]
-    of_anchor = collect(grad, order, keys, others, ctx.reader)
-    return of_anchor, [None] * len(keys), [None] * len(others), None, None, None, None
+    of_anchor = collect(grad, order, tensors, ctx.reader)
+    return of_anchor, [None] * len(tensors), None, None, None, None
 
 
 look_up.register_autograd(_backward, setup_context=_remember)
