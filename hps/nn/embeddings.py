@@ -239,8 +239,10 @@ class SparseEmbeddings(nn.Module):
         of_features: dict[int, torch.Tensor] = {}
         for table, module in enumerate(self._by_table):
             module.train(self.training)
-            parts = look_up(module, table).split(places.dims[table], dim=1)
-            of_features |= zip(layout.by_table[table], parts, strict=True)
+            features = layout.by_table[table]
+            widths = [places.dims[table]] * len(features)
+            parts = torch.split_with_sizes(look_up(module, table), widths, dim=1)
+            of_features |= zip(features, parts, strict=True)
         return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
 
 
