@@ -144,8 +144,7 @@ class SparseEmbeddings(nn.Module):
                 shapes or offsets; a weight that is NaN or infinite.
         """
         if isinstance(ids, Batch):
-            layout = self._layout or self._learn_layout(_counts_of(ids))
-            return self._look_up_batch(layout, ids)
+            return self._look_up_batch(self._layout or self._told_layout(_counts_of(ids)), ids)
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)
         raise ConfigError(
@@ -157,6 +156,8 @@ class SparseEmbeddings(nn.Module):
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
         found = [_ids_of(batch, table) for table in layout.places.tables]
         _check_counts(layout, found, len(batch))
+        if len(batch):
+            self._layout = layout  # also what this batch has told
         weights = [ids.weights_L for ids in found]
         if self._server.joint is None or any(_want_gradients(one) for one in weights):
             return self._look_up_tables(layout, lambda module, _: module(batch))
@@ -170,7 +171,7 @@ class SparseEmbeddings(nn.Module):
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
         names, num_examples = list(tensor.keys()), int(tensor.stride())
-        layout = self._layout or self._learn_layout(_tables_of(self._server, names))
+        layout = self._layout or self._told_layout(_tables_of(self._server, names))
         if names != list(layout.names):
             raise ConfigError(_other_features(names, layout.names))
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
@@ -179,6 +180,7 @@ class SparseEmbeddings(nn.Module):
                 f"SparseEmbeddings: {len(offsets)} offsets of {len(names)} features and "
                 f"{num_examples} examples; {len(names) * num_examples + 1} are needed"
             )
+        self._layout = layout
         if self._server.joint is not None and not _want_gradients(weights):
             features = [list(own) for own in layout.by_table]
             arrays = KeysOfAll(
@@ -210,11 +212,10 @@ class SparseEmbeddings(nn.Module):
             self._ordered[rows.tables] = places.ordered(rows.tables)
         return self._ordered[rows.tables], rows
 
-    def _learn_layout(self, features: Mapping[str, str]) -> FeatureLayout:
-        """What the first batch tells of tables whose features have no names."""
-        numbered = set(features.values())
-        self._layout = layout_of(self._server.tables, features, self._means, numbered)
-        return self._layout
+    def _told_layout(self, features: Mapping[str, str]) -> FeatureLayout:
+        """What the first batch tells of tables whose features have no names; kept once that batch
+        is known to be right."""
+        return layout_of(self._server.tables, features, self._means, set(features.values()))
 
     # How.
 
@@ -239,9 +240,11 @@ class SparseEmbeddings(nn.Module):
         of_features: dict[int, torch.Tensor] = {}
         for table, module in enumerate(self._by_table):
             module.train(self.training)
-            features = layout.by_table[table]
+            features, output = layout.by_table[table], look_up(module, table)
             widths = [places.dims[table]] * len(features)
-            parts = torch.split_with_sizes(look_up(module, table), widths, dim=1)
+            # Of a batch without examples a module cannot tell the number of features.
+            output = output.reshape(len(output), sum(widths))
+            parts = torch.split_with_sizes(output, widths, dim=1)
             of_features |= zip(features, parts, strict=True)
         return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
 
