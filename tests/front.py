@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,18 @@ def open_server(
             path=folder / "store", tables=tables, dram=hps.DramCacheConfig(bytes=dram), **config
         )
     )
+
+
+def around_pins(server: Any, around: Callable[[Callable[[], Any], list[int]], Any]) -> None:
+    """Has `around` pin each batch of a pipeline: it is given what pins it, and the keys of the
+    batch's first table, and returns what that returns."""
+    joint = server.joint
+    pin = joint.pin
+
+    def pin_around(ids: Any, tables: Any) -> Any:
+        return around(lambda: pin(ids, tables), ids.keys[0].tolist())
+
+    joint.pin = pin_around
 
 
 def one_feature(keys: list[int]) -> hps.Ids:

@@ -171,8 +171,7 @@ class SparseEmbeddings(nn.Module):
 
     def _look_up(self, ids: Any) -> torch.Tensor:
         if isinstance(ids, Batch):
-            layout = self._layout or self._learn_layout(counts_of(ids))
-            return self._look_up_batch(layout, ids)
+            return self._look_up_batch(self._layout or self._told_layout(counts_of(ids)), ids)
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)
         raise ConfigError(
@@ -184,6 +183,8 @@ class SparseEmbeddings(nn.Module):
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
         found = [ids_of(batch, table) for table in layout.places.tables]
         check_counts(layout, found, len(batch))
+        if len(batch):
+            self._layout = layout  # also what this batch has told
         weights = [ids.weights_L for ids in found]
         if self._server.joint is None or any(want_gradients(one) for one in weights):
             return self._look_up_tables(layout, lambda module, _: module(batch))
@@ -197,11 +198,12 @@ class SparseEmbeddings(nn.Module):
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
         names, num_examples = list(tensor.keys()), int(tensor.stride())
-        layout = self._layout or self._learn_layout(tables_of(self._server, names))
+        layout = self._layout or self._told_layout(tables_of(self._server, names))
         check_names(layout, names)
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
+        arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
+        self._layout = layout
         if self._server.joint is not None and not want_gradients(weights):
-            arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
             return self._read(layout.places, arrays, None)
 
         def look_up_table(module: SparseEmbedding, table: int) -> torch.Tensor:
@@ -286,11 +288,10 @@ class SparseEmbeddings(nn.Module):
             return places, None
         return self._ordered_as(rows), rows
 
-    def _learn_layout(self, features: Mapping[str, str]) -> FeatureLayout:
-        """What the first batch tells of tables whose features have no names."""
-        numbered = set(features.values())
-        self._layout = layout_of(self._server.tables, features, self._means, numbered)
-        return self._layout
+    def _told_layout(self, features: Mapping[str, str]) -> FeatureLayout:
+        """What the first batch tells of tables whose features have no names; kept once that batch
+        is known to be right."""
+        return layout_of(self._server.tables, features, self._means, set(features.values()))
 
     # How.
 
@@ -315,8 +316,12 @@ class SparseEmbeddings(nn.Module):
         of_features: dict[int, torch.Tensor] = {}
         for table, module in enumerate(self._by_table):
             module.train(self.training)
-            parts = torch.split(look_up(module, table), places.dims[table], dim=1)
-            of_features |= zip(layout.places.features[table], parts, strict=True)
+            features, output = places.features[table], look_up(module, table)
+            widths = [places.dims[table]] * len(features)
+            # Of a batch without examples a module cannot tell the number of features.
+            output = output.reshape(len(output), sum(widths))
+            parts = torch.split_with_sizes(output, widths, dim=1)
+            of_features |= zip(features, parts, strict=True)
         return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
 
 

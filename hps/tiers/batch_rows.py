@@ -6,7 +6,7 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
-    from hps.contracts.joint import JointRows
+
+
+class SharesPins(Protocol):
+    """A batch of several tables, as those who show one table of it know it."""
+
+    @property
+    def is_released(self) -> bool:
+        """True if rows of a table of it are not pinned, or not any more."""
+
+    def release_table(self, table: str) -> None:
+        """Drops the pins of one table. Under the lock."""
 
 
 class BatchRows:
@@ -34,7 +44,7 @@ class BatchRows:
     # Guarded by the server's lock. An interrupted __init__ is dropped as well.
     plan: BatchPlan | None = None
     # The batch of several tables of which these rows are a part, if there is one; it pins them.
-    joint: "JointRows | None" = None
+    joint: "SharesPins | None" = None
 
     def __init__(
         self,
@@ -65,10 +75,10 @@ class BatchRows:
 
     @classmethod
     def part_of(
-        cls, joint: "JointRows", stack: TableStack, plan: BatchPlan, lock: OwnedLock
+        cls, joint: "SharesPins", stack: TableStack, plan: BatchPlan, lock: OwnedLock
     ) -> "BatchRows":
-        """The rows of one table that a batch of several is about to pin, by that plan. Their keys
-        are an int64 tensor. Under the lock."""
+        """The rows of one table that a batch of several has pinned by that plan. Their keys are an
+        int64 tensor. Under the lock."""
         import torch
 
         assert_held(lock)
@@ -77,7 +87,6 @@ class BatchRows:
         rows._model, rows._pool = torch.empty(0), OutputPool()
         rows._pinned_at = rows._pinned_keys = None
         rows.joint, rows.plan = joint, plan
-        stack.hold(rows)
         return rows
 
     @property
@@ -93,7 +102,7 @@ class BatchRows:
     def num_occurrences(self) -> int:
         """L, keys of the batch with their repetitions; 0 after the release."""
         with self._lock:
-            return 0 if self.plan is None else self.plan.num_occurrences
+            return 0 if self.is_released else self.held_plan().num_occurrences
 
     def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys that were pinned, byte for byte, in their order.
@@ -108,15 +117,19 @@ class BatchRows:
     @property
     def is_released(self) -> bool:
         """True when the pins are gone."""
-        return self.plan is None
+        return self.plan is None or (self.joint is not None and self.joint.is_released)
 
     def unique_keys(self) -> Keys:
         """The distinct keys that are pinned, uint64 [N]; none after the release."""
         with self._lock:
-            if self.plan is None:
-                return np.empty(0, np.uint64)
-            keys: Keys = self.plan.unique_keys
-            return keys
+            return self.pinned_keys(self.table)
+
+    def pinned_keys(self, table: str) -> Keys:
+        """As HoldsRows has it. Under the lock."""
+        assert_held(self._lock)
+        if self.is_released or table != self.table:
+            return np.empty(0, np.uint64)
+        return self.held_plan().unique_keys
 
     def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
@@ -157,18 +170,22 @@ class BatchRows:
     def held_plan(self) -> BatchPlan:
         """The pinned plan; ConfigError after the release. Under the lock."""
         assert_held(self._lock)
-        if self.plan is None:
+        if self.plan is None or self.is_released:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
         return self.plan
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""
         with self._lock:
-            if self.plan is not None:
-                self._stack.unpin(self.plan)
-                plan, self.plan = self.plan, None
-                if self.joint is None:
-                    self._stack.keep_plan(plan)
+            if self.plan is None:
+                return
+            if self.joint is not None:
+                self.joint.release_table(self.table)
+                self.plan = None
+                return
+            self._stack.unpin(self.plan)
+            plan, self.plan = self.plan, None
+            self._stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
         return self
@@ -182,7 +199,7 @@ class BatchRows:
         self.release()
 
     def __del__(self) -> None:
-        if self.plan is not None:
+        if self.plan is not None and self.joint is None:
             self.release()
 
 

@@ -16,7 +16,7 @@ from hps import _C
 from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats
+from hps.common.row_layout import Floats, Keys
 from hps.contracts.joint import JointIds, KeysByTable, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -91,7 +91,7 @@ class JointBatchRows:
         self._lock = lock
         # All below are guarded by the lock.
         self._holds = False  # slots may be pinned
-        self._rows: dict[str, BatchRows] = {}  # that were pinned for others, by table
+        self._is_whole = False  # all are
         self._keys: list[HostArray] = []  # that were pinned
         self._batch = group.take()
 
@@ -121,15 +121,15 @@ class JointBatchRows:
         try:
             with self._lock:
                 self._take(ids)
-                for table, stack in enumerate(self._stacks):
-                    rows = BatchRows.part_of(self, stack, batch.plan(table), self._lock)
-                    self._rows[stack.name] = rows
+                for stack in self._stacks:  # before anything is: an erase may come at any time
+                    stack.hold(self)
                 self._holds = True
                 absent = self._absent(batch.hold())
                 for table in absent:  # its rows may be on their way
                     self._stacks[table].unpin(batch.plan(table))
             for table in absent:
                 self._stacks[table].pin(batch.plan(table))
+            self._is_whole = True
         except BaseException:
             self.release()
             raise
@@ -167,9 +167,10 @@ class JointBatchRows:
         """To be called next: the optimizer once a key, with the sums; one native call. Under the
         lock."""
         assert_held(self._lock)
-        for stack in self._stacks:
-            stack.version += 1
-        return partial(self._held().apply, rates)
+        batch = self._held()
+        for table, stack in enumerate(self._stacks):
+            stack.version += batch.num_keys(table) > 0
+        return partial(batch.apply, rates)
 
     def pool(self, places: Places, out: torch.Tensor) -> None:
         """As JointRows has it."""
@@ -181,16 +182,36 @@ class JointBatchRows:
 
     def of_tables(self) -> "Mapping[str, PinnedRows]":
         """As JointRows has it."""
-        return self._rows
+        batch = self._held()
+        with self._lock:
+            return {
+                stack.name: BatchRows.part_of(self, stack, batch.plan(table), self._lock)
+                for table, stack in enumerate(self._stacks)
+            }
 
     @property
     def is_released(self) -> bool:
         """As JointRows has it."""
-        return not self._rows or any([rows.is_released for rows in self._rows.values()])
+        return not self._is_whole
+
+    def pinned_keys(self, table: str) -> Keys:
+        """As HoldsRows has it. Under the lock."""
+        assert_held(self._lock)
+        place = self.tables.index(table)
+        return self._held().plan(place).unique_keys if self._holds else np.empty(0, np.uint64)
+
+    def release_table(self, table: str) -> None:
+        """Drops the pins of one table. Under the lock."""
+        assert_held(self._lock)
+        if self._holds:
+            self._is_whole = False
+            place = self.tables.index(table)
+            self._stacks[place].unpin(self._held().plan(place))
 
     def updates(self, places: Places, grads: torch.Tensor) -> list[RowUpdate]:
         """As JointRows has it."""
         batch, found = self._held(), []
+        of_tables = {} if self.is_released else self.of_tables()
         for table, name in enumerate(self.tables):
             dim, columns = places.dims[table], places.columns[table]
             by_feature = [grads[:, column : column + dim] for column in columns]
@@ -200,13 +221,12 @@ class JointBatchRows:
             # Where bags are single, a bag's gradient is its occurrence's.
             is_plain = bags.are_single and factors is None
             pooling = None if is_plain else BagPooling(bags, factors, places.are_means[table])
-            rows = self._rows.get(name)
             found.append(
                 RowUpdate(
                     name,
                     torch.from_numpy(keys.view(np.int64)),
                     torch.cat(by_feature),
-                    None if rows is None or rows.is_released else rows,
+                    of_tables.get(name),
                     pooling,
                 )
             )
@@ -215,12 +235,10 @@ class JointBatchRows:
     def release(self) -> None:
         """As JointRows has it. Also what `pin_table` has pinned."""
         with self._lock:
+            self._is_whole = False
             if self._holds:
                 self._held().release()
                 self._holds = False
-            for rows in self._rows.values():
-                rows.plan = None
-            self._rows = {}
 
     def __del__(self) -> None:
         if self._batch is None:

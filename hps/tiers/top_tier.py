@@ -12,7 +12,7 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
-from hps.types import PinnedRows
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -46,6 +45,13 @@ _BUDGETS = {
     "dram_cache": "DramCacheConfig.bytes (--dram)",
     "gpu_cache": "GpuCacheConfig.bytes (--gpu)",
 }
+
+
+class HoldsRows(Protocol):
+    """Holds rows of some tables in their slots, or is about to."""
+
+    def pinned_keys(self, table: str) -> Keys:
+        """The distinct keys of a table, uint64 [N]. Under the lock."""
 
 
 class TableStack(CachedTier):
@@ -72,7 +78,7 @@ class TableStack(CachedTier):
             self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
         self._stored_before = below.num_rows()  # without what the cache has created since
-        self._pinned: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
+        self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
 
     @property
     def num_rows(self) -> int:
@@ -206,7 +212,7 @@ class TableStack(CachedTier):
         unique, inverse = np.unique(keys, return_inverse=True)
         with self.still(), self.lock:
             for rows in list(self._pinned):
-                held = unique[np.isin(unique, rows.unique_keys())]
+                held = unique[np.isin(unique, rows.pinned_keys(self.name))]
                 if len(held):
                     raise ConfigError(
                         f"table {self.name!r}: key {held[0]} is pinned by a batch in flight; "
@@ -249,7 +255,7 @@ class TableStack(CachedTier):
             return plan
         return self.cache.make_plan(keys, self.take_plan())
 
-    def hold(self, rows: PinnedRows) -> None:
+    def hold(self, rows: "HoldsRows") -> None:
         """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         assert_held(self.lock)
         self._pinned.add(rows)

@@ -128,7 +128,7 @@ def test_wrong_sizes_are_refused(tmp_path: Path) -> None:
             DLRM(server, {}, 2)
         with pytest.raises(hps.ConfigError, match="dropout"):
             DLRM(server, {"ads": 3}, 2, dropout=1.0)
-        with pytest.raises(hps.ConfigError, match="made for 4"):
+        with pytest.raises(hps.ConfigError, match="4 features of 6 examples have 24"):
             DLRM(server, {"ads": 4}, 2)(make_batch())
         with pytest.raises(hps.ConfigError, match="dense columns"):
             DLRM(server, {"ads": 3}, 5)(make_batch())

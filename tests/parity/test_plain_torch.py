@@ -68,7 +68,7 @@ def test_whole_run_ends_where_plain_torch_ends(
             torch.manual_seed(0)
             models.append(DeepFM(server, {"ads": NUM_FEATURES}, NUM_DENSE, hidden=(16,)))
         ours, plain = models
-        plain.embeddings = torch.nn.ModuleList([PlainEmbedding(keys, initial.clone())])
+        plain.embeddings = PlainEmbedding(keys, initial.clone())  # type: ignore[assignment]
         plain_rows = list(plain.embeddings.parameters())
         plain_dense = [p for p in plain.parameters() if all(p is not row for row in plain_rows)]
         our_optimizers = [hps.RowOptimizer(server), torch.optim.Adam(ours.parameters(), lr=0.01)]

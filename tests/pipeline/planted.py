@@ -82,9 +82,8 @@ class PiecemealOptimizer(hps.RowOptimizer):
 
     def step(self, closure: Any = None) -> None:
         pending = self._pending
-        for name, forwards in pending._forwards.items():
-            for forward in forwards.values():
-                self._server.apply([RowUpdate(name, forward.keys, forward.grads)])
+        for one in pending.updates():
+            self._server.apply([RowUpdate(one.table, one.keys, one.grads)])
         pending.finish_step()
 
 

@@ -42,6 +42,7 @@ class Scenario:
             between.
         lookahead: batches that are read before they are fetched; no part of what is trained.
         gives_back: the loop sometimes takes the rows of batches ahead; no part of what is trained.
+        is_joint: both tables are looked up in one call; no part of what is trained.
         loop_seconds: slept in the loop at each batch, so that others get ahead of it.
     """
 
@@ -55,6 +56,7 @@ class Scenario:
     loop_seconds: float = 0.0
     lookahead: int = 0
     gives_back: bool = False
+    is_joint: bool = False
 
     def tables(self) -> list[hps.TableConfig]:
         """Two tables of one kind."""
@@ -114,11 +116,13 @@ class Delays:
         """Makes the server's pins take a while, before or after."""
         for verb in ("pin", "warm"):
             setattr(server, verb, self._slowed(getattr(server, verb)))
+        if server.joint is not None:
+            server.joint.pin = self._slowed(server.joint.pin)
 
-    def _slowed(self, verb: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-        def slow(name: str, keys: Any) -> Any:
+    def _slowed(self, verb: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def slow(first: Any, second: Any) -> Any:
             self.sleep()
-            rows = verb(name, keys)
+            rows = verb(first, second)
             self.sleep()
             return rows
 
@@ -145,7 +149,8 @@ class Run:
         self._gives_back = random.Random(scenario.seed)
         self.num_given_back = 0
         torch.manual_seed(scenario.seed)
-        self._embeddings = {name: hps.SparseEmbedding(server, name) for name in TABLES}
+        self._embeddings = [hps.SparseEmbedding(server, name) for name in TABLES]
+        self._all = hps.SparseEmbeddings(server)
         self._weights = torch.randn(4 * len(TABLES), requires_grad=True)
         self._pipeline = parts.pipeline
         self._rows = parts.optimizer(server)
@@ -200,7 +205,10 @@ class Run:
             self._losses.update(self._server.pull("ads", keys).tobytes())
 
     def _loss(self, batch: hps.Batch) -> torch.Tensor:
-        rows = torch.cat([self._embeddings[name](batch) for name in TABLES], dim=1)
+        if self._scenario.is_joint:
+            rows = self._all(batch)
+        else:
+            rows = torch.cat([embedding(batch) for embedding in self._embeddings], dim=1)
         logits = (rows * self._weights).sum(dim=1)
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
 
@@ -282,6 +290,7 @@ def draw_case(seed: int, num_batches: int = 10) -> Case:
         loop_seconds=chance.choice([0.0, 0.003]),
         lookahead=chance.choice([0, 3, 8]),
         gives_back=chance.choice([False, True]),
+        is_joint=chance.choice([False, True]),
     )
     step_keys = scenario.batch_keys * scenario.accumulate
     scales = [3.0] if step_keys > 100 else [1.0, 1.5, 3.0]

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hps.pipeline.clock import INPUT, OUTPUT
 from hps.train import TrainOptions, train
 from hps.train import depth as depth_module
 from hps.train.depth import DepthChooser
-from tests.front import one_feature_batch, open_server, wait_until
+from tests.front import around_pins, one_feature_batch, open_server, wait_until
 from tests.logs import write_criteo
 
 
@@ -97,14 +97,14 @@ def test_three_stages_work_on_three_batches_at_once(tmp_path: Path, depth: int) 
             yield batch
 
     with open_server(tmp_path) as server:
-        pin, numbers = server.pin, iter(range(num_batches))
+        numbers = iter(range(num_batches))
 
-        def met_pin(table: str, keys: Any) -> Any:
+        def met_pin(pin: Callable[[], Any], keys: list[int]) -> Any:
             if 1 <= next(numbers) < num_batches - 1:
                 meeting.wait()
-            return pin(table, keys)
+            return pin()
 
-        server.pin = met_pin  # type: ignore[method-assign]
+        around_pins(server, met_pin)
         with hps.Pipeline(met_log(), server, depth) as batches:
             for number, _ in enumerate(batches):
                 if number < num_batches - 2:

@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps.Pipeline.give_back_ahead, hps/pipeline/{stages,f
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import hps
-from tests.front import one_feature_batch, open_server, wait_until
+from tests.front import around_pins, one_feature_batch, open_server, wait_until
 from tests.lab import Lab, table
 from tests.pipeline.scenario import Scenario, run
 
@@ -89,16 +90,16 @@ def test_giving_back_changes_no_bit(tmp_path: Path, kind: str, scale: float) -> 
 
 def test_a_batch_that_is_being_pinned_is_waited_for_and_given_back_too(tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
-        pin, is_pinning, may_pin, numbers = server.pin, threading.Event(), threading.Event(), []
+        is_pinning, may_pin, numbers = threading.Event(), threading.Event(), []
 
-        def slow_pin(name: str, keys: Any) -> Any:
-            numbers.append(int(keys[0]) // 2 + 1)
+        def slow_pin(pin: Callable[[], Any], keys: list[int]) -> Any:
+            numbers.append(keys[0] // 2 + 1)
             if len(numbers) == 2:
                 is_pinning.set()
                 may_pin.wait(60)
-            return pin(name, keys)
+            return pin()
 
-        server.pin = slow_pin  # type: ignore[method-assign]
+        around_pins(server, slow_pin)
         with hps.Pipeline(log_of(6), server, 4) as batches:
             next(batches)
             assert is_pinning.wait(60) and server.pins == 2
@@ -111,14 +112,13 @@ def test_a_batch_that_is_being_pinned_is_waited_for_and_given_back_too(tmp_path:
 
 def test_batches_given_back_stand_before_the_failure_that_follows_them(tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
-        pin = server.pin
 
-        def broken_pin(name: str, keys: Any) -> Any:
-            if int(keys[0]) == 6:
+        def broken_pin(pin: Callable[[], Any], keys: list[int]) -> Any:
+            if keys[0] == 6:
                 raise hps.StoreError("no space")
-            return pin(name, keys)
+            return pin()
 
-        server.pin = broken_pin  # type: ignore[method-assign]
+        around_pins(server, broken_pin)
         with hps.Pipeline(log_of(6), server, 4) as batches:
             next(batches)
             wait_until(lambda: server.pins == 6)

@@ -4,6 +4,7 @@ Above it: pytest. Below it: scenario.py.
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,10 @@ def test_any_depth_gives_the_bits_of_depth_0(
     tmp_path: Path, in_turn: dict[Scenario, Outcome], depth: int, optimizer: str, scale: float
 ) -> None:
     scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.002)
-    outcome = run(scenario, tmp_path, depth, scale=scale)
+    joint = replace(scenario, is_joint=True)
+    outcome = run(joint, tmp_path / "joint", depth, scale=scale)
+    assert outcome == in_turn[scenario]
+    outcome = run(scenario, tmp_path / "by table", depth, scale=scale)
     assert outcome == in_turn[scenario]
     assert (outcome.evictions > 200) == (scale < 20)
     assert outcome.evictions == 0 or min(outcome.rows.values()) > 4 * 64
@@ -49,7 +53,8 @@ def test_a_gpu_cache_on_top_changes_nothing(
     tmp_path: Path, in_turn: dict[Scenario, Outcome], depth: int, optimizer: str, scale: float
 ) -> None:
     scenario = Scenario(seed=7, optimizer=optimizer, loop_seconds=0.002)
-    outcome = run(scenario, tmp_path, depth, scale=scale, kind="gpu")
+    joint = replace(scenario, is_joint=depth == 2)
+    outcome = run(joint, tmp_path, depth, scale=scale, kind="gpu")
     assert outcome == in_turn[scenario]
     assert outcome.evictions > 100
     if depth and scale == 1.0:
@@ -63,4 +68,4 @@ def test_random_delays_change_nothing(
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     case = draw_case(seed)
-    assert run_case(case, tmp_path) == in_turn[case.scenario]
+    assert run_case(case, tmp_path) == in_turn[replace(case.scenario, is_joint=False)]

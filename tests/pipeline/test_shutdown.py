@@ -21,7 +21,7 @@ import hps
 from hps.pipeline.clock import StageClock
 from hps.pipeline.work import StageWork
 from hps.reader import ReaderConfig, open_reader
-from tests.front import one_feature_batch, open_server, wait_until
+from tests.front import around_pins, one_feature_batch, open_server, wait_until
 from tests.lab import Lab, keys_of, table
 from tests.logs import write_criteo
 from tests.pipeline.scenario import Scenario, run
@@ -139,15 +139,15 @@ def test_error_of_the_reader_comes_after_the_batches_before_it(tmp_path: Path, d
 
 def test_error_of_a_fetch_comes_after_the_batches_before_it(tmp_path: Path, depth: int) -> None:
     with open_server(tmp_path) as server:
-        pin, calls = server.pin, []
+        calls = []
 
-        def broken_pin(table: str, keys: Any) -> Any:
-            calls.append(table)
+        def broken_pin(pin: Callable[[], Any], keys: list[int]) -> Any:
+            calls.append(keys)
             if len(calls) == 3:
                 raise hps.StoreError("no space")
-            return pin(table, keys)
+            return pin()
 
-        server.pin = broken_pin  # type: ignore[method-assign]
+        around_pins(server, broken_pin)
         with hps.Pipeline(log_of(6), server, depth) as batches:
             with pytest.raises(hps.StoreError, match="no space") as raised:
                 for _ in train(server, batches):
@@ -177,7 +177,7 @@ def test_batches_fetched_and_never_trained_leave_no_trace(
                         break
                     raise KeyError("a user's error")
         assert server.pins == 0 and stage_threads() == []
-        assert len(pinned) >= 3 + depth and all(rows.is_released for rows in pinned)
+        assert len(pinned) >= 2 * (3 + depth) and all(rows.is_released for rows in pinned)
         assert (server.digest("ads"), server.num_rows("ads")) == wanted
         assert batches.state_dict() == {"batch": 3}
         info = server.checkpoint()
@@ -186,13 +186,14 @@ def test_batches_fetched_and_never_trained_leave_no_trace(
 
 def _keep_pinned(server: Any) -> list[Any]:
     """The rows that are pinned from now on, held: those that are dropped let go by themselves."""
-    pin, pinned = server.pin, []
+    pinned: list[Any] = []
 
-    def kept_pin(name: str, keys: Any) -> Any:
-        pinned.append(pin(name, keys))
-        return pinned[-1]
+    def kept_pin(pin: Callable[[], Any], keys: list[int]) -> Any:
+        rows = pin()
+        pinned.extend([rows, *rows.of_tables().values()])
+        return rows
 
-    server.pin = kept_pin
+    around_pins(server, kept_pin)
     return pinned
 
 

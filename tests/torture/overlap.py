@@ -5,7 +5,7 @@ at depth 0 and at some depth; the two must agree in every bit, whatever waits wh
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import hps
@@ -53,7 +53,7 @@ def run_overlaps(seed: int, runs: int, plant: str = "") -> OverlapReport:
 
 def _run_one(folder: Path, case: Case, parts: Parts, report: OverlapReport) -> None:
     report.runs += 1
-    in_turn = run(case.scenario, folder / "in turn", 0, scale=20.0)
+    in_turn = run(replace(case.scenario, is_joint=False), folder / "in turn", 0, scale=20.0)
     try:
         ahead = run_case(case, folder / "ahead", parts)
     except (AssertionError, hps.HpsError) as error:
