@@ -73,8 +73,9 @@ class TableBatch {
   int64_t culprit(size_t table) const { return parts_[table].culprit; }
   // Wall clock of its verbs since it was asked for last.
   double TakeSeconds(size_t table);
-  // What the batch has of a table, as it was taken.
+  // Of a table that was not refused: the keys of its plan.
   const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
+  // What the batch has of a table, as it was taken.
   int64_t num_keys(size_t table) const { return parts_[table].count; }
   const int64_t* offsets(size_t table) const { return parts_[table].offsets.data(); }
   const float* weights(size_t table) const {  // or null

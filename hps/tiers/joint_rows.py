@@ -230,7 +230,7 @@ class JointBatchRows:
                 continue
             where = f"table {self.tables[table]!r}"
             weights = batch.weights(table)
-            make_bags(torch.from_numpy(batch.offsets(table)), len(batch.keys(table)), where)
+            make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys[table], where)
             refuse_infinite_weights(weights, where)
 
     def _pool_again(self, table: int, places: Places, out: Floats) -> None:
