@@ -97,6 +97,10 @@ class JointBatchRows:
             self.release()
             raise
 
+    def belongs_to(self, stacks: "Mapping[str, TableStack]") -> bool:
+        """True if the rows lie in a server's stacks (by table), not in another server's."""
+        return all([stacks.get(stack.name) is stack for stack in self._stacks])
+
     def find(self) -> list[int]:
         """Looks up again what may have moved; the tables of which a row is not in place. Under the
         lock."""
