@@ -109,6 +109,7 @@ class Handle {
       piece.num_bags = static_cast<int64_t>(starts.shape(0)) - 1;
       CheckShape(num_examples == 0 ? piece.num_bags == 0 : piece.num_bags % num_examples == 0,
                  "offsets [F * B + 1] are needed");
+      CheckShape(At(starts, piece.is_narrow, 0) == 0, "the first offset must be 0");
       CheckWeights(factors, piece.count);
       piece.weights = factors ? factors->data() : nullptr;
       pieces[table].push_back(piece);
@@ -128,6 +129,8 @@ class Handle {
     const auto num_bags = static_cast<int64_t>(offsets.shape(0)) - 1;
     const auto count = static_cast<int64_t>(keys.shape(0));
     CheckWeights(weights, count);
+    CheckShape(At(offsets, is_narrow, 0) == 0 && At(offsets, is_narrow, num_bags) == count,
+               "offsets must rise from 0 to L");
     const uint64_t* const all_keys = KeysOf(keys);
     const int64_t step = is_narrow ? sizeof(int32_t) : sizeof(int64_t);
     std::vector<std::vector<TablePiece>> pieces(features.size());
@@ -315,13 +318,9 @@ void BindTableBatch(nb::module_& module) {
           [](Handle& handle, size_t table) {
             TableBatch* batch = handle.batch_with(table);
             CheckShape(batch->plan(table)->num_occurrences() == batch->num_keys(table),
-                       "the keys are not looked up");
+                       "keys that were taken, and not refused, are needed");
             return Copy(batch->keys(table), batch->num_keys(table));
           },
-          "table"_a)
-      .def(
-          "num_keys",
-          [](Handle& handle, size_t table) { return handle.batch_with(table)->num_keys(table); },
           "table"_a)
       .def(
           "offsets",
@@ -338,6 +337,9 @@ void BindTableBatch(nb::module_& module) {
             return nb::cast(Copy(batch->weights(table), batch->num_keys(table)));
           },
           "table"_a)
+      .def_prop_ro("num_keys", ForTables<int64_t>([](TableBatch* batch, size_t table) {
+                     return batch->num_keys(table);
+                   }))
       .def_prop_ro("num_missing", ForTables<int64_t>([](TableBatch* batch, size_t table) {
                      return batch->num_missing(table);
                    }))

@@ -76,8 +76,9 @@ class TableBatch {
   // were asked for last.
   int64_t TakeHits(size_t table) { return std::exchange(parts_[table].hits, 0); }
   double TakeSeconds(size_t table) { return std::exchange(parts_[table].seconds, 0.0); }
-  // What the batch has of a table, as it was taken.
+  // Of a table that was not refused: the keys of its plan.
   const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
+  // What the batch has of a table, as it was taken.
   int64_t num_keys(size_t table) const { return parts_[table].count; }
   const int64_t* offsets(size_t table) const { return parts_[table].offsets.data(); }
   const float* weights(size_t table) const {  // or null

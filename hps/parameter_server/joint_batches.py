@@ -58,7 +58,7 @@ class JointBatches:
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """As JointServer has it."""
         tables, rows = self._tables, update.rows
-        if not isinstance(rows, JointBatchRows):
+        if not isinstance(rows, JointBatchRows) or not rows.belongs_to(tables.stacks):
             raise ConfigError("apply: the rows given are those of another server")
         with tables.updates:
             tables.begin_change("apply")

@@ -134,6 +134,10 @@ class JointBatchRows:
             self.release()
             raise
 
+    def belongs_to(self, stacks: "Mapping[str, TableStack]") -> bool:
+        """True if the rows lie in a server's stacks (by table), not in another server's."""
+        return all([stacks.get(stack.name) is stack for stack in self._stacks])
+
     def addresses(self) -> dict[str, int]:
         """Where the keys of each table lie that were pinned, by table; they lie there as long as
         these rows are held."""
@@ -168,8 +172,8 @@ class JointBatchRows:
         lock."""
         assert_held(self._lock)
         batch = self._held()
-        for table, stack in enumerate(self._stacks):
-            stack.version += batch.num_keys(table) > 0
+        for stack, num_keys in zip(self._stacks, batch.num_keys, strict=True):
+            stack.version += num_keys > 0
         return partial(batch.apply, rates)
 
     def pool(self, places: Places, out: torch.Tensor) -> None:
@@ -282,7 +286,7 @@ class JointBatchRows:
                 continue
             where = f"table {self.tables[table]!r}"
             weights = batch.weights(table)
-            make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys(table), where)
+            make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys[table], where)
             refuse_infinite_weights(weights, where)
 
     def _pool_again(self, table: int, places: Places, out: Floats) -> None:

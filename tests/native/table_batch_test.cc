@@ -21,6 +21,7 @@ namespace {
 
 constexpr float kRate = 0.5f;
 constexpr int64_t kNumKeys = 700;
+constexpr int kUnweighted = -1;
 constexpr int64_t kLengths[] = {0, 1, 2, 4};
 const std::vector<int64_t> kDims = {1, 8, 16, 20, 64};
 
@@ -59,18 +60,25 @@ struct Table {
 // One table's features: numbers of keys, and bags of 0, 1, 2 or 4 of them.
 struct Features {
   Features(int64_t num_bags, bool is_single, bool is_weighted, std::mt19937* generator) {
-    offsets.push_back(0);
+    const int64_t num_others = (*generator)() % 3;  // keys of other tables come first
+    for (int64_t i = 0; i < num_others; ++i) Add(0, is_weighted ? 9 : kUnweighted);
+    offsets.push_back(num_others);
     for (int64_t bag = 0; bag < num_bags; ++bag) {
       const int64_t length = is_single ? 1 : kLengths[(*generator)() % 4];
       for (int64_t i = 0; i < length; ++i) {
-        numbers.push_back(static_cast<int64_t>((*generator)() % kNumKeys));
-        keys.push_back(KeyOf(numbers.back()));
-        if (is_weighted) weights.push_back(static_cast<float>((*generator)() % 3));
+        Add(static_cast<int64_t>((*generator)() % kNumKeys),
+            is_weighted ? static_cast<int>((*generator)() % 3) : kUnweighted);
       }
       offsets.push_back(static_cast<int64_t>(numbers.size()));
       narrow.push_back(static_cast<int32_t>(offsets[static_cast<size_t>(bag)]));
     }
     narrow.push_back(static_cast<int32_t>(offsets.back()));
+  }
+
+  void Add(int64_t number, int weight) {
+    numbers.push_back(number);
+    keys.push_back(KeyOf(number));
+    if (weight != kUnweighted) weights.push_back(static_cast<float>(weight));
   }
 
   // Bags [first, end) as a piece of their own.

@@ -171,7 +171,7 @@ def train(
             for number, batch in enumerate(prepared):
                 assert batch.rows is not None
                 run(number, batch)
-    assert server.pins == 0
+    assert getattr(server, "pins", 0) == 0  # of a client shards know
     return outputs, {name: server.digest(name) for name in server.tables}
 
 

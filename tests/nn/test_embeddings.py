@@ -87,9 +87,7 @@ def test_rows_that_come_from_the_ssd_change_no_bit(
     with open_tables(tmp_path, dram="1MiB") as server:
         found = outcome(server, depth=depth)
         stats = server.stats()["tables"]
-        assert stats["most"]["dram_cache"]["evictions"] > 50, {
-            n: stats[n]["dram_cache"]["evictions"] for n in NAMES
-        }
+        assert stats["most"]["dram_cache"]["evictions"] > 50
     assert found == by_table[1]
 
 
