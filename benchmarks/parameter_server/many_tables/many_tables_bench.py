@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=16, help="timed steps a repetition")
     parser.add_argument("--batches", type=int, default=16, help="distinct batches, cycled")
     parser.add_argument("--largest", type=float, default=1e7, help="rows of the largest table")
-    parser.add_argument("--cells", type=int, nargs="*", help="numbers of cells to run, from 0")
+    parser.add_argument(
+        "--cells", type=int, nargs="*", help="numbers of cells to run, from 0; none: Python's share"
+    )
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out, by name")
     parser.add_argument(
         "--python-tables", type=int, nargs="*", default=[1, 8, 26, 52], help="of Python's share"

@@ -4,7 +4,8 @@ percentile.
 pull() of a few keys beside torch's embedding() over a plain tensor; one example's pooled features
 through SparseEmbedding and SparseEmbeddings, in eval mode without gradients, beside
 nn.EmbeddingBag. Keys are hashed to 64 bits for hps, ids are dense for torch; both read the same
-rows, Zipf 1.05, from 1000 different inputs. Above it: benchmarks/run.py.
+rows, Zipf 1.05, from 1000 different inputs. One thread, as where several requests are
+answered at once. Above it: benchmarks/run.py.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=float, default=1e6)
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--keys", type=int, nargs="+", default=[1, 26, 128, 512], help="of a pull")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--calls", type=int, default=3000, help="timed calls a repetition")
     parser.add_argument("--inputs", type=int, default=1000, help="distinct inputs, cycled")
