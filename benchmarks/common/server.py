@@ -5,7 +5,7 @@ Above it: the benchmarks. Below it: hps's public interface.
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,14 @@ class _LeaveUnsaved(errors.HpsError):
 
 
 @contextlib.contextmanager
-def scratch_server(table: hps.TableConfig, dram_bytes: int, threads: int) -> Iterator[Any]:
-    """A server with one table in a temporary store that is removed afterwards."""
+def scratch_server(
+    tables: hps.TableConfig | Sequence[hps.TableConfig], dram_bytes: int, threads: int
+) -> Iterator[Any]:
+    """A server with these tables in a temporary store that is removed afterwards."""
+    all_tables = [tables] if isinstance(tables, hps.TableConfig) else list(tables)
     with tempfile.TemporaryDirectory() as path, contextlib.suppress(_LeaveUnsaved):
         dram = hps.DramCacheConfig(bytes=dram_bytes)
-        config = hps.Config(path=path, tables=[table], dram=dram, threads=threads)
+        config = hps.Config(path=path, tables=all_tables, dram=dram, threads=threads)
         with hps.ParameterServer(config) as server:
             yield server
             raise _LeaveUnsaved
@@ -38,10 +41,10 @@ def row_bytes(table: hps.TableConfig) -> int:
     return (16 + 4 * table.dim * (1 + vectors) + 15) // 16 * 16
 
 
-def insert(server: Any, keys: np.ndarray) -> None:
+def insert(server: Any, keys: np.ndarray, table: str = TABLE) -> None:
     """Stores every key with its initial values."""
     for start in range(0, len(keys), FILL_KEYS):
-        server.pull(TABLE, keys[start : start + FILL_KEYS], create=True)
+        server.pull(table, keys[start : start + FILL_KEYS], create=True)
 
 
 def dram(server: Any) -> dict[str, Any]:

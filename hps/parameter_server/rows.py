@@ -7,6 +7,8 @@ tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept ap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hps.common.arrays import (
     AnyArray,
     HostArray,
@@ -19,6 +21,7 @@ from hps.common.arrays import (
     on_host,
 )
 from hps.common.json_text import Json
+from hps.common.row_layout import Floats
 from hps.errors import ConfigError
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+
+# The allocator gives 64 KiB without page faults, and sooner than the pool finds a free buffer.
+_SMALL_FLOATS = 2**14
 
 
 class RowVerbs:
@@ -55,7 +61,7 @@ class RowVerbs:
                 rows = as_output(out, num_keys, dim, self._device)
             else:
                 beside = new_output(keys, num_keys, dim, self._device)
-                rows = self._pool.take(num_keys, dim) if beside is None else beside
+                rows = self._new_rows(num_keys, dim) if beside is None else beside
         stack.raise_failed(wait=True)
         if num_keys and create:
             with tables.updates:
@@ -64,6 +70,11 @@ class RowVerbs:
         elif num_keys:
             stack.pull(array, rows)
         return like(rows, keys) if out is None else out
+
+    def _new_rows(self, num_keys: int, dim: int) -> Floats:
+        if num_keys * dim <= _SMALL_FLOATS:
+            return np.empty((num_keys, dim), np.float32)
+        return self._pool.take(num_keys, dim)
 
     def pull_pooled(
         self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"

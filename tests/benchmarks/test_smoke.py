@@ -17,6 +17,7 @@ from hps.cli.main import main as hps_main
 PEERS = {
     "sparse_step": {"fbgemm_gpu": "fbgemm", "torchrec": "torchrec"},
     "pooled_step": {"fbgemm_gpu": "fbgemm"},
+    "many_tables": {"fbgemm_gpu": "fbgemm", "torchrec": "torchrec"},
     "end_to_end": {"fbgemm_gpu": "fbgemm"},
     "ssd_store": {"rocksdict": "RocksDB", "lmdb": "LMDB"},
     "service": {

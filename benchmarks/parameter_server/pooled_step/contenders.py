@@ -5,7 +5,7 @@ from the same weights and get the same gradients of the bags; each reads [exampl
 """
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,19 +22,6 @@ from benchmarks.parameter_server.sparse_step.contender import (
 )
 
 _BUDGET_OVER_ROWS = 1.3
-
-
-class Contender(Protocol):
-    """A table that can do a pooled training step."""
-
-    def step(self, idx: int) -> None:
-        """Forward, backward and optimizer on batch `idx`."""
-
-    def read(self, idx: int) -> torch.Tensor:
-        """float32 [examples, features * dim]: what batch `idx` reads now."""
-
-    def check(self) -> None:
-        """Asserts what the figure rests on, after the run."""
 
 
 def hps_table(work: Workload) -> hps.TableConfig:

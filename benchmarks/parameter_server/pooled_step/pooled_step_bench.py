@@ -9,22 +9,20 @@ import argparse
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from benchmarks.common.contenders import Contender, rates, same_answers
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
-from benchmarks.common.timing import Samples, StepTimer, interleave
 from benchmarks.parameter_server.pooled_step.contenders import (
-    Contender,
     FbgemmPooled,
     HpsPooled,
     TorchPooled,
     hps_table,
 )
-from benchmarks.parameter_server.pooled_step.workload import Shape, Workload, make_workload
+from benchmarks.parameter_server.pooled_step.workload import Shape, make_workload
 
 HPS = "hps"
 FBGEMM = "fbgemm tbe"
@@ -61,34 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out, by name")
 
 
-def same_answers(contenders: dict[str, Contender]) -> None:
-    """Steps everyone once on batch 0 and compares what each then reads.
-
-    Adagrad's first step is the sign of a sum, which another order of additions turns round where it
-    is nearly 0: a few sums of bags may differ.
-    """
-    for contender in contenders.values():
-        contender.step(0)
-    (first, reference), *others = ((name, one.read(0)) for name, one in contenders.items())
-    for name, sums in others:
-        are_close = torch.isclose(reference, sums, rtol=1e-3, atol=1e-4)
-        part = float(are_close.float().mean())
-        assert part > 0.99, f"{name} differs from {first} in {1 - part:.2%} of the sums"
-
-
-def rates(
-    contenders: dict[str, Contender], work: Workload, options: dict[str, Any]
-) -> dict[str, Samples]:
-    """Interleaved repetitions, in millions of occurrences a second."""
-    million = work.length / 1e6
-    measures: dict[str, Callable[[], float]] = {}
-    for name, contender in contenders.items():
-        timer = StepTimer(contender.step, len(work.batches), options["steps"])
-        timer.median_seconds()
-        measures[name] = lambda timer=timer: million / timer.median_seconds()  # type: ignore[misc]
-    return interleave(measures, options["repetitions"])
-
-
 def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
     """Builds everyone, checks them against each other, times them in turn."""
     work = make_workload(shape, options["examples"], options["batches"])
@@ -99,11 +69,13 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
         if TORCH not in options["without"]:
             contenders[TORCH] = TorchPooled(work)
         same_answers(contenders)
-        samples = rates(contenders, work, options)
+        million, num_batches = work.length / 1e6, len(work.batches)
+        repetitions = options["repetitions"]
+        samples = rates(contenders, million, num_batches, options["steps"], repetitions)
         for contender in contenders.values():
             contender.check()
         moved = work.bytes_moved(hps_table(work))
-        seconds = work.length / 1e6 / samples[HPS].median
+        seconds = million / samples[HPS].median
         notes = moved | {"memory_gb_per_s": moved["memory_bytes"] / seconds / 1e9}
         peers = {name: one for name, one in samples.items() if name != HPS}
         peers[BEST] = max(peers.values(), key=lambda one: one.median)
