@@ -29,6 +29,7 @@ class _Tables:
 
     tables: dict[str, hps.TableConfig]
     device: str = "cpu"
+    joint: None = None
 
 
 class PeerDeepFM(DeepFM):

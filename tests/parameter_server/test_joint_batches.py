@@ -18,7 +18,7 @@ from tests.lab import Lab, table
 from tests.nn.embeddings_lab import NAMES, draw_batch, joint, open_tables
 
 TABLES = ("ads", "users")
-PLACES = Places.of(TABLES, [4, 4], [False, False], [[0], [4]])
+PLACES = Places.of(TABLES, [4, 4], [False, False], [[0], [4]], [[0], [1]])
 
 
 def ids_of(ads: list[int], users: list[int]) -> KeysByTable:
