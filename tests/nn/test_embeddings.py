@@ -401,7 +401,9 @@ def test_a_copy_shares_the_rows_and_no_module_is_pickled(tmp_path: Path) -> None
         assert list(model.state_dict()) == ["1.weight", "1.bias"]
         module = model[0]
         module(with_weights(batch, learning(batch)))  # has made what it uses a table
-        for other in (deepcopy(model.eval())[0], copy(module)):
+        model.eval()
+        assert not module(with_weights(batch, learning(batch))).requires_grad
+        for other in (deepcopy(model)[0], copy(module)):
             assert other is not module and other._server is server and not other.training
             assert torch.equal(other(batch), module(batch))
             other.train()(batch).sum().backward()

@@ -141,6 +141,18 @@ def test_jagged_tensors_and_empty_batches_are_taken_table_by_table(
             look(client)
 
 
+def test_a_batch_without_examples_has_all_columns_of_features_without_names(tmp_path: Path) -> None:
+    plain = [replace(table, features=None) for table in tables()]
+    gpu = hps.GpuCacheConfig(bytes="4MiB", device="cpu")
+    with hps.ParameterServer(hps.Config(path=tmp_path / "s", tables=plain, gpu=gpu)) as server:
+        module = hps.SparseEmbeddings(server, {"one": 3, "four": 2})
+        output = module(draw_batch(1, 0))
+        assert output.shape == (0, 3 * 1 + 2 * 4)
+        output.sum().backward()
+        hps.RowOptimizer(server).step()
+        assert server.num_rows("one") == 0
+
+
 def test_what_rows_learn_by_two_kinds_of_servers_is_of_their_own(tmp_path: Path) -> None:
     """A batch that another server has pinned is looked up here."""
     batch = draw_batch(1)

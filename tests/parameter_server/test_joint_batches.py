@@ -144,6 +144,18 @@ def test_a_step_finds_room_that_pipelines_give_back(server: Any) -> None:
     assert [server.num_rows(name) for name in TABLES] == [12 * 2 * size] * 2
 
 
+def test_a_step_lets_go_of_what_it_has_pinned_itself(server: Any) -> None:
+    """Its rows were put out since the look-up, which somebody still holds."""
+    rows = server.joint.look_up(ids_of([1], [2]), PLACES, torch.empty(1, 8))
+    for first in range(100, 5100, 50):
+        for name in TABLES:
+            server.pull(name, torch.arange(first, first + 50), create=True)
+    misses = server.stats()["dram_cache"]["misses"]
+    server.joint.apply(JointUpdate(rows, PLACES, torch.ones(1, 8)))
+    assert server.stats()["dram_cache"]["misses"] > misses  # premise
+    assert server.pins == 0 and server.num_rows("ads") == 5001
+
+
 def test_look_ups_are_counted_table_by_table(tmp_path: Path) -> None:
     batch = draw_batch(1)
     with open_tables(tmp_path) as server:
