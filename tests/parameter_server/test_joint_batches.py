@@ -176,5 +176,5 @@ def test_memory_of_batches_is_used_again(tmp_path: Path) -> None:
         for seed in range(6):
             module(draw_batch(seed))
         gc.collect()
-        (idle,) = verbs._idle.values()  # type: ignore[union-attr]
-        assert len(idle) == 1
+        (group,) = verbs._groups.values()  # type: ignore[union-attr]
+        assert len(group._made) == len(group._idle) == 1
