@@ -84,7 +84,7 @@ class Lab {
       HPS_CHECK(cache_->SumGradients(&plan_, grads.data()) == -1);
       cache_->Apply(&plan_, 1.0f);
       std::vector<float> rows(grads.size());
-      cache_->Gather(&plan_, rows.data());
+      cache_->Gather(&plan_, {rows.data(), dim_});
       for (int64_t i = 0; i < count; ++i) {
         const float change = sign > 0 ? static_cast<float>(counts[numbers[i]]) : 0.0f;
         HPS_CHECK(rows[i * dim_] == WeightOf(numbers[i], 0) - change);
