@@ -96,10 +96,14 @@ template <int kSize>
 int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
                  const float* gradients, const BagsView* bags, GpuPlan* plan) {
   Pooling pooling;
-  GradientView view = {gradients, nullptr, nullptr};
+  GradientView view = {gradients, nullptr, nullptr, cache.dim};
   if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
+  std::vector<uint32_t> rows(bags == nullptr ? 0 : static_cast<size_t>(num_occurrences));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = view.starts[i] / static_cast<uint32_t>(cache.dim);
+  }
   const auto most_hot_runs = static_cast<size_t>(num_occurrences / (kRunLength / 2) + 1);
   std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
   std::iota(positions.begin(), positions.end(), 0);
@@ -114,7 +118,7 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   const SumArgs args = {cache,
                         plan->batch(),
                         view.values,
-                        view.rows,
+                        bags == nullptr ? nullptr : rows.data(),
                         view.weights,
                         positions.data(),
                         ids.data(),
@@ -165,7 +169,7 @@ class DramLab {
   static const uint64_t* MissingKeys(const Plan& plan) { return plan.missing_keys.data(); }
   static const uint8_t* Victims(const Plan& plan) { return plan.victims.data(); }
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
-  void Gather(Plan* plan, float* out) { cache_->Gather(plan, out); }
+  void Gather(Plan* plan, float* out) { cache_->Gather(plan, {out, cache_->layout().dim}); }
   void ReadRows(Plan* plan, uint8_t* images) { cache_->ReadRows(plan, images); }
   void WriteRows(Plan* plan, const uint8_t* images) { cache_->WriteRows(plan, images); }
   int64_t num_rows() const { return cache_->num_rows(); }
