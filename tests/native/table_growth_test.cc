@@ -67,7 +67,7 @@ struct Lab {
   // Whether all keys are here with the weights that Row gives them plus `added`.
   void Check(const Keys& keys, float added) {
     std::vector<float> out(keys.size() * kDim);
-    HPS_CHECK(cache->Pull(keys.data(), SizeOf(keys), &checked, out.data()) == 0);
+    HPS_CHECK(cache->Pull(keys.data(), SizeOf(keys), &checked, {out.data(), kDim}) == 0);
     for (size_t i = 0; i < out.size(); ++i) {
       const auto weight = static_cast<float>(keys[i / kDim] % 1000003 + i % kDim);
       HPS_CHECK(out[i] == weight + added);
