@@ -144,8 +144,18 @@ class SparseEmbeddings(nn.Module):
         )
 
     def by_name(self, ids: Any) -> dict[str, torch.Tensor]:
-        """As the call itself, a view [B, D] of each feature by its name, in their order."""
+        """As the call itself, a view [B, D] of each feature by its name, in their order.
+
+        Raises:
+            ConfigError: as the call; or nothing has told of the features yet, and a batch without
+                examples cannot.
+        """
         output = self(ids)
+        if self._layout is None:
+            raise ConfigError(
+                "SparseEmbeddings: the names of the features are not known, and a batch without "
+                "examples does not tell them; pass features= when the module is made"
+            )
         parts = torch.split_with_sizes(output, self.widths, dim=1)
         return dict(zip(self.feature_names, parts, strict=True))
 

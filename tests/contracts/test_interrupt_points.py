@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import hps
+from hps.contracts.joint import JointServer, KeysByTable
 from hps.nn.gradients import pending_of
 from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.lab import Lab, dump, table
@@ -72,7 +73,26 @@ def calls_of(server: ParameterServer) -> dict[str, Callable[[np.ndarray], Any]]:
         "digest": lambda keys: server.digest("ads"),
         "items": lambda keys: list(server.items("ads")),
         "restore": lambda keys: (server.checkpoint("here"), server.restore("here")),
+        **({} if server.joint is None else joint_calls_of(server, server.joint)),
     }
+
+
+def joint_calls_of(server: ParameterServer, joint: JointServer) -> dict[str, Callable[..., Any]]:
+    """The verbs of several tables at once, of one."""
+    module = hps.SparseEmbeddings(server, {"ads": 1}).eval()
+
+    def ids(keys: np.ndarray) -> hps.Ids:
+        return hps.Ids(torch.from_numpy(keys.astype(np.int64)), torch.arange(len(keys) + 1))
+
+    def look_up(keys: np.ndarray) -> None:
+        module(hps.Batch({"ads": ids(keys)}, torch.zeros(len(keys), 0), torch.ones(len(keys))))
+
+    def pin(keys: np.ndarray) -> None:
+        rows = joint.pin(KeysByTable.of([ids(keys)], len(keys)), ("ads",))
+        rows.of_tables()["ads"].gather()
+        rows.release()
+
+    return {"look up of several tables": look_up, "pin of several tables": pin}
 
 
 @pytest.mark.parametrize("kind", ["native", "gpu"])
@@ -104,13 +124,23 @@ def test_an_interrupt_at_any_call_leaves_no_turn_taken_and_no_pin(
         assert dump(server) == rows
 
 
-@pytest.mark.parametrize("kind", ["native", "gpu"])
+@pytest.mark.parametrize(
+    ("kind", "is_joint"), [("native", False), ("native", True), ("gpu", False)]
+)
 def test_an_interrupt_at_any_call_of_a_step_applies_it_to_all_tables_once_or_to_none(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, is_joint: bool
 ) -> None:
     generator = np.random.default_rng(6)
     with Lab(kind, tmp_path).server(table(name="a"), table(name="b")) as server:
         embeddings = [hps.SparseEmbedding(server, name) for name in "ab"]
+        jointly = hps.SparseEmbeddings(server, {"a": 1, "b": 1})
+
+        def collect(keys: torch.Tensor) -> None:
+            ids = hps.Ids(keys, torch.arange(len(keys) + 1))
+            batch = hps.Batch({"a": ids, "b": ids}, torch.zeros(10, 0), torch.ones(10))
+            for module in (jointly,) if is_joint else embeddings:
+                module(batch).sum().backward()
+
         optimizer = hps.RowOptimizer(server)
         for name in "ab":
             server.assign(name, KEYS, np.zeros((600, 4), np.float32))
@@ -118,8 +148,7 @@ def test_an_interrupt_at_any_call_of_a_step_applies_it_to_all_tables_once_or_to_
         for number in range(1, 1000):
             keys = torch.from_numpy(generator.choice(KEYS, 10, replace=False).astype(np.int64))
             before = [server.pull(name, keys).clone() for name in "ab"]
-            for embedding in embeddings:
-                embedding(keys, torch.arange(11)).sum().backward()
+            collect(keys)
             error = struck_at(number, optimizer.step)
             if error is not None:
                 error.__traceback__ = None

@@ -333,6 +333,8 @@ def test_a_batch_that_tells_nothing_is_not_learnt_from(tmp_path: Path, is_bad: b
                 module(short)
         else:
             assert module(draw_batch(2, 0)).shape[0] == 0
+            with pytest.raises(hps.ConfigError, match="names of the features are not known"):
+                module.by_name(draw_batch(2, 0))
         output = module(draw_batch(2))
         assert output.shape == (24, sum(DIMS[name] * len(NAMES[name]) for name in NAMES))
 
