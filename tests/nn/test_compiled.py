@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hps
+from benchmarks.common.jagged import JaggedTensor
 from hps.models import DeepFM
 from hps.nn import look_up_op
 
@@ -46,30 +47,13 @@ def batches(is_weighted: bool = False) -> Iterator[hps.Batch]:
         yield hps.Batch(features, torch.ones(num_examples, 2), labels)
 
 
-class Jagged:
-    """What of a KeyedJaggedTensor is asked for: all features, feature after feature."""
-
-    def __init__(self, batch: hps.Batch) -> None:
-        own = list(batch.features.values())
-        lengths = torch.cat([ids.offsets.diff() for ids in own])
-        self._values = torch.cat([ids.keys_L for ids in own])
-        self._offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        self._stride = len(batch)
-
-    def keys(self) -> list[str]:
-        return ["ads.0", "ads.1", "users.0"]
-
-    def values(self) -> torch.Tensor:
-        return self._values
-
-    def offsets(self) -> torch.Tensor:
-        return self._offsets
-
-    def weights_or_none(self) -> None:
-        return None
-
-    def stride(self) -> int:
-        return self._stride
+def jagged(batch: hps.Batch) -> JaggedTensor:
+    """The same in one tensor of all features."""
+    own = list(batch.features.values())
+    lengths = torch.cat([ids.offsets.diff() for ids in own])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    names = ["ads.0", "ads.1", "users.0"]
+    return JaggedTensor(names, torch.cat([ids.keys_L for ids in own]), offsets)
 
 
 def trained(
@@ -98,7 +82,7 @@ def trained(
                     step(batch)
         else:
             for batch in batches(is_weighted):
-                step(Jagged(batch) if how == "jagged" else batch)
+                step(jagged(batch) if how == "jagged" else batch)
         assert server.pins == 0
         return outputs, [server.digest(table) for table in TABLES]
 
