@@ -6,7 +6,7 @@ Above it: parameter_server.py. Below it: session.py.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -311,6 +311,40 @@ def ask(
             raise shards_open(what, done, left, then)
     raise_lost(request.session for request in requests)
     return [reply for reply in replies if reply is not None]
+
+
+def stream(
+    session: Session, method: str, message: bytes, until: float, seconds: float
+) -> Iterator[bytes]:
+    """The replies of a shard to one request, as they come; after the changes that are open.
+
+    Args:
+        until: so long it is begun again, as long as there was no reply.
+        seconds: what it may take once it has begun.
+
+    Raises:
+        RemoteError: no reply came until then, or the shard has gone in the middle.
+        HpsError: it refused.
+    """
+    pauses = Pauses(until, method)
+    has_begun = False
+    while True:
+        failure = session.heal(until) if session.must_heal else None
+        if failure is None:
+            try:
+                for reply in session.transport.stream(method, message, seconds):
+                    has_begun = True
+                    yield reply
+                return
+            except Failure as found:
+                failure = found
+        session.break_off()
+        session.last_failure = failure
+        raise_ended([session])
+        if has_begun or failure.verdict not in (Verdict.OPEN, Verdict.GAP):
+            raise failure.typed(session.transport.address) from None
+        if not pauses.wait([session]):
+            raise shards_open(method, (), [session], "nothing was read")
 
 
 def _attempt(

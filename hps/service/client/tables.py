@@ -16,9 +16,8 @@ from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.service.client.connections import SLOW, Connections
 from hps.service.client.division import KeyDivision
-from hps.service.client.errors import Failure
 from hps.service.client.options import ack_number, number_of
-from hps.service.client.rounds import Request, ask
+from hps.service.client.rounds import Request, ask, stream
 from hps.service.client.shards import Shards
 from hps.service.client.window import METHODS, Draft
 from hps.service.messages.framing import Array
@@ -129,18 +128,16 @@ class TableVerbs:
         request = pb.ItemsRequest(table=table, batch=batch, state=state).SerializeToString()
         for session in self._connections.sessions:
             seconds = SLOW * self._connections.config.deadline
-            try:
-                for data in session.transport.stream("Items", request, seconds):
-                    piece = METHODS["Items"].reply.split(data)
-                    keys = piece.array(13, np.uint64, "keys").copy()
-                    rows = piece.array(14, np.float32, "rows").reshape(len(keys), dim).copy()
-                    if not state:
-                        yield keys, rows
-                        continue
-                    floats = piece.array(15, np.float32, "state")
-                    yield keys, rows, floats.reshape(len(keys), -1).copy()
-            except Failure as failure:
-                raise failure.typed(session.transport.address) from None
+            until = self._connections.until()
+            for data in stream(session, "Items", request, until, seconds):
+                piece = METHODS["Items"].reply.split(data)
+                keys = piece.array(13, np.uint64, "keys").copy()
+                rows = piece.array(14, np.float32, "rows").reshape(len(keys), dim).copy()
+                if not state:
+                    yield keys, rows
+                    continue
+                floats = piece.array(15, np.float32, "state")
+                yield keys, rows, floats.reshape(len(keys), -1).copy()
 
     def digest(self, table: str) -> str:
         """As `RemoteParameterServer.digest`."""

@@ -5,6 +5,7 @@ Above it: pytest. Below it: `hps.RemoteParameterServer` over real shards.
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -319,3 +320,52 @@ def test_importing_hps_imports_neither_grpc_nor_protobuf() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def broken_streams(monkeypatch: pytest.MonkeyPatch, pieces: list[int]) -> list[int]:
+    """The next streams break after so many pieces each; the list shows those still to break."""
+    opened = GrpcTransport.stream
+
+    def stream(self: GrpcTransport, *arguments: Any) -> Iterator[bytes]:
+        left = pieces.pop(0) if pieces else None
+        for number, reply in enumerate(opened(self, *arguments)):
+            if number == left:
+                break
+            yield reply
+        if left is not None:
+            raise Failure(grpc.StatusCode.UNAVAILABLE, None, "planted")
+
+    monkeypatch.setattr(GrpcTransport, "stream", stream)
+    return pieces
+
+
+def test_a_stream_that_has_not_begun_is_begun_again_after_the_changes_that_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        keys = np.arange(50, dtype=np.uint64)
+        client.assign("ads", keys, np.ones((50, 8), np.float32))
+        before = rows_of(client)
+        left = broken_streams(monkeypatch, [0, 0, 0])
+        assert rows_of(client) == before and not left
+        for session in client._connections.sessions:
+            session.break_off()  # what is pushed now waits to be sent again
+        pushed = client.push_async("ads", keys, np.ones((50, 8), np.float32), ack="memory")
+        assert not any(
+            session.window.marks.applied == 2 for session in client._connections.sessions
+        )
+        after = rows_of(client)
+        assert after.keys() == before.keys() and all(after[key] != before[key] for key in after)
+        pushed.result(60)
+
+
+def test_a_stream_that_breaks_in_the_middle_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        keys = np.arange(200, dtype=np.uint64)
+        client.assign("ads", keys, np.ones((200, 8), np.float32))
+        broken_streams(monkeypatch, [1])
+        with pytest.raises(RemoteError, match="planted"):
+            rows_of(client)
+        assert len(rows_of(client)) == 200
