@@ -12,8 +12,9 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-template <int kDim, bool kStream>
-inline void WriteRow(const float* src, int dim, float* dst) {
+// Value is float or Bfloat16.
+template <int kDim, bool kStream, class Value>
+inline void WriteRow(const float* src, int dim, Value* dst) {
   if constexpr (kStream) {
     StreamColumns<kDim>(src, dst);
   } else {
@@ -25,11 +26,13 @@ inline void WriteRow(const float* src, int dim, float* dst) {
 // collected they are few and dense; so the large output is written front to back, from values in a
 // near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
 // collected, the batch can be expanded up to the first occurrence of the next one.
-template <int kDim, bool kStream>
+// Value is float or Bfloat16.
+template <int kDim, bool kStream, class Value = float>
 class Expander {
  public:
-  Expander(const KeyShare& share, int dim, OutputRows out)
-      : share_(share), any_dim_(dim), out_(out) {}
+  // Row i goes to out + i * stride.
+  Expander(const KeyShare& share, int dim, Value* out, int64_t stride)
+      : share_(share), any_dim_(dim), out_(out), stride_(stride) {}
 
   // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
   void UpTo(int64_t num_collected, int64_t most) {
@@ -47,7 +50,7 @@ class Expander {
       const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
       for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
       WriteRow<kDim, kStream>(values + id * dim, any_dim_,
-                              out_.values + share_.scan_positions[i] * out_.stride);
+                              out_ + share_.scan_positions[i] * stride_);
     }
     next_ = i;
   }
@@ -65,7 +68,8 @@ class Expander {
  private:
   const KeyShare& share_;
   const int any_dim_;
-  const OutputRows out_;
+  Value* const out_;
+  const int64_t stride_;
   int64_t next_ = 0;
 };
 
@@ -74,25 +78,37 @@ struct Streaming {
   static constexpr bool value = kStream;
 };
 
-// Calls body(lanes, streaming) as suits an output for `count` keys.
-template <class Body>
-inline auto WithOutput(int32_t dim, int64_t count, OutputRows out, Body body) {
+// Calls body(lanes, streaming) as suits rows for `count` keys at out + i * stride.
+template <class Value, class Body>
+inline auto WithOutput(int32_t dim, int64_t count, const Value* out, int64_t stride, Body body) {
+  constexpr int64_t kALine = 64 / sizeof(Value);
   const bool is_large = count * dim >= kStreamedFloats;
   return WithDim(dim, [&](auto lanes) {
     constexpr int kWidth = decltype(lanes)::kWidth;
-    if constexpr (kWidth % 16 == 0 && kWidth > 0) {
-      if (is_large && CanStream<kWidth>(out.values) && out.stride % 16 == 0)
-        return body(lanes, Streaming<true>{});
+    if constexpr (kWidth % kALine == 0 && kWidth > 0) {
+      const bool is_aligned = reinterpret_cast<uint64_t>(out) % 64 == 0 && stride % kALine == 0;
+      if (is_large && is_aligned) return body(lanes, Streaming<true>{});
     }
     return body(lanes, Streaming<false>{});
   });
 }
 
-inline void Expand(const KeyShare& share, int32_t dim, int64_t count, OutputRows out) {
-  WithOutput(dim, count, out, [&](auto lanes, auto streaming) {
-    Expander<decltype(lanes)::kWidth, decltype(streaming)::value> expander(share, dim, out);
+template <class Value>
+inline void ExpandTo(const KeyShare& share, int32_t dim, int64_t count, Value* out,
+                     int64_t stride) {
+  WithOutput(dim, count, out, stride, [&](auto lanes, auto streaming) {
+    constexpr bool kStream = decltype(streaming)::value;
+    Expander<decltype(lanes)::kWidth, kStream, Value> expander(share, dim, out, stride);
     expander.Finish();
   });
+}
+
+inline void Expand(const KeyShare& share, int32_t dim, int64_t count, OutputRows out) {
+  if (out.narrow != nullptr) {
+    ExpandTo(share, dim, count, out.narrow, out.stride);
+  } else {
+    ExpandTo(share, dim, count, out.values, out.stride);
+  }
 }
 
 }  // namespace HPS_BUILD

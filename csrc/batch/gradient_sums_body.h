@@ -73,9 +73,12 @@ class HotKeys {
 };
 
 // Adds every occurrence's gradient to its key's sum, from +0. Gradients of occurrences are read
-// once, so they are asked for past the caches, which the sums and the rows need.
-template <int kDim, bool kOfBags, bool kWeighted>
-inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients) {
+// once, so they are asked for past the caches, which the sums and the rows need. `from` are the
+// view's values, float or Bfloat16.
+template <int kDim, bool kOfBags, bool kWeighted, class Value>
+inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients,
+                    const Value* from) {
+  constexpr int64_t kALine = 64 / sizeof(Value);
   // Some 100 lines, as far as they pay off on Zen 5: narrow rows need more occurrences for them.
   constexpr int64_t kAhead = kDim > 0 && kDim <= 16 ? kOccurrencePadding : kOccurrencePadding / 2;
   const int64_t dim = kDim > 0 ? kDim : any_dim;
@@ -84,17 +87,17 @@ inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients)
   const uint32_t* ids = share->ids;
   const uint32_t* positions = share->scan_positions;
   const auto gradient_at = [&](uint32_t position) {
-    return gradients.values + (kOfBags ? gradients.starts[position] : position * gradients.stride);
+    return from + (kOfBags ? gradients.starts[position] : position * gradients.stride);
   };
   const int64_t num_occurrences = share->num_occurrences;
   __builtin_memset(counts, 0, static_cast<uint64_t>(share->num_ids) * sizeof(uint32_t));
   HotKeys<kDim> hot_keys(share, any_dim);
   for (int64_t i = 0; i < num_occurrences; ++i) {
     // What is behind the last occurrence is 0, and harmless.
-    const float* gradient = gradient_at(positions[i + kAhead]);
+    const Value* gradient = gradient_at(positions[i + kAhead]);
     const float* sum = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
     for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(sum + d, 1);
-    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(gradient + d, 0, kOfBags ? 3 : 0);
+    for (int64_t d = 0; d < dim; d += kALine) __builtin_prefetch(gradient + d, 0, kOfBags ? 3 : 0);
     const uint32_t id = ids[i] & ~kFirstOfKey;
     const float weight = kWeighted ? gradients.weights[positions[i]] : 1.0f;
     AddToSum<kDim, kWeighted>(ids[i] != id, values + id * dim, gradient_at(positions[i]), weight,
@@ -106,18 +109,28 @@ inline void SumRuns(int any_dim, KeyShare* share, const GradientView& gradients)
   hot_keys.Finish();
 }
 
-inline void SumGradients(KeyShare* share, int32_t dim, const GradientView& gradients) {
+template <class Value>
+inline void SumFrom(KeyShare* share, int32_t dim, const GradientView& gradients,
+                    const Value* from) {
   WithDim(dim, [&](auto lanes) {
     constexpr int kDim = decltype(lanes)::kWidth;
     const bool is_weighted = gradients.weights != nullptr;
     if (gradients.starts == nullptr) {
-      is_weighted ? SumRuns<kDim, false, true>(dim, share, gradients)
-                  : SumRuns<kDim, false, false>(dim, share, gradients);
+      is_weighted ? SumRuns<kDim, false, true>(dim, share, gradients, from)
+                  : SumRuns<kDim, false, false>(dim, share, gradients, from);
     } else {
-      is_weighted ? SumRuns<kDim, true, true>(dim, share, gradients)
-                  : SumRuns<kDim, true, false>(dim, share, gradients);
+      is_weighted ? SumRuns<kDim, true, true>(dim, share, gradients, from)
+                  : SumRuns<kDim, true, false>(dim, share, gradients, from);
     }
   });
+}
+
+inline void SumGradients(KeyShare* share, int32_t dim, const GradientView& gradients) {
+  if (gradients.narrow != nullptr) {
+    SumFrom(share, dim, gradients, gradients.narrow);
+  } else {
+    SumFrom(share, dim, gradients, gradients.values);
+  }
 }
 
 // x - x is 0, or NaN if x is not finite.

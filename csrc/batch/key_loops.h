@@ -32,7 +32,7 @@ struct RowsToPool {
       rows;  // [L] where each occurrence's value is; kOccurrencePadding more of them
   BagsView bags;
   int32_t dim;
-  float* out;  // where the bags have their places
+  OutputValues out;  // where the bags have their places
 };
 
 struct KeyLoops {

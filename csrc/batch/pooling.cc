@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/float_mode.h"
+#include "table/row_copy.h"
 
 namespace hps {
 namespace {
@@ -45,6 +46,12 @@ void ForPieces(const BagsView& bags, ThreadPool* pool, Work work) {
   });
 }
 
+// Values are floats or Bfloat16s.
+template <class Value>
+void DivideTo(const Value* values, int64_t count, float divisor, float* out) {
+  for (int64_t d = 0; d < count; ++d) out[d] = Widened(values[d]) / divisor;
+}
+
 }  // namespace
 
 void CopyByBag(const float* gradients, int64_t num_examples, int64_t num_features, int64_t dim,
@@ -70,7 +77,7 @@ const float** Pooling::PrepareRows(int64_t count) {
 }
 
 void Pooling::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
-                   float* out) {
+                   OutputValues out) {
   const int64_t num_bags = bags.num_bags();
   if (num_bags == 0) return;
   const int64_t count = bags.offsets[num_bags];
@@ -80,7 +87,7 @@ void Pooling::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, Thr
   ForPieces(bags, pool, [&](int64_t first, int64_t end) { loops.pool(args, first, end); });
 }
 
-GradientView Pooling::Spread(const BagsView& bags, const float* gradients, int32_t dim,
+GradientView Pooling::Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
                              ThreadPool* pool) {
   const int64_t num_bags = bags.num_bags();
   uint32_t* starts = starts_.Reserve(bags.offsets[num_bags]);
@@ -94,10 +101,15 @@ GradientView Pooling::Spread(const BagsView& bags, const float* gradients, int32
       std::fill_n(starts + begin, length, static_cast<uint32_t>(start));
       if (divided == nullptr) continue;
       const auto divisor = static_cast<float>(std::max<int64_t>(length, 1));
-      for (int64_t d = 0; d < dim; ++d) divided[start + d] = gradients[place + d] / divisor;
+      if (gradients.narrow != nullptr) {
+        DivideTo(gradients.narrow + place, dim, divisor, divided + start);
+      } else {
+        DivideTo(gradients.wide + place, dim, divisor, divided + start);
+      }
     }
   });
-  return {divided == nullptr ? gradients : divided, starts, bags.weights, 0};
+  if (divided != nullptr) return {divided, starts, bags.weights, 0};
+  return {gradients.wide, starts, bags.weights, 0, gradients.narrow};
 }
 
 }  // namespace hps

@@ -22,11 +22,13 @@ class Pooling {
   // Makes room to note where the value of each of `count` occurrences is.
   const float** PrepareRows(int64_t count);
   // Pools the rows that were noted to the bags' places in out; `pool` may be null.
-  void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool, float* out);
+  void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+            OutputValues out);
 
   // Gradients of bags, at their places, as those of occurrences; good until the next call. `pool`
   // may be null.
-  GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool);
+  GradientView Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
+                      ThreadPool* pool);
 
  private:
   Array<const float*> rows_;

@@ -113,9 +113,12 @@ inline void PoolColumns(const RowsToPool& args, int64_t first_bag, int64_t end_b
   const BagsView& bags = args.bags;
   const BagSum<kDim, kWeighted> sum_of(args.rows, bags.weights, column, width);
   const int64_t dim = kDim > 0 ? kDim : args.dim;
+  alignas(64) float sum[kDim > 0 ? kDim : kMostColumns];  // to be rounded
   BagNumber number(bags, first_bag);
   for (int64_t bag = first_bag; bag < end_bag; ++bag, number.Next()) {
-    float* const out = args.out + bags.place(number.feature, number.example, dim) + column;
+    const int64_t place = bags.place(number.feature, number.example, dim) + column;
+    Bfloat16* const narrow = args.out.narrow;
+    float* const out = narrow == nullptr ? args.out.wide + place : sum;
     const int64_t first = bags.offsets[bag], end = bags.offsets[bag + 1];
     if (first == end) {
       __builtin_memset(out, 0, static_cast<uint64_t>(width) * sizeof(float));
@@ -123,6 +126,7 @@ inline void PoolColumns(const RowsToPool& args, int64_t first_bag, int64_t end_b
       sum_of.Of(first, end, out);
       if (bags.is_mean && end - first > 1) DivideColumns(end - first, width, out);
     }
+    if (narrow != nullptr) CopyColumns<kDim>(sum, width, narrow + place);
   }
 }
 

@@ -52,11 +52,15 @@ struct DramKind {
     cache->Gather(plan, {out, cache->layout().dim});
   }
   static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
-    cache->Pool(plan, bags, out);
+    cache->Pool(plan, bags, {out});
   }
   static int64_t PullPooled(Cache* cache, const uint64_t* keys, int64_t count, const BagsView& bags,
                             Plan* plan, float* out) {
-    return cache->PullPooled(keys, count, bags, plan, out);
+    return cache->PullPooled(keys, count, bags, plan, {out});
+  }
+  static int64_t SumGradients(Cache* cache, Plan* plan, const float* gradients,
+                              const BagsView* bags = nullptr) {
+    return cache->SumGradients(plan, {gradients}, bags);
   }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
                          float lr, Plan* plan, int64_t* worst) {

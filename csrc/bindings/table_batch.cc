@@ -23,6 +23,27 @@ namespace hps {
 namespace {
 
 using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// float32, or the bits of bfloat16 as int16: numpy has no such numbers.
+using AnyMatrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using AnyConstMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool IsNarrow(nb::dlpack::dtype dtype) {
+  const bool is_narrow = dtype == nb::dtype<int16_t>();
+  CheckShape(is_narrow || dtype == nb::dtype<float>(), "float32 or bfloat16 [B, width] is needed");
+  return is_narrow;
+}
+
+OutputValues ValuesOf(const AnyMatrix& out) {
+  if (IsNarrow(out.dtype())) return {nullptr, static_cast<Bfloat16*>(out.data())};
+  return {static_cast<float*>(out.data())};
+}
+
+GradientValues ValuesOf(const AnyConstMatrix& gradients) {
+  if (IsNarrow(gradients.dtype())) {
+    return {nullptr, static_cast<const Bfloat16*>(gradients.data())};
+  }
+  return {static_cast<const float*>(gradients.data())};
+}
 
 // The places of all tables' features in the rows of an output.
 struct PlacesOfTables {
@@ -160,11 +181,12 @@ class Handle {
     batch_.Begin(pieces, num_examples);
   }
 
-  bool Pull(const PlacesOfTables& places, Matrix<float> out) {
+  bool Pull(const PlacesOfTables& places, const AnyMatrix& out) {
     CheckPlaces(places, out.shape(0), out.shape(1));
+    const OutputValues values = ValuesOf(out);
     const Kept kept = std::move(kept_);
     nb::gil_scoped_release unlocked;
-    batch_.Pull(places.tables, places.width, out.data());
+    batch_.Pull(places.tables, places.width, values);
     return IsWhole();
   }
 
@@ -181,20 +203,22 @@ class Handle {
     return IsWhole();
   }
 
-  void Pool(const PlacesOfTables& places, Matrix<float> out) {
+  void Pool(const PlacesOfTables& places, const AnyMatrix& out) {
     CheckPlaces(places, out.shape(0), out.shape(1));
+    const OutputValues values = ValuesOf(out);
     nb::gil_scoped_release unlocked;
-    batch_.Pool(places.tables, places.width, out.data());
+    batch_.Pool(places.tables, places.width, values);
   }
 
   // The first table with a culprit and which key it is, or (-1, -1).
-  std::pair<int64_t, int64_t> Sum(const PlacesOfTables& places, Matrix<const float> gradients,
+  std::pair<int64_t, int64_t> Sum(const PlacesOfTables& places, const AnyConstMatrix& gradients,
                                   const std::vector<float>& rates) {
     CheckPlaces(places, gradients.shape(0), gradients.shape(1));
     CheckRates(rates);
     CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
+    const GradientValues values = ValuesOf(gradients);
     nb::gil_scoped_release unlocked;
-    batch_.Sum(places.tables, places.width, gradients.data(), rates);
+    batch_.Sum(places.tables, places.width, values, rates);
     return Culprit();
   }
 
@@ -238,7 +262,7 @@ class Handle {
     CheckShape(places.tables.size() == batch_.num_tables(), "places of each table are needed");
     CheckShape(num_rows == static_cast<size_t>(batch_.num_examples()) &&
                    width == static_cast<size_t>(places.width),
-               "float32 [B, width] is needed");
+               "float32 or bfloat16 [B, width] is needed");
     for (size_t table = 0; table < places.tables.size(); ++table) {
       const auto num_features = static_cast<int64_t>(places.tables[table].columns.size());
       CheckShape(batch_.cache(table)->layout().dim == places.dims[table] &&

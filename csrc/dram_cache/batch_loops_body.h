@@ -39,10 +39,10 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
                  OutputRows out) {
   constexpr int64_t kRowsAStep = 24;  // somewhat more than keys are numbered between two calls
   worker->window_begin = 0;
-  return WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
+  return WithOutput(cache.dim, count, out.values, out.stride, [&](auto lanes, auto streaming) {
     constexpr int kDim = decltype(lanes)::kWidth;
     constexpr bool kStream = decltype(streaming)::value;
-    Expander<kDim, kStream> expander(*worker, cache.dim, out);
+    Expander<kDim, kStream> expander(*worker, cache.dim, out.values, out.stride);
     Lookup<kDim, kStream, Taking::kValue> lookup(cache, worker, out);
     const bool fits = DeduplicateWith(worker, keys, count, [&] {
       lookup.UpTo(worker->num_unique);
@@ -77,7 +77,7 @@ inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
   const int64_t end = worker->window_end;
   int64_t first = worker->window_begin;
   worker->window_begin = 0;
-  WithOutput(cache.dim, count, out, [&](auto lanes, auto streaming) {
+  WithOutput(cache.dim, count, out.values, out.stride, [&](auto lanes, auto streaming) {
     constexpr bool kStream = decltype(streaming)::value;
     Lookup<decltype(lanes)::kWidth, kStream, Taking::kOutput> lookup(cache, worker, out);
     uint64_t hashes[kChunk + 8];

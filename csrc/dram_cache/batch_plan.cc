@@ -27,7 +27,7 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   state = State::kKeys;
   Empty();
   num_victims = 0;
-  shares_.Begin(count, num_parts, std::min(pool->num_threads(), most_workers_));
+  shares_.Begin(count, num_parts, is_alone_ ? 1 : pool->num_threads());
   while (static_cast<int>(workers_.size()) < shares_.num_owners()) workers_.emplace_back();
   num_workers_ = shares_.num_owners();
   for (int i = 0; i < num_workers_; ++i) {
@@ -191,14 +191,14 @@ void BatchPlan::PrepareSums(int32_t dim) {
 }
 
 void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim,
-                           ThreadPool* pool, float* out) {
+                           ThreadPool* pool, OutputValues out) {
   const float** rows = pooling_.PrepareRows(num_occurrences());
   int number = 0;
   ForWorkersInTurn([&](WorkerBatch* worker) { worker->result = number++; });
   ForWorkers(pool, [&](WorkerBatch* worker) {
     loops.point(*worker, dim, static_cast<int>(worker->result), num_workers_, rows);
   });
-  pooling_.Pool(loops, bags, dim, most_workers_ == 1 ? nullptr : pool, out);
+  pooling_.Pool(loops, bags, dim, is_alone_ ? nullptr : pool, out);
 }
 
 int64_t BatchPlan::num_missing() const {

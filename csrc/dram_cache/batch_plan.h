@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 
 #include "batch/key_shares.h"
 #include "batch/pooling.h"
@@ -106,9 +105,9 @@ class BatchPlan {
   }
   // Forgets the batch; nothing of it may be held.
   void Forget();
-  // From the next batch on it is divided over at most so many workers; one works where it is
-  // called.
-  void LimitWorkers(int most) { most_workers_ = most; }
+  // From the next batch on one worker has all of it, and works where it is called; or as many as
+  // there are threads.
+  void WorkAlone(bool is_alone) { is_alone_ = is_alone; }
 
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
@@ -150,10 +149,11 @@ class BatchPlan {
   void PrepareSums(int32_t dim);
   // Pools the values of all keys of the batch into out [examples, features * dim].
   void PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
-                  float* out);
+                  OutputValues out);
   // Gradients of bags as those of the occurrences; good until the next such call.
-  GradientView Spread(const BagsView& bags, const float* gradients, int32_t dim, ThreadPool* pool) {
-    return pooling_.Spread(bags, gradients, dim, most_workers_ == 1 ? nullptr : pool);
+  GradientView Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
+                      ThreadPool* pool) {
+    return pooling_.Spread(bags, gradients, dim, is_alone_ ? nullptr : pool);
   }
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
@@ -202,7 +202,7 @@ class BatchPlan {
   Pooling pooling_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
-  int most_workers_ = std::numeric_limits<int>::max();
+  bool is_alone_ = false;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;
   int64_t window_size_ = 0;

@@ -115,15 +115,23 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, Ou
 }
 
 int64_t DramCache::PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags,
-                              BatchPlan* plan, float* out) {
+                              BatchPlan* plan, OutputValues out) {
   constexpr bool kWantsPlan = true;
-  if (bags.are_rows()) return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
+  const bool are_rows = bags.are_rows();
+  if (are_rows && out.narrow == nullptr) {
+    return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
+  }
   Abandon(plan);
   plan->Build(keys, count, shape().num_parts, view_.dim, pool_,
               [&](WorkerBatch* worker) { return loops_->pull_values(view_, worker, keys, count); });
   const int64_t num_missing = CountFound(plan);
-  if (num_missing == 0) plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
-  return num_missing;
+  if (num_missing > 0) return num_missing;
+  if (are_rows) {
+    Expand(plan, bags.rows_in(out, view_.dim));
+  } else {
+    plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
+  }
+  return 0;
 }
 
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
@@ -373,7 +381,7 @@ void DramCache::Gather(BatchPlan* plan, OutputRows out) {
   if (plan->window_end() == plan->num_unique()) Expand(plan, out);
 }
 
-void DramCache::Pool(BatchPlan* plan, const BagsView& bags, float* out) {
+void DramCache::Pool(BatchPlan* plan, const BagsView& bags, OutputValues out) {
   HPS_CHECK(plan->window_size() == plan->num_unique());
   if (bags.are_rows()) return Gather(plan, bags.rows_in(out, view_.dim));
   Collect(plan);
@@ -404,7 +412,7 @@ int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gra
   plan->Build(keys, count, shape().num_parts, 0, pool_,
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
   const int64_t num_missing = Find(plan, 0, -1);
-  if (num_missing == 0) *worst = SumGradients(plan, gradients);
+  if (num_missing == 0) *worst = SumGradients(plan, {gradients});
   if (num_missing == 0 && *worst < 0) *worst = FindOverflow(plan, lr);
   return num_missing;
 }
@@ -445,16 +453,20 @@ void DramCache::GiveTaken(BatchPlan* plan) {
   plan->Forget();
 }
 
-GradientView DramCache::ViewGradients(const float* gradients, const BagsView* bags,
+GradientView DramCache::ViewGradients(GradientValues gradients, const BagsView* bags,
                                       BatchPlan* plan) const {
   const int32_t dim = view_.dim;
-  if (bags == nullptr) return {gradients, nullptr, nullptr, dim};
+  if (bags == nullptr) return {gradients.wide, nullptr, nullptr, dim, gradients.narrow};
   if (!bags->are_rows()) return plan->Spread(*bags, gradients, dim, pool_);
   const int64_t stride = bags->columns == nullptr ? dim : bags->stride;
-  return {gradients + bags->place(0, 0, dim), nullptr, nullptr, stride};
+  const int64_t first = bags->place(0, 0, dim);
+  if (gradients.narrow != nullptr) {
+    return {nullptr, nullptr, nullptr, stride, gradients.narrow + first};
+  }
+  return {gradients.wide + first, nullptr, nullptr, stride};
 }
 
-int64_t DramCache::SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags) {
+int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags) {
   const GradientView view = ViewGradients(gradients, bags, plan);
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {

@@ -64,7 +64,7 @@ class DramCache {
   // MakePlan and Find over the whole batch; if nothing is missing, pools its bags to their places
   // in out. Returns the number of missing keys.
   int64_t PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags, BatchPlan* plan,
-                     float* out);
+                     OutputValues out);
   // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
   // plan's window from now on. Returns the missing.
   int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
@@ -88,7 +88,7 @@ class DramCache {
   // Collects the window's embeddings; with the batch's last window, writes all `count` rows of out.
   void Gather(BatchPlan* plan, OutputRows out);
   // Pools the bags of the batch, which the window is, to their places in out.
-  void Pool(BatchPlan* plan, const BagsView& bags, float* out);
+  void Pool(BatchPlan* plan, const BagsView& bags, OutputValues out);
   // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
   // *worst is what they returned, else -1. Returns the number of missing keys. Keys that hardly
   // repeat are looked up without numbering them; if each turns out to be here, once, the plan is
@@ -97,7 +97,7 @@ class DramCache {
                   BatchPlan* plan, int64_t* worst);
   // Sums gradients per unique key: of occurrences [count, dim], or of bags, which are at their
   // places, unless `bags` is null. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr);
+  int64_t SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags = nullptr);
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const BatchPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
@@ -169,7 +169,8 @@ class DramCache {
   void GiveTaken(BatchPlan* plan);
   void Collect(BatchPlan* plan);
   void Expand(BatchPlan* plan, OutputRows out);
-  GradientView ViewGradients(const float* gradients, const BagsView* bags, BatchPlan* plan) const;
+  GradientView ViewGradients(GradientValues gradients, const BagsView* bags,
+                             BatchPlan* plan) const;
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);
   void CommitReservations(BatchPlan* plan);

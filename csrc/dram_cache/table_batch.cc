@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <numeric>
 
 #include "common/float_mode.h"
@@ -25,28 +24,31 @@ int64_t WorkOf(const std::vector<TablePiece>& pieces) {
 template <class Offset>
 bool CopyOffsets(const TablePiece& piece, int64_t first, int64_t* out, bool* are_single) {
   const auto* offsets = static_cast<const Offset*>(piece.offsets);
+  bool is_falling = false;
+  for (int64_t bag = 0; bag < piece.num_bags; ++bag) is_falling |= offsets[bag + 1] < offsets[bag];
+  // Then no difference of two overflows: the first is at least 0, as the caller has seen.
+  if (is_falling || offsets[piece.num_bags] - offsets[0] != piece.count) return false;
   const int64_t shift = first - int64_t{offsets[0]};
-  int64_t least = 0;
   bool is_uneven = false;
   for (int64_t bag = 0; bag < piece.num_bags; ++bag) {
-    const int64_t length = int64_t{offsets[bag + 1]} - int64_t{offsets[bag]};
-    least = std::min(least, length);
-    is_uneven |= length != 1;
+    is_uneven |= offsets[bag + 1] - offsets[bag] != 1;
     out[bag] = offsets[bag] + shift;
   }
   out[piece.num_bags] = offsets[piece.num_bags] + shift;
   *are_single &= !is_uneven;
-  return least >= 0 && out[piece.num_bags] - first == piece.count;
+  return true;
 }
 
 }  // namespace
 
-TableBatch::TableBatch(const std::vector<DramCache*>& caches) : pool_(caches[0]->pool()) {
+TableBatch::TableBatch(const std::vector<DramCache*>& caches, TableCounts* counts)
+    : pool_(caches[0]->pool()), counts_(counts) {
   for (DramCache* cache : caches) parts_.emplace_back().cache = cache;
 }
 
 void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64_t num_examples) {
   Release();
+  stage_ = Stage::kBegun;
   num_examples_ = num_examples;
   for (size_t table = 0; table < parts_.size(); ++table) {
     Part& part = parts_[table];
@@ -56,8 +58,8 @@ void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64
       part.count += piece.count;
       part.num_bags += piece.num_bags;
     }
-    part.refusal = Refusal::kNone;
-    part.num_missing = 0;
+    part.is_refused = false;
+    part.num_missing = part.num_found = 0;
     part.culprit = -1;
   }
   DealOut();
@@ -75,7 +77,7 @@ void TableBatch::DealOut() {
     Part& part = parts_[table];
     const bool is_large = num_threads_ > 1 && work[table] * num_threads_ > whole;
     part.thread = kAllThreads;
-    part.plan.LimitWorkers(is_large ? std::numeric_limits<int>::max() : 1);
+    part.plan.WorkAlone(!is_large);
     if (!is_large) shared_.push_back(table);
   }
   std::stable_sort(shared_.begin(), shared_.end(),
@@ -94,7 +96,7 @@ void TableBatch::ForParts(Task task) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     task(table, &parts_[table]);
-    parts_[table].seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    counts_->seconds[table] += std::chrono::duration<double>(Clock::now() - start).count();
   };
   for (size_t table = 0; table < parts_.size(); ++table) {
     parts_[table].is_claimed.store(false, std::memory_order_relaxed);
@@ -106,6 +108,7 @@ void TableBatch::ForParts(Task task) {
     return;
   }
   pool_->Run([&](int thread) {
+    if (thread >= num_threads_) return;
     for (const bool is_own : {true, false}) {
       for (const size_t table : shared_) {
         Part& part = parts_[table];
@@ -117,13 +120,13 @@ void TableBatch::ForParts(Task task) {
   });
 }
 
-// Copies what the caller may change.
-void TableBatch::Take(Part* part) {
+// Copies what the caller may change; returns the keys, for as long as the caller's are good.
+const uint64_t* TableBatch::Take(Part* part) {
   const std::vector<TablePiece> pieces = std::move(part->pieces);
   part->pieces.clear();
-  part->has_weights = false;
+  // Of a table all pieces have weights, or none.
+  part->has_weights = !pieces.empty() && pieces[0].weights != nullptr;
   part->are_single = true;
-  for (const TablePiece& piece : pieces) part->has_weights |= piece.weights != nullptr;
   int64_t* offsets = part->offsets.Reserve(part->num_bags + 1);
   offsets[0] = 0;
   uint64_t* joined = pieces.size() > 1 ? part->joined_keys.Reserve(part->count) : nullptr;
@@ -133,26 +136,22 @@ void TableBatch::Take(Part* part) {
     const bool is_right = piece.is_narrow
                               ? CopyOffsets<int32_t>(piece, first, offsets, &part->are_single)
                               : CopyOffsets<int64_t>(piece, first, offsets, &part->are_single);
-    if (!is_right) part->refusal = Refusal::kOffsets;
+    part->is_refused |= !is_right;
     const auto size = static_cast<size_t>(piece.count);
     if (joined != nullptr && size > 0) {
       std::memcpy(joined + first, piece.keys, size * sizeof(uint64_t));
     }
-    if (piece.weights != nullptr && size > 0) {
+    if (weights != nullptr && size > 0) {
       std::memcpy(weights + first, piece.weights, size * sizeof(float));
-    } else if (weights != nullptr) {
-      std::fill_n(weights + first, piece.count, 1.0f);
     }
     first += piece.count;
     offsets += piece.num_bags;
   }
-  part->keys = joined != nullptr || pieces.empty() ? joined : pieces[0].keys;
-  if (weights != nullptr && !part->cache->AreFinite(weights, part->count)) {
-    part->refusal = Refusal::kWeights;
-  }
+  if (weights != nullptr) part->is_refused |= !part->cache->AreFinite(weights, part->count);
+  return joined != nullptr || pieces.empty() ? joined : pieces[0].keys;
 }
 
-BagsView TableBatch::View(const Part& part, const TablePlaces& places, int64_t width) const {
+BagsView TableBatch::View(const Part& part, const FeaturePlaces& places, int64_t width) const {
   BagsView bags = {};
   bags.offsets = part.offsets.data();
   bags.weights = part.has_weights ? part.weights.data() : nullptr;
@@ -165,33 +164,36 @@ BagsView TableBatch::View(const Part& part, const TablePlaces& places, int64_t w
   return bags;
 }
 
-void TableBatch::CountFound(Part* part, int64_t num_missing) {
+void TableBatch::CountFound(size_t table, Part* part, int64_t num_missing) {
   part->num_missing = num_missing;
-  if (num_missing == 0) part->hits += part->plan.num_unique();
+  part->num_found = num_missing == 0 ? part->plan.num_unique() : 0;
+  counts_->hits[table] += part->num_found;
 }
 
-void TableBatch::Pull(const std::vector<TablePlaces>& places, int64_t width, float* out) {
+void TableBatch::Pull(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out) {
+  stage_ = Stage::kTaken;
   ForParts([&](size_t table, Part* part) {
-    Take(part);
-    if (part->refusal != Refusal::kNone) return;
+    const uint64_t* keys = Take(part);
+    if (part->is_refused) return;
     const BagsView bags = View(*part, places[table], width);
-    CountFound(part, part->cache->PullPooled(part->keys, part->count, bags, &part->plan, out));
+    CountFound(table, part, part->cache->PullPooled(keys, part->count, bags, &part->plan, out));
   });
 }
 
 void TableBatch::Hold() {
-  ForParts([this](size_t, Part* part) {
-    Take(part);
-    if (part->refusal != Refusal::kNone) return;
-    part->cache->MakePlan(part->keys, part->count, &part->plan);
-    CountFound(part, part->cache->Find(&part->plan, 0, -1));
+  stage_ = Stage::kTaken;
+  ForParts([this](size_t table, Part* part) {
+    const uint64_t* keys = Take(part);
+    if (part->is_refused) return;
+    part->cache->MakePlan(keys, part->count, &part->plan);
+    CountFound(table, part, part->cache->Find(&part->plan, 0, -1));
     if (part->num_missing > 0) return;
     part->num_missing = part->cache->Reserve(&part->plan) ? 0 : 1;
     if (part->num_missing == 0) part->cache->Fill(&part->plan, nullptr, nullptr, 0.0f, false);
   });
 }
 
-void TableBatch::Pool(const std::vector<TablePlaces>& places, int64_t width, float* out) {
+void TableBatch::Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out) {
   ForParts([&](size_t table, Part* part) {
     part->cache->Pool(&part->plan, View(*part, places[table], width), out);
   });
@@ -204,8 +206,8 @@ void TableBatch::Find() {
   });
 }
 
-void TableBatch::Sum(const std::vector<TablePlaces>& places, int64_t width, const float* gradients,
-                     const std::vector<float>& rates) {
+void TableBatch::Sum(const std::vector<FeaturePlaces>& places, int64_t width,
+                     GradientValues gradients, const std::vector<float>& rates) {
   ForParts([&](size_t table, Part* part) {
     const BagsView bags = View(*part, places[table], width);
     part->culprit = part->cache->SumGradients(&part->plan, gradients, &bags);
@@ -218,7 +220,11 @@ void TableBatch::Apply(const std::vector<float>& rates) {
 }
 
 void TableBatch::Release() {
-  ForParts([](size_t, Part* part) { part->cache->Abandon(&part->plan); });
+  const bool holds = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.plan.state == BatchPlan::State::kReserved ||
+           part.plan.state == BatchPlan::State::kPinned;
+  });
+  if (holds) ForParts([](size_t, Part* part) { part->cache->Abandon(&part->plan); });
 }
 
 }  // namespace hps

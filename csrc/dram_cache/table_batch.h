@@ -4,8 +4,9 @@
 // Above it: the bindings. Below it: DramCache and BatchPlan. A table with more than a thread's
 // share of the keys is worked on by all threads together. Each other table is one thread's from
 // verb to verb, whose near cache has its plan then, unless another thread is done with its own
-// before. Verbs are serialised by the caller, who also sees to it that no row of these tables is on
-// its way meanwhile. The caches and the thread pool are shared.
+// before. Verbs are serialised by the caller. While rows of these tables are on their way Pull and
+// Hold may meet such, which the caller then asks for; Pool, Sum and Apply need rows in place. The
+// caches and the thread pool are shared.
 #pragma once
 
 #include <atomic>
@@ -29,18 +30,28 @@ struct TablePiece {
 };
 
 // Where a table's features have their values in the rows of an output, or of its gradients.
-struct TablePlaces {
+struct FeaturePlaces {
   bool is_mean;
   std::vector<int64_t> columns;  // of each feature
 };
 
+// What the batches of the same tables have counted together, of each table: keys that Pull and Hold
+// found where they found all, and the wall clock of all verbs.
+struct TableCounts {
+  explicit TableCounts(size_t num_tables) : hits(num_tables), seconds(num_tables) {}
+
+  std::vector<int64_t> hits;
+  std::vector<double> seconds;
+};
+
 class TableBatch {
  public:
-  // What is wrong with a table's pieces.
-  enum class Refusal { kNone, kOffsets, kWeights };
+  // kNothing: Begin comes next. kBegun: Pull or Hold. kTaken: the other verbs, of tables that were
+  // not refused.
+  enum class Stage { kNothing, kBegun, kTaken };
 
   // Caches of one server, one at least, which share a pool of threads.
-  explicit TableBatch(const std::vector<DramCache*>& caches);
+  TableBatch(const std::vector<DramCache*>& caches, TableCounts* counts);
   TableBatch(const TableBatch&) = delete;
   TableBatch& operator=(const TableBatch&) = delete;
 
@@ -50,16 +61,16 @@ class TableBatch {
 
   // Makes plans, looks all keys up, and pools the bags of tables with no missing key to their
   // places in out [examples, width].
-  void Pull(const std::vector<TablePlaces>& places, int64_t width, float* out);
+  void Pull(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out);
   // Makes plans, looks all keys up, and pins the tables with no missing key whose pins can be had.
   void Hold();
   // Pools the bags of pinned rows to their places in out [examples, width].
-  void Pool(const std::vector<TablePlaces>& places, int64_t width, float* out);
+  void Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out);
   // Looks up again what may have moved.
   void Find();
   // Sums gradients by key, and looks for a sum, or a row after its step, that is not finite. Those
   // of bags are at their places in gradients [examples, width].
-  void Sum(const std::vector<TablePlaces>& places, int64_t width, const float* gradients,
+  void Sum(const std::vector<FeaturePlaces>& places, int64_t width, GradientValues gradients,
            const std::vector<float>& rates);
   // Applies each table's optimizer once a key.
   void Apply(const std::vector<float>& rates);
@@ -67,15 +78,17 @@ class TableBatch {
   void Release();
 
   // Of a table after the verbs.
-  Refusal refusal(size_t table) const { return parts_[table].refusal; }
+  Stage stage() const { return stage_; }
+  // Its offsets do not rise as they must, or a weight is not finite.
+  bool is_refused(size_t table) const { return parts_[table].is_refused; }
   // Keys of the last look-up that were not there. Of Hold also 1 where pins could not be had.
   int64_t num_missing(size_t table) const { return parts_[table].num_missing; }
   // The key whose sum, or whose row after the step, is not finite, or -1.
   int64_t culprit(size_t table) const { return parts_[table].culprit; }
-  // Keys that Pull and Hold found where they found all, and the wall clock of all verbs, since they
-  // were asked for last.
-  int64_t TakeHits(size_t table) { return std::exchange(parts_[table].hits, 0); }
-  double TakeSeconds(size_t table) { return std::exchange(parts_[table].seconds, 0.0); }
+  // What the last Pull or Hold has found of a table is looked up again.
+  void TakeBackHits(size_t table) {
+    counts_->hits[table] -= std::exchange(parts_[table].num_found, 0);
+  }
   // Of a table that was not refused: the keys of its plan.
   const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
   // What the batch has of a table, as it was taken.
@@ -100,29 +113,29 @@ class TableBatch {
     Array<uint64_t> joined_keys;     // of several pieces
     Array<int64_t> offsets;          // [num_bags + 1] from 0 to count
     Array<float> weights;
-    const uint64_t* keys = nullptr;
     int64_t count = 0;
     int64_t num_bags = 0;
     bool has_weights = false;
     bool are_single = false;
-    Refusal refusal = Refusal::kNone;
+    bool is_refused = false;
     int64_t num_missing = 0;
+    int64_t num_found = 0;  // that were counted as hits
     int64_t culprit = -1;
-    int64_t hits = 0;
-    double seconds = 0;
     int thread = kAllThreads;  // that works on it
     std::atomic<bool> is_claimed{false};
   };
 
   void DealOut();
-  void Take(Part* part);
-  static void CountFound(Part* part, int64_t num_missing);
-  BagsView View(const Part& part, const TablePlaces& places, int64_t width) const;
+  static const uint64_t* Take(Part* part);
+  void CountFound(size_t table, Part* part, int64_t num_missing);
+  BagsView View(const Part& part, const FeaturePlaces& places, int64_t width) const;
   // Calls task(number, part) for each table, in parallel.
   template <class Task>
   void ForParts(Task task);
 
   ThreadPool* const pool_;
+  TableCounts* const counts_;
+  Stage stage_ = Stage::kNothing;
   std::deque<Part> parts_;
   std::vector<size_t> shared_;  // tables for a thread each, the largest first
   int num_threads_ = 1;         // that share them

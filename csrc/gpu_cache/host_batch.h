@@ -56,7 +56,7 @@ inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
   const KeyLoops& loops = launcher.key_loops();
   GradientView view = {gradients, nullptr, nullptr, cache.dim};
   if (bags != nullptr) {
-    view = plan->pooling()->Spread(*bags, gradients, cache.dim, launcher.pool());
+    view = plan->pooling()->Spread(*bags, {gradients}, cache.dim, launcher.pool());
   }
   const int64_t num_unique = plan->num_unique();
   const int32_t dim = cache.dim;

@@ -93,7 +93,7 @@ int ShardPlan::OnlyShard() const {
 
 int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim, const BagsView* bags) {
   GradientView view = {gradients, nullptr, nullptr, dim};
-  if (bags != nullptr) view = pooling_.Spread(*bags, gradients, dim, nullptr);
+  if (bags != nullptr) view = pooling_.Spread(*bags, {gradients}, dim, nullptr);
   plan_.PrepareSums(dim);
   KeyShare* share = plan_.share();
   const DefaultFloatMode mode;
@@ -139,7 +139,7 @@ void ShardPlan::Pool(const std::vector<const float*>& parts, const BagsView& bag
                      float* out) {
   const float** rows = pooling_.PrepareRows(num_occurrences());
   loops_->point(WithValues(parts, dim), dim, 0, 1, rows);
-  pooling_.Pool(*loops_, bags, dim, nullptr, out);
+  pooling_.Pool(*loops_, bags, dim, nullptr, {out});
 }
 
 KeyShare ShardPlan::WithValues(const std::vector<const float*>& parts, int32_t dim) {

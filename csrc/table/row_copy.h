@@ -8,6 +8,7 @@
 // form gives the same result.
 #pragma once
 
+#include "common/bfloat16.h"
 #include "common/portable.h"
 
 #if defined(__SSE2__)
@@ -46,12 +47,6 @@ inline void CopyColumns(const float* src, int dim, float* dst) {
 
 inline constexpr int64_t kStreamedFloats = 1 << 20;  // an output this large goes past the caches
 
-// True if rows of kDim floats from `out` on can be written past the caches.
-template <int kDim>
-inline bool CanStream(const float* out) {
-  return kDim > 0 && kDim % 16 == 0 && reinterpret_cast<uint64_t>(out) % 64 == 0;
-}
-
 // CopyColumns past the caches, for outputs that would only push out what is still needed.
 template <int kDim>
 inline void StreamColumns(const float* src, float* dst) {
@@ -64,6 +59,61 @@ inline void StreamColumns(const float* src, float* dst) {
     for (int i = d; i < d + 16; i += 4) _mm_stream_ps(dst + i, _mm_loadu_ps(src + i));
 #else
     Sixteen(dst + d) = Sixteen(src + d);
+#endif
+  }
+}
+
+using Half16 = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
+using Word16 = uint32_t __attribute__((vector_size(64)));
+
+inline Half16 Narrowed(Float16 values) {
+  const auto bits = __builtin_bit_cast(Word16, values);
+  const Word16 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Word16 is_number = __builtin_bit_cast(Word16, values == values);
+  const Word16 kept = (rounded & is_number) | (~is_number & 0x7fc0);
+  return __builtin_convertvector(kept, Half16);
+}
+
+inline Bfloat16 Narrowed(float value) {
+  const auto bits = __builtin_bit_cast(uint32_t, value);
+  if (value != value) return {0x7fc0};
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+inline Float16 Widened(Half16 values) {
+  return __builtin_bit_cast(Float16, __builtin_convertvector(values, Word16) << 16);
+}
+
+inline float Widened(Bfloat16 value) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16);
+}
+
+inline Float16 Widened(Float16 values) { return values; }
+inline float Widened(float value) { return value; }
+
+inline Half16& Sixteen(Bfloat16* values) { return *reinterpret_cast<Half16*>(values); }
+inline const Half16& Sixteen(const Bfloat16* values) {
+  return *reinterpret_cast<const Half16*>(values);
+}
+
+template <int kDim>
+inline void CopyColumns(const float* src, int dim, Bfloat16* dst) {
+  ForColumns<kDim>(
+      dim, [=](int d) { Sixteen(dst + d) = Narrowed(Sixteen(src + d)); },
+      [=](int d) { dst[d] = Narrowed(src[d]); });
+}
+
+template <int kDim>
+inline void StreamColumns(const float* src, Bfloat16* dst) {
+  for (int d = 0; d < kDim; d += 16) {
+#if defined(__SSE2__)
+    const Half16 values = Narrowed(Sixteen(src + d));
+    __m128i halves[2];
+    __builtin_memcpy(halves, &values, sizeof(halves));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d), halves[0]);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d + 8), halves[1]);
+#else
+    Sixteen(dst + d) = Narrowed(Sixteen(src + d));
 #endif
   }
 }
@@ -85,14 +135,14 @@ inline void AddColumns(float* sum, const float* values, int dim) {
 }
 
 // sum = term if it is a key's first, else sum + term; both from +0, so that -0 alone is +0. A term
-// is values * weight, rounded, or the values themselves. Without a branch: whether a key is new
-// cannot be predicted.
-template <int kDim, bool kWeighted = false>
-inline void AddToSum(bool is_first, float* sum, const float* values, float weight, int dim) {
+// is values * weight, rounded, or the values themselves; Value is float or Bfloat16. Without a
+// branch: whether a key is new cannot be predicted.
+template <int kDim, bool kWeighted = false, class Value>
+inline void AddToSum(bool is_first, float* sum, const Value* values, float weight, int dim) {
   const int columns = kDim > 0 ? kDim : dim;
   const auto term = [=](int d) {
-    if constexpr (kWeighted) return Sixteen(values + d) * weight;
-    return Sixteen(values + d);
+    if constexpr (kWeighted) return Widened(Sixteen(values + d)) * weight;
+    return Widened(Sixteen(values + d));
   };
   int d = 0;
 #if defined(__AVX512F__)
@@ -109,7 +159,8 @@ inline void AddToSum(bool is_first, float* sum, const float* values, float weigh
   for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(before + d * step) + term(d);
 #endif
   for (; d < columns; ++d) {
-    const float single = kWeighted ? values[d] * weight : values[d];
+    const float value = Widened(values[d]);
+    const float single = kWeighted ? value * weight : value;
     sum[d] = (is_first ? 0.0f : sum[d]) + single;
   }
 }

@@ -147,7 +147,7 @@ class JointRows(Protocol):
         """True if no row is pinned, or none is any more."""
 
     def pool(self, places: Places, out: "torch.Tensor") -> None:
-        """The bags of pinned rows, at their places in float32 [B, width]."""
+        """The bags of pinned rows, at their places in [B, width], float32 or bfloat16."""
 
     def of_tables(self) -> Mapping[str, PinnedRows]:
         """The same rows, a table at a time."""
@@ -166,7 +166,7 @@ class JointUpdate:
     Args:
         rows: of the look-up.
         places: of its features.
-        grads: float32 [B, width], contiguous, owned.
+        grads: float32 or bfloat16 [B, width], contiguous, owned.
         is_copy: its memory may serve again.
     """
 
@@ -180,7 +180,7 @@ class JointServer(Protocol):
     """Look-ups and steps of several tables at once. Any thread may call."""
 
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointRows:
-        """Pools bags into out, float32 [B, width]; what it found is for the step."""
+        """Pools bags into out, float32 or bfloat16 [B, width]; what it found is for the step."""
 
     def pin(self, ids: KeysByTable, tables: Sequence[str]) -> JointRows:
         """Fetches all rows and holds them in their slots until they are released."""

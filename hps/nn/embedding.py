@@ -6,14 +6,14 @@ native core), `hps.nn.gradients` (where backward leaves its result for `hps.RowO
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, as_keys
 from hps.common.bags import (
     BagPooling,
     Bags,
@@ -21,8 +21,11 @@ from hps.common.bags import (
     own_copy,
     refuse_infinite_weights,
 )
+from hps.contracts.joint import JointIds, JointRows, KeysByTable, Places
 from hps.errors import ConfigError
+from hps.nn.embeddings_input import want_gradients
 from hps.nn.gradients import ForwardGradient, pending_of
+from hps.nn.joint_look_up import ReadAndCollect, check_dtype, read
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -71,12 +74,14 @@ class SparseEmbedding(nn.Module):
             bag is zeros; mean divides by the number of keys.
         include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`.
             False takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
+        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16; rows stay
+            float32. A bfloat16 output is the float32 one rounded to the nearest.
 
     With a gpu_cache the output lies on its device (`server.device`), whatever holds keys and
     offsets; those of a batch that a Pipeline yields are there already.
 
     Raises:
-        ConfigError: unknown table or pooling.
+        ConfigError: unknown table, pooling or dtype.
 
     Cost: one read of the distinct rows, one addition an occurrence; no [L, D] is made but of a
     look-up without pooling. Weights that require a gradient have the distinct rows read a second
@@ -98,8 +103,10 @@ class SparseEmbedding(nn.Module):
         pooling: Pooling | None = "sum",
         *,
         include_last_offset: bool = True,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        check_dtype(dtype, f"SparseEmbedding({table!r})")
         if table not in server.tables:
             raise ConfigError(
                 f"SparseEmbedding: no table {table!r}; the server has {sorted(server.tables)}"
@@ -110,16 +117,19 @@ class SparseEmbedding(nn.Module):
         self.pooling = pooling
         self.dim = server.tables[table].dim
         self.include_last_offset = include_last_offset
+        self.dtype = dtype
         self._server = server
+        self._places: dict[int, Places] = {}  # of so many features
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
-        self._anchor = torch.empty(0, requires_grad=True)
+        self._anchor = torch.empty(0, dtype=dtype, requires_grad=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
         """Another module over the same rows: a server is shared, never copied."""
         copy = type(self).__new__(type(self))
         memo[id(self)] = copy
         for name, value in self.__dict__.items():
-            copy.__dict__[name] = value if name == "_server" else deepcopy(value, memo)
+            is_shared = name in ("_server", "_places")
+            copy.__dict__[name] = value if is_shared else deepcopy(value, memo)
         return copy
 
     def __copy__(self) -> "SparseEmbedding":
@@ -160,20 +170,48 @@ class SparseEmbedding(nn.Module):
             num_features: F of bare keys.
 
         Returns:
-            float32 [B, F*dim], or [L, dim] unpooled; new memory.
+            float32 (or `dtype`) [B, F*dim], or [L, dim] unpooled; new memory.
 
         Raises:
             ConfigError: wrong dtype, shape or offsets; a weight (on the host) that is NaN or
                 infinite.
         """
         lookup = self._parse(ids, offsets, weights, num_features)
-        if self.training and torch.is_grad_enabled():
+        collects = self.training and torch.is_grad_enabled()
+        if self.dtype != torch.float32 and (jointly := self._jointly(lookup)) is not None:
+            if not collects:
+                return read(self._server, *jointly, self.dtype)[0]
+            narrow: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
+                self._anchor, self._server, *jointly
+            )
+            return narrow
+        if collects:
             output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
                 self._anchor, lookup.keys, lookup.weights, self, lookup
             )
-            return output
+            return output.to(self.dtype)
         with torch.no_grad():
-            return self._read(lookup)
+            return self._read(lookup).to(self.dtype)
+
+    def _jointly(self, lookup: _Lookup) -> tuple[Places, JointIds | None, JointRows | None] | None:
+        """The arguments of a joint look-up, whose outputs may be narrow, of this one table; None
+        where that cannot be."""
+        pooling, num_features = lookup.pooling, lookup.num_features
+        if self._server.joint is None or pooling is None or want_gradients(lookup.weights):
+            return None
+        if num_features not in self._places:
+            columns, features = range(0, num_features * self.dim, self.dim), range(num_features)
+            self._places[num_features] = Places.of(
+                [self.table], [self.dim], [pooling.is_mean], [columns], [features]
+            )
+        places = self._places[num_features]
+        if lookup.rows is not None:
+            rows = cast("JointRows | None", lookup.rows.joint)
+            is_alone = rows is not None and rows.tables == (self.table,) and not rows.is_released
+            return (places, None, rows) if is_alone else None
+        weights = None if pooling.weights is None else pooling.weights.numpy()
+        keys, offsets = as_keys(lookup.keys), pooling.bags.offsets.numpy()
+        return places, KeysByTable([keys], [offsets], [weights], lookup.num_examples), None
 
     def _parse(
         self,

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST
 from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, Places
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
@@ -30,9 +28,9 @@ from hps.nn.embeddings_input import (
     want_gradients,
 )
 from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of
-from hps.nn.gradients import OF_SEVERAL, pending_of
+from hps.nn.gradients import pending_of
+from hps.nn.joint_look_up import ReadAndCollect, check_dtype, collect, read
 from hps.nn.look_up_op import look_up, register
-from hps.nn.ownership import count_references, is_unshared
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
@@ -54,9 +52,11 @@ class SparseEmbeddings(nn.Module):
             tables, in their order.
         pooling: "sum" or "mean" over the keys of a bag, or table -> one of them. An empty bag is
             zeros.
+        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16; rows stay
+            float32. A bfloat16 output is the float32 one rounded to the nearest.
 
     Raises:
-        ConfigError: an unknown table, feature or pooling.
+        ConfigError: an unknown table, feature, pooling or dtype.
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
@@ -82,8 +82,11 @@ class SparseEmbeddings(nn.Module):
         server: "RowServer",
         features: Mapping[str, str] | Mapping[str, int] | None = None,
         pooling: Pooling | Mapping[str, Pooling] = "sum",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        check_dtype(dtype, "SparseEmbeddings")
+        self.dtype = dtype
         self._server = server
         self._means = means_of(server, pooling)
         self._layout: FeatureLayout | None = None
@@ -96,7 +99,7 @@ class SparseEmbeddings(nn.Module):
         self._by_table: tuple[SparseEmbedding, ...] | None = None
         self._ordered: dict[tuple[str, ...], Places] = {}  # places, by the tables' order in a batch
         # Something that requires a gradient, so that autograd calls backward; none reaches it.
-        self._anchor = torch.empty(0, requires_grad=True)
+        self._anchor = torch.empty(0, dtype=dtype, requires_grad=True)
         self._is_joint = server.joint is not None
         self._number = register(self)  # by which the operator knows it
 
@@ -167,7 +170,7 @@ class SparseEmbeddings(nn.Module):
                 order.
 
         Returns:
-            float32 [B, sum of the features' dims]; new memory.
+            float32 (or `dtype`) [B, sum of the features' dims]; new memory.
 
         Raises:
             ConfigError: a table or feature is missing, unknown or at another place; wrong dtypes,
@@ -257,7 +260,8 @@ class SparseEmbeddings(nn.Module):
         if is_of_all:
             keys, offsets, weights, _ = tensors
             of_all = (keys, offsets, weights if len(weights) else None)
-            return _read(server, layout.places, keys_of_all(layout, of_all, num_examples), None)
+            ids = keys_of_all(layout, of_all, num_examples)
+            return read(server, layout.places, ids, None, self.dtype)
         found = [
             Ids(keys, offsets, weights if len(weights) else None)
             for keys, offsets, weights in zip(
@@ -270,12 +274,14 @@ class SparseEmbeddings(nn.Module):
         check_counts(layout, found, num_examples)
         rows = joint.pinned(layout.places.tables, tensors[:num_tables])
         if rows is not None:
-            return _read(server, self._ordered_as(rows), None, rows)
-        return _read(server, layout.places, KeysByTable.of(found, num_examples), None)
+            return read(server, self._ordered_as(rows), None, rows, self.dtype)
+        by_table = KeysByTable.of(found, num_examples)
+        return read(server, layout.places, by_table, None, self.dtype)
 
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
         """As Reader has it."""
-        _collect(self._server, order, JointUpdate(rows, self._ordered_as(rows), grad))
+        update = JointUpdate(rows, self._ordered_as(rows), grad)
+        collect(self._server, order, update, is_own=True)
 
     def next_order(self) -> int:
         """As Reader has it."""
@@ -307,11 +313,11 @@ class SparseEmbeddings(nn.Module):
 
     def _read(self, places: Places, ids: JointIds | None, rows: JointRows | None) -> torch.Tensor:
         if self.training and torch.is_grad_enabled():
-            output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
+            output: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
                 self._anchor, self._server, places, ids, rows
             )
             return output
-        return _read(self._server, places, ids, rows)[0]
+        return read(self._server, places, ids, rows, self.dtype)[0]
 
     def _look_up_tables(
         self, layout: FeatureLayout, look_up: Callable[[SparseEmbedding, int], torch.Tensor]
@@ -332,55 +338,5 @@ class SparseEmbeddings(nn.Module):
             output = output.reshape(len(output), sum(widths))
             parts = torch.split_with_sizes(output, widths, dim=1)
             of_features |= zip(features, parts, strict=True)
-        return torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
-
-
-class _ReadAndCollect(torch.autograd.Function):
-    """Forward reads and pools; backward leaves the gradient with the server."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: torch.Tensor,
-        server: "RowServer",
-        places: Places,
-        ids: JointIds | None,
-        rows: JointRows | None,
-    ) -> torch.Tensor:
-        ctx.server, ctx.places = server, places
-        ctx.order = pending_of(server).next_order()
-        output, ctx.rows = _read(server, places, ids, rows)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None, None]:
-        references = count_references(grad)
-        is_own = is_unshared(grad, references)
-        update = JointUpdate(ctx.rows, ctx.places, grad.detach())
-        _collect(ctx.server, ctx.order, update, is_own)
-        return None, None, None, None, None
-
-
-def _collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool = False) -> None:
-    """Leaves a gradient with the server, a copy unless it is nobody else's."""
-    pending, grad = pending_of(server), update.grads
-    if not is_own:
-        update.grads = pending.new_grads(OF_SEVERAL, len(grad), update.places.width, HOST)
-        update.is_copy = True
-        if len(grad):
-            pending.copy_by_bag(grad.contiguous(), update.grads)
-    pending.add_joint(order, update)
-
-
-def _read(
-    server: "RowServer", places: Places, ids: JointIds | None, rows: JointRows | None
-) -> tuple[torch.Tensor, JointRows]:
-    """The bags of pinned rows, or of ids; float32 [B, width], and the rows."""
-    if rows is not None:
-        output = torch.empty(rows.num_examples, places.width)
-        rows.pool(places, output)
-        return output, rows
-    assert ids is not None and server.joint is not None
-    output = torch.empty(ids.num_examples, places.width)
-    return output, server.joint.look_up(ids, places, output)
+        output = torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
+        return output.to(self.dtype)

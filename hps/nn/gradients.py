@@ -125,7 +125,8 @@ class PendingGradients:
         with self.lock:
             self.num_collected += 1
             if order in self._joint:
-                self._joint[order].grads.add_(update.grads)
+                first = self._joint[order]
+                first.grads = first.grads.float().add_(update.grads)  # a sum is not rounded
             elif any(order in forwards for forwards in self._forwards.values()):
                 for table, gradient in _by_table(update):
                     self.add(table, order, gradient)

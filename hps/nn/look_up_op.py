@@ -30,10 +30,10 @@ class Reader(Protocol):
     def read_tensors(
         self, tensors: Sequence[torch.Tensor], num_examples: int
     ) -> tuple[torch.Tensor, JointRows]:
-        """The output, float32 [B, width], and the rows that it found."""
+        """The output, [B, width], and the rows that it found."""
 
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
-        """Leaves a gradient with the server."""
+        """Leaves a gradient, which is nobody else's, with the server."""
 
     def next_order(self) -> int:
         """The place of a forward that starts now among all forwards of the server."""
@@ -61,10 +61,10 @@ def look_up(
     width: int,
     collects: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The embeddings of features, float32 [B, width], and the forward's number, int64 [].
+    """The embeddings of features, [B, width], and the forward's number, int64 [].
 
     Args:
-        anchor: what autograd follows; empty.
+        anchor: what autograd follows; empty, of the output's dtype.
         tensors: what the module has passed of its keys, offsets and weights.
         reader: number of the module.
         num_examples: B.

@@ -96,18 +96,19 @@ class JointBatchRows:
         self._batch = group.take()
 
     def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> None:
-        """Bags of `ids` to their places in out [B, width]; the rows are not pinned.
+        """Bags of `ids` to their places in out [B, width], float32 or bfloat16; the rows are not
+        pinned.
 
         Raises:
             ConfigError: offsets that do not rise, or a weight that is not finite.
             StoreError, CorruptionError: a row could not be read.
         """
-        batch, target = self._held(), out.numpy()
+        batch, target = self._held(), _numbers(out)
         with self._lock:
             self._take(ids)
             absent = self._absent(batch.pull(places.native, target))
         for table in absent:
-            self._pool_again(table, places, target)
+            self._pool_again(table, places, out)
 
     def pin(self, ids: KeysByTable) -> None:
         """Fetches the rows of `ids` and pins them.
@@ -156,14 +157,14 @@ class JointBatchRows:
         self._stacks[table].pin(self._held().plan(table))
 
     def sum(self, places: Places, grads: torch.Tensor, rates: list[float]) -> None:
-        """Sums gradients [B, width] by key, of rows in place. Under the lock.
+        """Sums gradients [B, width], float32 or bfloat16, by key, of rows in place. Under the lock.
 
         Raises:
             NonFiniteError: a sum, or what the step would make of its row, is NaN or infinite.
         """
         assert_held(self._lock)
         batch = self._held()
-        table, culprit = batch.sum(places.native, grads.numpy(), rates)
+        table, culprit = batch.sum(places.native, _numbers(grads), rates)
         if table >= 0:
             self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
 
@@ -182,7 +183,7 @@ class JointBatchRows:
         with self._lock:
             if self.is_released:
                 raise ConfigError(f"the rows of this batch of {list(self.tables)} were released")
-            batch.pool(places.native, out.numpy())
+            batch.pool(places.native, _numbers(out))
 
     def of_tables(self) -> "Mapping[str, PinnedRows]":
         """As JointRows has it."""
@@ -229,7 +230,7 @@ class JointBatchRows:
                 RowUpdate(
                     name,
                     torch.from_numpy(keys.view(np.int64)),
-                    torch.cat(by_feature),
+                    torch.cat(by_feature).float(),
                     of_tables.get(name),
                     pooling,
                 )
@@ -289,12 +290,19 @@ class JointBatchRows:
             make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys[table], where)
             refuse_infinite_weights(weights, where)
 
-    def _pool_again(self, table: int, places: Places, out: Floats) -> None:
+    def _pool_again(self, table: int, places: Places, out: torch.Tensor) -> None:
         """The bags of one table, whose rows the stack brings."""
         batch, stack, dim = self._held(), self._stacks[table], places.dims[table]
         columns = places.columns[table]
         pooled: Floats = np.empty((self.num_examples, len(columns) * dim), np.float32)
         bags = batch.offsets(table), batch.weights(table), places.are_means[table]
         stack.pull_pooled(batch.keys(table), bags, pooled)
+        values = torch.from_numpy(pooled)
         for feature, column in enumerate(columns):
-            out[:, column : column + dim] = pooled[:, feature * dim : (feature + 1) * dim]
+            out[:, column : column + dim] = values[:, feature * dim : (feature + 1) * dim]
+
+
+def _numbers(values: torch.Tensor) -> HostArray:
+    """As the native core takes them: float32, or the bits of bfloat16."""
+    is_narrow = values.dtype == torch.bfloat16
+    return values.view(torch.int16).numpy() if is_narrow else values.numpy()

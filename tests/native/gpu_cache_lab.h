@@ -97,7 +97,7 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
                  const float* gradients, const BagsView* bags, GpuPlan* plan) {
   Pooling pooling;
   GradientView view = {gradients, nullptr, nullptr, cache.dim};
-  if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
+  if (bags != nullptr) view = pooling.Spread(*bags, {gradients}, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
   std::vector<uint32_t> rows(bags == nullptr ? 0 : static_cast<size_t>(num_occurrences));

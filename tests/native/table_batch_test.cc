@@ -119,9 +119,9 @@ class Lab {
     std::vector<float> out(static_cast<size_t>(num_examples * width_), -1.0f);
     if (is_pinned) {
       batch_->Hold();
-      batch_->Pool(places_, width_, out.data());
+      batch_->Pool(places_, width_, {out.data()});
     } else {
-      batch_->Pull(places_, width_, out.data());
+      batch_->Pull(places_, width_, {out.data()});
       batch_->Find();
     }
     for (size_t table = 0; table < tables_.size(); ++table) {
@@ -153,7 +153,7 @@ class Lab {
     pieces_[2][0].weights = infinite.data();
     batch_->Begin(pieces_, 6);
     std::vector<float> out(static_cast<size_t>(6 * width_));
-    batch_->Pull(places_, width_, out.data());
+    batch_->Pull(places_, width_, {out.data()});
     HPS_CHECK(batch_->refusal(0) == TableBatch::Refusal::kNone);
     HPS_CHECK(batch_->refusal(1) == TableBatch::Refusal::kOffsets);
     const bool has_weight = pieces_[2][0].count > 0;

@@ -125,14 +125,15 @@ class ByTable(torch.nn.Module):
         return torch.cat([parts[name] for name in FEATURES], dim=1)
 
 
-def joint(server: Any) -> hps.SparseEmbeddings:
+def joint(server: Any, dtype: torch.dtype = torch.float32) -> hps.SparseEmbeddings:
     """All features in one call."""
-    return hps.SparseEmbeddings(server, FEATURES, POOLING)
+    return hps.SparseEmbeddings(server, FEATURES, POOLING, dtype)
 
 
 def slope_of(output: torch.Tensor) -> torch.Tensor:
     """A gradient for an output, other in each place."""
-    return torch.sin(torch.arange(output.numel(), dtype=torch.float32)).view_as(output)
+    slope = torch.sin(torch.arange(output.numel(), dtype=torch.float32))
+    return slope.view_as(output).to(output.dtype)
 
 
 Between = Callable[[Any, torch.nn.Module, int], object]
@@ -161,7 +162,7 @@ def train(
         output.backward(slope_of(output))
         if (number + 1) % accumulate == 0:
             optimizer.step()
-        outputs.append(output.detach().numpy().tobytes())
+        outputs.append(output.detach().float().numpy().tobytes())
 
     if depth is None:
         for number, batch in enumerate(batches):

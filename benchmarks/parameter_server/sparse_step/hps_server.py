@@ -1,4 +1,5 @@
-"""hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM.
+"""hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM; and
+a module whose outputs, and their gradients, are bfloat16.
 
 Above it: sparse_step_bench.py. Below it: hps's public interface.
 """
@@ -75,3 +76,26 @@ class HpsServer:
         require_all_in_dram(self._server, self._work.rows)
         stored = self._server.num_rows(TABLE)
         assert stored == self._work.rows, f"{stored} rows stored, {self._work.rows} expected"
+
+
+class HpsNarrow(HpsServer):
+    """The same rows below a SparseEmbedding in bfloat16: forward, backward, hps.RowOptimizer."""
+
+    def __init__(
+        self,
+        work: Workload,
+        optimizer: str,
+        all_keys: torch.Tensor,
+        threads: int,
+        lifetime: contextlib.ExitStack,
+    ) -> None:
+        super().__init__(work, optimizer, all_keys, threads, lifetime)
+        self._embedding = hps.SparseEmbedding(self._server, TABLE, dtype=torch.bfloat16)
+        self._optimizer = hps.RowOptimizer(self._server)
+        self._offsets = torch.arange(work.length + 1)
+        self._grads = work.grads.to(torch.bfloat16)
+
+    def step(self, idx: int) -> None:
+        output = self._embedding(self._work.keys[idx], self._offsets)
+        output.backward(self._grads)
+        self._optimizer.step()

@@ -1,0 +1,85 @@
+"""A joint look-up as autograd sees it: forward reads, backward leaves the gradient with the server.
+
+Above it: `hps.nn.embedding` and `hps.nn.embeddings`. Below it: the server's `joint` verbs,
+`hps.nn.gradients`. Outputs, and with them their gradients, are float32 or bfloat16; rows, sums and
+optimizers are float32. So a bfloat16 output is the float32 one, rounded, and its gradient counts
+for what it is.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hps.common.arrays import HOST
+from hps.contracts.joint import JointIds, JointRows, JointUpdate, Places
+from hps.errors import ConfigError
+from hps.nn.gradients import OF_SEVERAL, pending_of
+from hps.nn.ownership import count_references, is_unshared
+
+if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def check_dtype(dtype: torch.dtype, where: str) -> None:
+    """ConfigError unless outputs may have it."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"{where}: dtype={dtype}; use torch.float32 or torch.bfloat16")
+
+
+class ReadAndCollect(torch.autograd.Function):
+    """Forward reads and pools into an output of the anchor's dtype; backward leaves the gradient
+    with the server."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        server: "RowServer",
+        places: Places,
+        ids: JointIds | None,
+        rows: JointRows | None,
+    ) -> torch.Tensor:
+        ctx.server, ctx.places = server, places
+        ctx.order = pending_of(server).next_order()
+        output, ctx.rows = read(server, places, ids, rows, anchor.dtype)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None, None]:
+        references = count_references(grad)
+        is_own = is_unshared(grad, references)
+        update = JointUpdate(ctx.rows, ctx.places, grad.detach())
+        collect(ctx.server, ctx.order, update, is_own)
+        return None, None, None, None, None
+
+
+def collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool = False) -> None:
+    """Leaves a gradient with the server, a copy unless it is nobody else's."""
+    pending, grad = pending_of(server), update.grads
+    if not is_own:
+        update.grads = pending.new_grads(OF_SEVERAL, len(grad), update.places.width, HOST)
+        update.is_copy = True
+        if len(grad):
+            pending.copy_by_bag(grad.contiguous().float(), update.grads)
+    pending.add_joint(order, update)
+
+
+def read(
+    server: "RowServer",
+    places: Places,
+    ids: JointIds | None,
+    rows: JointRows | None,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, JointRows]:
+    """The bags of pinned rows, or of ids; [B, width], and the rows."""
+    if rows is not None:
+        output = torch.empty(rows.num_examples, places.width, dtype=dtype)
+        rows.pool(places, output)
+        return output, rows
+    assert ids is not None and server.joint is not None
+    output = torch.empty(ids.num_examples, places.width, dtype=dtype)
+    return output, server.joint.look_up(ids, places, output)
