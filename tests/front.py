@@ -56,8 +56,9 @@ def around_pins(server: Any, around: Callable[[Callable[[], Any], list[int]], An
     joint = server.joint
     pin = joint.pin
 
-    def pin_around(ids: Any, tables: Any) -> Any:
-        return around(lambda: pin(ids, tables), ids.keys[0].tolist())
+    def pin_around(features: Any, num_examples: int) -> Any:
+        first = next(iter(features.values()))
+        return around(lambda: pin(features, num_examples), first.keys_L.tolist())
 
     joint.pin = pin_around
 

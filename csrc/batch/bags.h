@@ -50,7 +50,9 @@ struct BagsView {
                               : example * stride + columns[feature];
   }
   // Pooling is a copy of row after row.
-  HPS_HD_MEMBER bool are_rows() const { return are_single && num_features == 1 && weights == nullptr; }
+  HPS_HD_MEMBER bool are_rows() const {
+    return are_single && num_features == 1 && weights == nullptr;
+  }
   // Where those rows go in an output.
   HPS_HD_MEMBER OutputRows rows_in(OutputValues out, int64_t dim) const {
     const int64_t first = place(0, 0, dim), step = columns == nullptr ? dim : stride;

@@ -58,10 +58,6 @@ struct DramKind {
                             Plan* plan, float* out) {
     return cache->PullPooled(keys, count, bags, plan, {out});
   }
-  static int64_t SumGradients(Cache* cache, Plan* plan, const float* gradients,
-                              const BagsView* bags = nullptr) {
-    return cache->SumGradients(plan, {gradients}, bags);
-  }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
                          float lr, Plan* plan, int64_t* worst) {
     return cache->SumHere(keys, count, gradients, lr, plan, worst);

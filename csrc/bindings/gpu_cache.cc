@@ -51,10 +51,6 @@ struct GpuKind {
     if (num_missing == 0) cache->Pool(*plan, bags, out);
     return num_missing;
   }
-  static int64_t SumGradients(Cache* cache, Plan* plan, const float* gradients,
-                              const BagsView* bags = nullptr) {
-    return cache->SumGradients(plan, gradients, bags);
-  }
   static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
                          float lr, Plan* plan, int64_t* worst) {
     cache->MakePlan(keys, count, plan);

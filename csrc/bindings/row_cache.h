@@ -2,8 +2,8 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled,
-//     SumGradients, SumHere, ReadRows, WriteRows, Contains
+//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled, SumHere,
+//     ReadRows, WriteRows, Contains
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -136,7 +136,7 @@ class RowCacheBinding {
               const BagsView bags =
                   BagsOfGradients(offsets, weights, mean, gradients, dim, plan.num_occurrences());
               nb::gil_scoped_release unlocked;
-              return Kind::SumGradients(&cache, &plan, gradients.data(), &bags);
+              return cache.SumGradients(&plan, gradients.data(), &bags);
             },
             "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
             "grads"_a.noconvert());
@@ -207,7 +207,7 @@ class RowCacheBinding {
             [](Cache& cache, Plan& plan, Matrix<const float> gradients) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));
               nb::gil_scoped_release unlocked;
-              return Kind::SumGradients(&cache, &plan, gradients.data());
+              return cache.SumGradients(&plan, gradients.data());
             },
             "plan"_a, "grads"_a.noconvert())
         .def(
@@ -231,7 +231,7 @@ class RowCacheBinding {
             [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));
               nb::gil_scoped_release unlocked;
-              int64_t worst = Kind::SumGradients(&cache, &plan, gradients.data());
+              int64_t worst = cache.SumGradients(&plan, gradients.data());
               if (worst < 0) worst = cache.FindOverflow(&plan, lr);
               if (worst < 0) cache.Apply(&plan, lr);
               return worst;

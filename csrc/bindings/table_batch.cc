@@ -46,19 +46,19 @@ GradientValues ValuesOf(const AnyConstMatrix& gradients) {
 }
 
 // The places of all tables' features in the rows of an output.
-struct PlacesOfTables {
-  std::vector<TablePlaces> tables;
+struct TablePlaces {
+  std::vector<FeaturePlaces> tables;
   std::vector<std::vector<int64_t>> features;  // of each table, their places among all
   std::vector<int64_t> dims;
   int64_t width = 0;
 };
 
-PlacesOfTables MakePlaces(const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
-                          const std::vector<std::vector<int64_t>>& columns,
-                          const std::vector<std::vector<int64_t>>& features, int64_t width) {
+TablePlaces MakePlaces(const std::vector<int64_t>& dims, const std::vector<bool>& are_means,
+                       const std::vector<std::vector<int64_t>>& columns,
+                       const std::vector<std::vector<int64_t>>& features, int64_t width) {
   CheckShape(are_means.size() == columns.size() && dims.size() == columns.size(),
              "a dim, a mean and columns a table are needed");
-  PlacesOfTables places;
+  TablePlaces places;
   for (size_t table = 0; table < columns.size(); ++table) {
     for (const int64_t column : columns[table]) {
       CheckShape(0 <= column && dims[table] <= width && column <= width - dims[table],
@@ -102,7 +102,8 @@ Array Cast(nb::handle value, const char* what) {
 // A batch, and the arrays that it has not copied yet.
 class Handle {
  public:
-  explicit Handle(const std::vector<DramCache*>& caches) : batch_(Checked(caches)) {}
+  Handle(const std::vector<DramCache*>& caches, TableCounts* counts)
+      : batch_(Checked(caches, *counts), counts) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
@@ -114,14 +115,11 @@ class Handle {
         keys.size() == num_tables && offsets.size() == num_tables && weights.size() == num_tables,
         "keys, offsets and weights of each table are needed");
     std::vector<std::vector<TablePiece>> pieces(num_tables);
-    kept_ = {};
+    Kept kept;
     for (size_t table = 0; table < num_tables; ++table) {
       const auto own = Cast<AnyVector>(keys[table], "keys [L] are needed");
       const auto starts = Cast<AnyVector>(offsets[table], "offsets [bags + 1] are needed");
-      Weights factors;
-      if (!weights[table].is_none()) {
-        factors = Cast<Vector<const float>>(weights[table], "float32 weights [L] are needed");
-      }
+      const Weights factors = WeightsOf(weights[table]);
       TablePiece piece = {};
       piece.keys = KeysOf(own);
       piece.count = static_cast<int64_t>(own.shape(0));
@@ -134,16 +132,20 @@ class Handle {
       CheckWeights(factors, piece.count);
       piece.weights = factors ? factors->data() : nullptr;
       pieces[table].push_back(piece);
-      Keep(own, starts, factors);
+      kept.Add(own, starts, factors);
     }
+    kept_ = std::move(kept);
     nb::gil_scoped_release unlocked;
     batch_.Begin(pieces, num_examples);
   }
 
   // The same of features one after the other in the same arrays; `features` has those of each
   // table, by their place.
-  void TakeJoint(const AnyVector& keys, const AnyVector& offsets, const Weights& weights,
-                 const PlacesOfTables& places, int64_t num_examples) {
+  void TakeJoint(const nb::handle all_keys, const nb::handle all_offsets,
+                 const nb::handle all_weights, const TablePlaces& places, int64_t num_examples) {
+    const auto keys = Cast<AnyVector>(all_keys, "keys [L] are needed");
+    const auto offsets = Cast<AnyVector>(all_offsets, "offsets [bags + 1] are needed");
+    const Weights weights = WeightsOf(all_weights);
     const std::vector<std::vector<int64_t>>& features = places.features;
     CheckShape(features.size() == batch_.num_tables(), "the features of each table are needed");
     const bool is_narrow = AreNarrow(offsets);
@@ -152,7 +154,7 @@ class Handle {
     CheckWeights(weights, count);
     CheckShape(At(offsets, is_narrow, 0) == 0 && At(offsets, is_narrow, num_bags) == count,
                "offsets must rise from 0 to L");
-    const uint64_t* const all_keys = KeysOf(keys);
+    const uint64_t* const first_key = KeysOf(keys);
     const int64_t step = is_narrow ? sizeof(int32_t) : sizeof(int64_t);
     std::vector<std::vector<TablePiece>> pieces(features.size());
     for (size_t table = 0; table < features.size(); ++table) {
@@ -168,20 +170,22 @@ class Handle {
           pieces[table].back().num_bags += num_examples;
         } else {
           pieces[table].push_back(
-              {all_keys + first, end - first,
+              {first_key + first, end - first,
                static_cast<const char*>(offsets.data()) + feature * num_examples * step, is_narrow,
                num_examples, weights ? weights->data() + first : nullptr});
         }
         next = feature + 1;
       }
     }
-    kept_ = {};
-    Keep(keys, offsets, weights);
+    Kept kept;
+    kept.Add(keys, offsets, weights);
+    kept_ = std::move(kept);
     nb::gil_scoped_release unlocked;
     batch_.Begin(pieces, num_examples);
   }
 
-  bool Pull(const PlacesOfTables& places, const AnyMatrix& out) {
+  bool Pull(const TablePlaces& places, const AnyMatrix& out) {
+    CheckStage(TableBatch::Stage::kBegun);
     CheckPlaces(places, out.shape(0), out.shape(1));
     const OutputValues values = ValuesOf(out);
     const Kept kept = std::move(kept_);
@@ -191,6 +195,7 @@ class Handle {
   }
 
   bool Hold() {
+    CheckStage(TableBatch::Stage::kBegun);
     const Kept kept = std::move(kept_);
     nb::gil_scoped_release unlocked;
     batch_.Hold();
@@ -198,12 +203,14 @@ class Handle {
   }
 
   bool Find() {
+    CheckPlans();
     nb::gil_scoped_release unlocked;
     batch_.Find();
     return IsWhole();
   }
 
-  void Pool(const PlacesOfTables& places, const AnyMatrix& out) {
+  void Pool(const TablePlaces& places, const AnyMatrix& out) {
+    CheckPlans();
     CheckPlaces(places, out.shape(0), out.shape(1));
     const OutputValues values = ValuesOf(out);
     nb::gil_scoped_release unlocked;
@@ -211,8 +218,9 @@ class Handle {
   }
 
   // The first table with a culprit and which key it is, or (-1, -1).
-  std::pair<int64_t, int64_t> Sum(const PlacesOfTables& places, const AnyConstMatrix& gradients,
+  std::pair<int64_t, int64_t> Sum(const TablePlaces& places, const AnyConstMatrix& gradients,
                                   const std::vector<float>& rates) {
+    CheckPlans();
     CheckPlaces(places, gradients.shape(0), gradients.shape(1));
     CheckRates(rates);
     CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
@@ -223,6 +231,7 @@ class Handle {
   }
 
   void Apply(const std::vector<float>& rates) {
+    CheckPlans();
     CheckRates(rates);
     nb::gil_scoped_release unlocked;
     batch_.Apply(rates);
@@ -239,26 +248,55 @@ class Handle {
     CheckShape(table < batch_.num_tables(), "the number of a table is needed");
     return &batch_;
   }
+  // The same, where what was taken of it is asked for.
+  TableBatch* taken_with(size_t table) {
+    CheckStage(TableBatch::Stage::kTaken);
+    return batch_with(table);
+  }
 
  private:
-  static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches) {
+  struct Kept {
+    void Add(const AnyVector& keys, const AnyVector& offsets, const Weights& own) {
+      arrays.insert(arrays.end(), {keys, offsets});
+      if (own) weights.push_back(*own);
+    }
+
+    std::vector<AnyVector> arrays;
+    std::vector<Vector<const float>> weights;
+  };
+
+  static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches,
+                                                const TableCounts& counts) {
     CheckShape(!caches.empty(), "a cache is needed");
+    CheckShape(counts.hits.size() == caches.size(), "counts of each table are needed");
     for (const DramCache* cache : caches) {
-      CheckShape(cache->pool() == caches[0]->pool(), "caches that share their threads are needed");
+      CheckShape(cache != nullptr && cache->pool() == caches[0]->pool(),
+                 "caches that share their threads are needed");
     }
     return caches;
+  }
+  static Weights WeightsOf(nb::handle weights) {
+    if (weights.is_none()) return {};
+    return Cast<Vector<const float>>(weights, "float32 weights [L] are needed");
+  }
+  void CheckStage(TableBatch::Stage stage) const {
+    CheckShape(batch_.stage() == stage, "keys are taken first, and looked up once");
+  }
+  // That each table was looked up, and its plan is of the batch.
+  void CheckPlans() {
+    CheckStage(TableBatch::Stage::kTaken);
+    for (size_t table = 0; table < batch_.num_tables(); ++table) {
+      CheckShape(!batch_.is_refused(table) &&
+                     batch_.plan(table)->num_occurrences() == batch_.num_keys(table),
+                 "keys that were taken, and not refused, are needed");
+    }
   }
   static void CheckWeights(const Weights& weights, int64_t count) {
     CheckShape(!weights || weights->shape(0) == static_cast<size_t>(count),
                "weights [L] are needed");
   }
 
-  void Keep(const AnyVector& keys, const AnyVector& offsets, const Weights& weights) {
-    kept_.arrays.insert(kept_.arrays.end(), {keys, offsets});
-    if (weights) kept_.weights.push_back(*weights);
-  }
-
-  void CheckPlaces(const PlacesOfTables& places, size_t num_rows, size_t width) const {
+  void CheckPlaces(const TablePlaces& places, size_t num_rows, size_t width) const {
     CheckShape(places.tables.size() == batch_.num_tables(), "places of each table are needed");
     CheckShape(num_rows == static_cast<size_t>(batch_.num_examples()) &&
                    width == static_cast<size_t>(places.width),
@@ -277,7 +315,7 @@ class Handle {
   bool IsWhole() const {
     for (size_t table = 0; table < batch_.num_tables(); ++table) {
       if (batch_.num_missing(table) > 0) return false;
-      if (batch_.refusal(table) != TableBatch::Refusal::kNone) return false;
+      if (batch_.is_refused(table)) return false;
     }
     return true;
   }
@@ -287,11 +325,6 @@ class Handle {
     }
     return {-1, -1};
   }
-
-  struct Kept {
-    std::vector<AnyVector> arrays;
-    std::vector<Vector<const float>> weights;
-  };
 
   TableBatch batch_;
   Kept kept_;
@@ -319,13 +352,24 @@ auto ForTables(Value (*value)(TableBatch*, size_t)) {
 }  // namespace
 
 void BindTableBatch(nb::module_& module) {
-  nb::class_<PlacesOfTables>(module, "TablePlaces")
+  nb::class_<TablePlaces>(module, "TablePlaces")
       .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
+  nb::class_<TableCounts>(module, "TableCounts")
+      .def(nb::init<size_t>(), "num_tables"_a)
+      .def("take", [](TableCounts& counts) {
+        std::vector<std::pair<int64_t, double>> taken;
+        for (size_t table = 0; table < counts.hits.size(); ++table) {
+          taken.emplace_back(std::exchange(counts.hits[table], 0),
+                             std::exchange(counts.seconds[table], 0.0));
+        }
+        return taken;
+      });
   nb::class_<Handle>(module, "TableBatch")
-      .def(nb::init<const std::vector<DramCache*>&>(), "caches"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<const std::vector<DramCache*>&, TableCounts*>(), "caches"_a, "counts"_a,
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("take_parts", &Handle::TakeParts, "keys"_a, "offsets"_a, "weights"_a, "num_examples"_a)
-      .def("take_joint", &Handle::TakeJoint, "keys"_a.noconvert(), "offsets"_a.noconvert(),
-           "weights"_a.noconvert().none(), "places"_a, "num_examples"_a)
+      .def("take_joint", &Handle::TakeJoint, "keys"_a, "offsets"_a, "weights"_a.none(), "places"_a,
+           "num_examples"_a)
       .def("pull", &Handle::Pull, "places"_a, "out"_a.noconvert())
       .def("hold", &Handle::Hold)
       .def("find", &Handle::Find)
@@ -340,7 +384,7 @@ void BindTableBatch(nb::module_& module) {
       .def(
           "keys",
           [](Handle& handle, size_t table) {
-            TableBatch* batch = handle.batch_with(table);
+            TableBatch* batch = handle.taken_with(table);
             CheckShape(batch->plan(table)->num_occurrences() == batch->num_keys(table),
                        "keys that were taken, and not refused, are needed");
             return Copy(batch->keys(table), batch->num_keys(table));
@@ -349,14 +393,14 @@ void BindTableBatch(nb::module_& module) {
       .def(
           "offsets",
           [](Handle& handle, size_t table) {
-            TableBatch* batch = handle.batch_with(table);
+            TableBatch* batch = handle.taken_with(table);
             return Copy(batch->offsets(table), batch->num_bags(table) + 1);
           },
           "table"_a)
       .def(
           "weights",
           [](Handle& handle, size_t table) -> nb::object {
-            TableBatch* batch = handle.batch_with(table);
+            TableBatch* batch = handle.taken_with(table);
             if (batch->weights(table) == nullptr) return nb::none();
             return nb::cast(Copy(batch->weights(table), batch->num_keys(table)));
           },
@@ -367,14 +411,13 @@ void BindTableBatch(nb::module_& module) {
       .def_prop_ro("num_missing", ForTables<int64_t>([](TableBatch* batch, size_t table) {
                      return batch->num_missing(table);
                    }))
-      .def_prop_ro("refusals", ForTables<int>([](TableBatch* batch, size_t table) {
-                     return static_cast<int>(batch->refusal(table));
+      .def_prop_ro("are_refused", ForTables<bool>([](TableBatch* batch, size_t table) {
+                     return batch->is_refused(table);
                    }))
-      .def("take_hits", ForTables<int64_t>(
-                            [](TableBatch* batch, size_t table) { return batch->TakeHits(table); }))
-      .def("take_seconds", ForTables<double>([](TableBatch* batch, size_t table) {
-             return batch->TakeSeconds(table);
-           }));
+      .def(
+          "take_back_hits",
+          [](Handle& handle, size_t table) { handle.batch_with(table)->TakeBackHits(table); },
+          "table"_a);
 }
 
 }  // namespace hps

@@ -412,7 +412,7 @@ int64_t DramCache::SumHere(const uint64_t* keys, int64_t count, const float* gra
   plan->Build(keys, count, shape().num_parts, 0, pool_,
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
   const int64_t num_missing = Find(plan, 0, -1);
-  if (num_missing == 0) *worst = SumGradients(plan, {gradients});
+  if (num_missing == 0) *worst = SumGradients(plan, gradients);
   if (num_missing == 0 && *worst < 0) *worst = FindOverflow(plan, lr);
   return num_missing;
 }

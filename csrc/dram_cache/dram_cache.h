@@ -97,7 +97,10 @@ class DramCache {
                   BatchPlan* plan, int64_t* worst);
   // Sums gradients per unique key: of occurrences [count, dim], or of bags, which are at their
   // places, unless `bags` is null. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags = nullptr);
+  int64_t SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags);
+  int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr) {
+    return SumGradients(plan, GradientValues{gradients}, bags);
+  }
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const BatchPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
@@ -169,8 +172,7 @@ class DramCache {
   void GiveTaken(BatchPlan* plan);
   void Collect(BatchPlan* plan);
   void Expand(BatchPlan* plan, OutputRows out);
-  GradientView ViewGradients(GradientValues gradients, const BagsView* bags,
-                             BatchPlan* plan) const;
+  GradientView ViewGradients(GradientValues gradients, const BagsView* bags, BatchPlan* plan) const;
   bool PinWindow(BatchPlan* plan);
   void UnpinFound(BatchPlan* plan);
   void CommitReservations(BatchPlan* plan);

@@ -24,19 +24,18 @@ int64_t WorkOf(const std::vector<TablePiece>& pieces) {
 template <class Offset>
 bool CopyOffsets(const TablePiece& piece, int64_t first, int64_t* out, bool* are_single) {
   const auto* offsets = static_cast<const Offset*>(piece.offsets);
-  bool is_falling = false;
-  for (int64_t bag = 0; bag < piece.num_bags; ++bag) is_falling |= offsets[bag + 1] < offsets[bag];
-  // Then no difference of two overflows: the first is at least 0, as the caller has seen.
-  if (is_falling || offsets[piece.num_bags] - offsets[0] != piece.count) return false;
-  const int64_t shift = first - int64_t{offsets[0]};
-  bool is_uneven = false;
+  // Without signs, for differences of wrong offsets may be of any size.
+  const auto at = [=](int64_t bag) { return static_cast<uint64_t>(int64_t{offsets[bag]}); };
+  const uint64_t shift = static_cast<uint64_t>(first) - at(0);
+  bool is_falling = false, is_uneven = false;
   for (int64_t bag = 0; bag < piece.num_bags; ++bag) {
-    is_uneven |= offsets[bag + 1] - offsets[bag] != 1;
-    out[bag] = offsets[bag] + shift;
+    is_falling |= offsets[bag + 1] < offsets[bag];
+    is_uneven |= at(bag + 1) - at(bag) != 1;
+    out[bag] = static_cast<int64_t>(at(bag) + shift);
   }
-  out[piece.num_bags] = offsets[piece.num_bags] + shift;
+  out[piece.num_bags] = static_cast<int64_t>(at(piece.num_bags) + shift);
   *are_single &= !is_uneven;
-  return true;
+  return !is_falling && at(piece.num_bags) - at(0) == static_cast<uint64_t>(piece.count);
 }
 
 }  // namespace

@@ -159,11 +159,12 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
     else:
         lengths = offsets.diff()
         shortest, longest = torch.aminmax(lengths)
-    if int(shortest) < 0:
-        bag = int((lengths < 0).nonzero()[0])
+    # A difference that does not fit into 64 bits may be of either sign.
+    if int(shortest) < 0 or int(longest) > num_occurrences:
+        bag = int(((lengths < 0) | (lengths > num_occurrences)).nonzero()[0])
         raise ConfigError(
-            f"{where}: offsets[{bag + 1}]={int(offsets[bag + 1])} is below "
-            f"offsets[{bag}]={int(offsets[bag])}; offsets must not fall"
+            f"{where}: offsets[{bag + 1}]={int(offsets[bag + 1])} follows on "
+            f"offsets[{bag}]={int(offsets[bag])}, of {num_occurrences} keys; offsets must not fall"
         )
     return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
 

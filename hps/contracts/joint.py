@@ -131,6 +131,65 @@ class KeysOfAll:
         batch.take_joint(self.keys, *args)
 
 
+_Placed = tuple[int, tuple[int, ...], tuple[int, ...], object]
+
+
+class KeptIds:
+    """The tensors of a batch, kept so that no others come to lie where they lie, and what tells
+    them from others and from themselves after a change in place.
+
+    Args:
+        features: of the batch, by table.
+        num_examples: B.
+    """
+
+    def __init__(self, features: Mapping[str, Ids], num_examples: int) -> None:
+        self._num_examples = num_examples
+        self._kept = [
+            (table, own.keys_L, own.offsets, own.weights_L, _num_changes(own))
+            for table, own in features.items()
+        ]
+
+    def are(self, features: Mapping[str, Ids], num_examples: int) -> bool:
+        """True if a batch has these very tensors, and none was changed."""
+        for table, keys, offsets, weights, changes in self._kept:
+            own = features.get(table)
+            if own is None or own.keys_L is not keys or own.offsets is not offsets:
+                return False
+            if own.weights_L is not weights or _num_changes(own) != changes or changes < 0:
+                return False
+        return num_examples == self._num_examples
+
+    def lie_at(self, features: Mapping[str, Ids], num_examples: int) -> bool:
+        """True if a batch's tensors are these or others over all of their memory, and none was
+        changed."""
+        if num_examples != self._num_examples or len(features) != len(self._kept):
+            return False
+        for table, keys, offsets, weights, changes in self._kept:
+            own, kept = features.get(table), Ids(keys, offsets, weights)
+            if own is None or changes < 0 or _num_changes(kept) != changes:
+                return False
+            if _placed(own) != _placed(kept):
+                return False
+        return True
+
+
+def _num_changes(ids: Ids) -> int:
+    """Grows with each change in place; below 0 where torch does not count them."""
+    tensors = (ids.keys_L, ids.offsets, ids.weights_L)
+    if any(tensor is not None and tensor.is_inference() for tensor in tensors):
+        return -1
+    return sum(0 if tensor is None else tensor._version for tensor in tensors)
+
+
+def _placed(ids: Ids) -> list[_Placed | None]:
+    tensors = (ids.keys_L, ids.offsets, ids.weights_L)
+    return [
+        None if one is None else (one.data_ptr(), tuple(one.shape), one.stride(), one.dtype)
+        for one in tensors
+    ]
+
+
 class JointRows(Protocol):
     """What one look-up found of some tables: their rows, in place or pinned."""
 
@@ -145,6 +204,9 @@ class JointRows(Protocol):
     @property
     def is_released(self) -> bool:
         """True if no row is pinned, or none is any more."""
+
+    def are_of(self, features: Mapping[str, Ids], num_examples: int) -> bool:
+        """True if the rows of these very features, as they are, are pinned."""
 
     def pool(self, places: Places, out: "torch.Tensor") -> None:
         """The bags of pinned rows, at their places in [B, width], float32 or bfloat16."""
@@ -182,11 +244,11 @@ class JointServer(Protocol):
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointRows:
         """Pools bags into out, float32 or bfloat16 [B, width]; what it found is for the step."""
 
-    def pin(self, ids: KeysByTable, tables: Sequence[str]) -> JointRows:
-        """Fetches all rows and holds them in their slots until they are released."""
+    def pin(self, features: Mapping[str, Ids], num_examples: int) -> JointRows:
+        """Fetches all rows of a batch, by table, and holds them until they are released."""
 
-    def pinned(self, tables: Sequence[str], keys: "Sequence[torch.Tensor]") -> JointRows | None:
-        """What holds the rows of these very tensors of keys, one a table, if anything does."""
+    def pinned(self, features: Mapping[str, Ids], num_examples: int) -> JointRows | None:
+        """What holds the rows of this batch, known by where its tensors lie, if anything does."""
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """One optimizer step of these tables: all of them or none."""

@@ -25,7 +25,7 @@ from hps.contracts.joint import JointIds, JointRows, KeysByTable, Places
 from hps.errors import ConfigError
 from hps.nn.embeddings_input import want_gradients
 from hps.nn.gradients import ForwardGradient, pending_of
-from hps.nn.joint_look_up import ReadAndCollect, check_dtype, read
+from hps.nn.joint_look_up import ReadAndCollect, check_dtype, new_anchor, new_output, read
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class SparseEmbedding(nn.Module):
         self.dtype = dtype
         self._server = server
         self._places: dict[int, Places] = {}  # of so many features
-        # Something that requires a gradient, so that autograd calls backward; none reaches it.
-        self._anchor = torch.empty(0, dtype=dtype, requires_grad=True)
+        self._anchor = new_anchor(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseEmbedding":
         """Another module over the same rows: a server is shared, never copied."""
@@ -323,13 +322,13 @@ class SparseEmbedding(nn.Module):
         pooling, rows, device = lookup.pooling, lookup.rows, self._server.device
         num_examples, width = lookup.num_examples, lookup.num_features * self.dim
         if pooling is None or lookup.is_plain:
-            output = torch.empty(len(lookup.keys), self.dim, device=device)
+            output = new_output(len(lookup.keys), self.dim, torch.float32, device)
             if rows is not None:
                 rows.gather(output)
             else:
                 self._server.pull(self.table, lookup.keys, out=output)
             return output
-        output = torch.empty(num_examples, width, device=device)
+        output = new_output(num_examples, width, torch.float32, device)
         if rows is not None:
             rows.pool(pooling, output)
         else:
@@ -389,7 +388,7 @@ def _distinct_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of the distinct keys, float32 [N, dim], and each occurrence's place in them [L]."""
     unique, places = torch.unique(keys, return_inverse=True)
-    rows = torch.empty(len(unique), dim, device=server.device)
+    rows = new_output(len(unique), dim, torch.float32, server.device)
     server.pull(table, unique, out=rows)
     return rows, places.to(server.device)
 

@@ -22,6 +22,7 @@ from hps.nn.embeddings_input import (
     ids_of,
     ids_of_features,
     keys_of_all,
+    learns_weights,
     means_of,
     named_features,
     tables_of,
@@ -29,8 +30,8 @@ from hps.nn.embeddings_input import (
 )
 from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of
 from hps.nn.gradients import pending_of
-from hps.nn.joint_look_up import ReadAndCollect, check_dtype, collect, read
-from hps.nn.look_up_op import look_up, register
+from hps.nn.joint_look_up import ReadAndCollect, check_dtype, collect, new_anchor, read
+from hps.nn.look_up_op import KeptRows, look_up, register
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
@@ -58,12 +59,18 @@ class SparseEmbeddings(nn.Module):
     Raises:
         ConfigError: an unknown table, feature, pooling or dtype.
 
+    A backward through the output is a step of every table in it, also of one whose columns have
+    no gradient but zero, as of a part that was detached; compiled, also where the loss leaves the
+    whole output out. (For momentum a gradient of zero counts; give tables that are to rest to a
+    module of their own.)
+
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
     the step. With a gpu_cache, of servers and on ranks, as a SparseEmbedding a table.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
-    in this process's DRAM, and the module knows its features; elsewhere the graph breaks at it.
+    in this process's DRAM, the module knows its features, and no bag weight requires a gradient;
+    elsewhere the graph breaks at it.
 
     >>> import hps, tempfile, torch
     >>> tables = [hps.TableConfig(name="ads", dim=4), hps.TableConfig(name="users", dim=2)]
@@ -96,10 +103,10 @@ class SparseEmbeddings(nn.Module):
             named, numbered = named_features(server.tables, features)
             self._layout = layout_of(server.tables, named, self._means, numbered)
         # A module a table, where all at once will not do; no submodules: there is nothing in them.
-        self._by_table: tuple[SparseEmbedding, ...] | None = None
+        self._by_table: dict[str, SparseEmbedding] = {}
         self._ordered: dict[tuple[str, ...], Places] = {}  # places, by the tables' order in a batch
-        # Something that requires a gradient, so that autograd calls backward; none reaches it.
-        self._anchor = torch.empty(0, dtype=dtype, requires_grad=True)
+        self._anchor = new_anchor(dtype)
+        self._kept = KeptRows()
         self._is_joint = server.joint is not None
         self._number = register(self)  # by which the operator knows it
 
@@ -107,7 +114,7 @@ class SparseEmbeddings(nn.Module):
         """Another module over the same rows: a server is shared, never copied."""
         copy = type(self).__new__(type(self))
         memo[id(self)] = copy
-        shared = ("_server", "_layout", "_ordered")
+        shared = ("_server", "_layout")
         for name, value in self.__dict__.items():
             copy.__dict__[name] = value if name in shared else deepcopy(value, memo)
         copy._number = register(copy)
@@ -177,14 +184,18 @@ class SparseEmbeddings(nn.Module):
                 shapes or offsets; a weight that is NaN or infinite.
         """
         if torch.compiler.is_compiling():
-            if self._layout is not None and self._is_joint:
+            if self._layout is not None and self._is_joint and not learns_weights(ids):
                 return self._look_up_compiled(self._layout, ids)
             torch._dynamo.graph_break()
         return self._look_up(ids)
 
     def _look_up(self, ids: Any) -> torch.Tensor:
         if isinstance(ids, Batch):
-            return self._look_up_batch(self._layout or self._told_layout(counts_of(ids)), ids)
+            layout = self._layout or self._told_layout(counts_of(self._server, ids))
+            output = self._look_up_batch(layout, ids)
+            if len(ids):
+                self._layout = layout  # also what this batch has told, which was right
+            return output
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)
         raise ConfigError(
@@ -196,8 +207,6 @@ class SparseEmbeddings(nn.Module):
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
         found = [ids_of(batch, table) for table in layout.places.tables]
         check_counts(layout, found, len(batch))
-        if len(batch):
-            self._layout = layout  # also what this batch has told
         weights = [ids.weights_L for ids in found]
         if self._server.joint is None or any(want_gradients(one) for one in weights):
             return self._look_up_tables(layout, lambda module, _: module(batch))
@@ -215,9 +224,10 @@ class SparseEmbeddings(nn.Module):
         check_names(layout, names)
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
         arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
-        self._layout = layout
         if self._server.joint is not None and not want_gradients(weights):
-            return self._read(layout.places, arrays, None)
+            output = self._read(layout.places, arrays, None)
+            self._layout = layout
+            return output
 
         def look_up_table(module: SparseEmbedding, table: int) -> torch.Tensor:
             ids = ids_of_features(
@@ -227,7 +237,9 @@ class SparseEmbeddings(nn.Module):
             found: torch.Tensor = module(*ids, num_features=num_features)
             return found
 
-        return self._look_up_tables(layout, look_up_table)
+        output = self._look_up_tables(layout, look_up_table)
+        self._layout = layout
+        return output
 
     def _look_up_compiled(self, layout: FeatureLayout, ids: Any) -> torch.Tensor:
         """What torch.compile sees: tensors and numbers alone."""
@@ -249,6 +261,11 @@ class SparseEmbeddings(nn.Module):
         return output
 
     # What look_up_op.py asks, while the compiled code runs.
+
+    @property
+    def kept(self) -> KeptRows:
+        """As Reader has it."""
+        return self._kept
 
     def read_tensors(
         self, tensors: Sequence[torch.Tensor], num_examples: int
@@ -272,7 +289,8 @@ class SparseEmbeddings(nn.Module):
             )
         ]
         check_counts(layout, found, num_examples)
-        rows = joint.pinned(layout.places.tables, tensors[:num_tables])
+        features = dict(zip(layout.places.tables, found, strict=True))
+        rows = joint.pinned(features, num_examples)
         if rows is not None:
             return read(server, self._ordered_as(rows), None, rows, self.dtype)
         by_table = KeysByTable.of(found, num_examples)
@@ -300,7 +318,7 @@ class SparseEmbeddings(nn.Module):
         if first is None or first.joint is None or not self._server.holds(first):
             return places, None
         rows = cast("JointRows", first.joint)
-        if rows.is_released or set(rows.tables) != set(places.tables):
+        if not rows.are_of(batch.features, len(batch)) or set(rows.tables) != set(places.tables):
             return places, None
         return self._ordered_as(rows), rows
 
@@ -324,14 +342,12 @@ class SparseEmbeddings(nn.Module):
     ) -> torch.Tensor:
         """A table after the other, then side by side in the order of the features."""
         places = layout.places
-        if self._by_table is None:
-            self._by_table = tuple(
-                SparseEmbedding(self._server, table, "mean" if is_mean else "sum")
-                for table, is_mean in zip(places.tables, places.are_means, strict=True)
-            )
         of_features: dict[int, torch.Tensor] = {}
-        for table, module in enumerate(self._by_table):
-            module.train(self.training)
+        for table, name in enumerate(places.tables):
+            if name not in self._by_table:
+                pooling: Pooling = "mean" if places.are_means[table] else "sum"
+                self._by_table[name] = SparseEmbedding(self._server, name, pooling)
+            module = self._by_table[name].train(self.training)
             features, output = places.features[table], look_up(module, table)
             widths = [places.dims[table]] * len(features)
             # Of a batch without examples a module cannot tell the number of features.

@@ -3,7 +3,7 @@
 Above it: `hps.nn.embeddings`. Below it: `hps.nn.feature_layout`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,13 +27,14 @@ def ids_of(batch: Batch, table: str) -> Ids:
     return batch.features[table]
 
 
-def counts_of(batch: Batch) -> dict[str, str]:
-    """Names of the features that a batch seems to have, with their tables."""
-    return {
-        name: table
+def counts_of(server: "RowServer", batch: Batch) -> dict[str, str]:
+    """Names of the features that a batch seems to have, with their tables in the server's order."""
+    counts = {
+        table: max(1, (len(ids.offsets) - 1) // max(1, len(batch)))
         for table, ids in batch.features.items()
-        for name in numbered_features(table, max(1, (len(ids.offsets) - 1) // max(1, len(batch))))
     }
+    in_order = [table for table in server.tables if table in counts]
+    return {name: table for table in in_order for name in numbered_features(table, counts[table])}
 
 
 def check_counts(layout: FeatureLayout, found: list[Ids], num_examples: int) -> None:
@@ -128,6 +129,14 @@ def want_gradients(weights: torch.Tensor | None) -> bool:
     return weights is not None and weights.requires_grad and torch.is_grad_enabled()
 
 
+def learns_weights(ids: object) -> bool:
+    """True if a weight of a batch or a KeyedJaggedTensor is to get a gradient."""
+    if isinstance(ids, Batch):
+        return any(want_gradients(own.weights_L) for own in ids.features.values())
+    weights: torch.Tensor | None = ids.weights_or_none()  # type: ignore[attr-defined]
+    return want_gradients(weights)
+
+
 def means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> dict[str, bool]:
     by_table = pooling if isinstance(pooling, Mapping) else dict.fromkeys(server.tables, pooling)
     for table, how in by_table.items():
@@ -142,18 +151,37 @@ def means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> d
 def named_features(
     tables: Mapping[str, TableConfig], features: Mapping[str, str] | Mapping[str, int] | None
 ) -> tuple[dict[str, str], set[str]]:
-    """Feature -> table, and the tables whose features are numbered."""
-    if features is None:
-        return {
-            name: table.name for table in tables.values() for name in table.features or ()
-        }, set()
+    """Feature -> table, and the tables whose features are numbered.
+
+    Raises:
+        ConfigError: something else than names and numbers, or two features of one name.
+    """
     named: dict[str, str] = {}
     numbered: set[str] = set()
+
+    def add(names: Iterable[str], table: str) -> None:
+        for name in names:
+            if name in named:
+                raise ConfigError(
+                    f"SparseEmbeddings: two features are called {name!r}, of tables "
+                    f"{named[name]!r} and {table!r}; their names must differ"
+                )
+            named[name] = table
+
+    if features is None:
+        for table in tables.values():
+            add(table.features or (), table.name)
+        return named, numbered
+    if not isinstance(features, Mapping):
+        raise ConfigError(
+            f"SparseEmbeddings: features is a {type(features).__name__}; give a dict of each "
+            "feature's name -> its table, or of tables -> the number of their features"
+        )
     for name, value in features.items():
-        if isinstance(value, str):
-            named[name] = value
-        elif isinstance(value, int) and value >= 1:
-            named |= dict.fromkeys(numbered_features(name, value), name)
+        if isinstance(name, str) and isinstance(value, str):
+            add([name], value)
+        elif isinstance(name, str) and type(value) is int and value >= 1:
+            add(numbered_features(name, value), name)
             numbered.add(name)
         else:
             raise ConfigError(

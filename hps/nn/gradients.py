@@ -88,7 +88,7 @@ class PendingGradients:
         if spare is not None and spare.shape == (num_rows, dim):
             return spare
         if spare is None or spare.numel() < num_rows * dim:
-            return torch.empty(num_rows, dim, device=device)
+            return torch.empty(num_rows, dim, dtype=torch.float32, device=device)
         return spare.view(-1)[: num_rows * dim].view(num_rows, dim)
 
     def copy_by_bag(self, grad: torch.Tensor, out: torch.Tensor) -> None:
@@ -200,7 +200,7 @@ class PendingGradients:
         """Pins of these rows are about to go; what is pending for them finds its rows by key."""
         for forwards in list(self._forwards.values()):
             for forward in list(forwards.values()):
-                if forward.rows is rows:
+                if forward.rows is not None and _are_same(forward.rows, rows):
                     forward.rows = None
 
     def _spread_joint(self) -> None:
@@ -209,8 +209,8 @@ class PendingGradients:
             for table, gradient in _by_table(update):
                 self._forwards.setdefault(table, {})[order] = gradient
                 self._joined.pop(table, None)
-            self._keep_joint_memory(update)
             del self._joint[order]
+            self._keep_joint_memory(update)
 
     def finish_step(self, applied: Sequence[RowUpdate | JointUpdate] = ()) -> None:
         """Drops everything and lets the open pipelines release the rows of the step. Within `lock`.
@@ -234,6 +234,12 @@ class PendingGradients:
 
     def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
         self._spare[table] = grads if grads._base is None else grads._base
+
+
+def _are_same(rows: "PinnedRows", others: "PinnedRows") -> bool:
+    """Also where both show the same table of the same batch."""
+    is_part = rows.joint is not None and rows.joint is others.joint
+    return rows is others or (is_part and rows.table == others.table)
 
 
 def _by_table(update: JointUpdate) -> list[tuple[str, ForwardGradient]]:

@@ -29,6 +29,26 @@ def check_dtype(dtype: torch.dtype, where: str) -> None:
         raise ConfigError(f"{where}: dtype={dtype}; use torch.float32 or torch.bfloat16")
 
 
+def new_anchor(dtype: torch.dtype) -> torch.Tensor:
+    """Something that requires a gradient, so that autograd calls backward. Its gradient is zeros;
+    it is not empty, for a compiler drops sums of nothing, and the backwards that they are of."""
+    return torch.zeros(1, dtype=dtype, device=HOST, requires_grad=True)
+
+
+def new_output(num_rows: int, width: int, dtype: torch.dtype, device: str = HOST) -> torch.Tensor:
+    """Uninitialised memory.
+
+    Raises:
+        ConfigError: places in it would not fit into 32 bits.
+    """
+    if num_rows * width >> 32:
+        raise ConfigError(
+            f"an output of {num_rows} rows of {width} values; fewer than 2^32 values are needed: "
+            "give smaller batches"
+        )
+    return torch.empty(num_rows, width, dtype=dtype, device=device)
+
+
 class ReadAndCollect(torch.autograd.Function):
     """Forward reads and pools into an output of the anchor's dtype; backward leaves the gradient
     with the server."""
@@ -77,9 +97,9 @@ def read(
 ) -> tuple[torch.Tensor, JointRows]:
     """The bags of pinned rows, or of ids; [B, width], and the rows."""
     if rows is not None:
-        output = torch.empty(rows.num_examples, places.width, dtype=dtype)
+        output = new_output(rows.num_examples, places.width, dtype)
         rows.pool(places, output)
         return output, rows
     assert ids is not None and server.joint is not None
-    output = torch.empty(ids.num_examples, places.width, dtype=dtype)
+    output = new_output(ids.num_examples, places.width, dtype)
     return output, server.joint.look_up(ids, places, output)

@@ -21,7 +21,33 @@ import torch
 
 from hps.contracts.joint import JointRows
 
-_MAX_KEPT = 64  # forwards whose backward may still come
+_MAX_KEPT = 16  # forwards whose backward may still come
+
+
+class KeptRows:
+    """What a module's forwards found, by their numbers, for their backwards."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[int, JointRows] = OrderedDict()
+        self._lock = threading.Lock()  # guards it
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeptRows":
+        return KeptRows()
+
+    def put(self, order: int, rows: JointRows) -> None:
+        """Keeps a forward's, in place of the oldest."""
+        with self._lock:
+            self._rows[order] = rows
+            while len(self._rows) > _MAX_KEPT:
+                self._rows.popitem(last=False)
+
+    def take(self, order: int) -> JointRows | None:
+        """A forward's, if they are here; for its backward alone."""
+        with self._lock:
+            return self._rows.pop(order, None)
 
 
 class Reader(Protocol):
@@ -35,14 +61,16 @@ class Reader(Protocol):
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
         """Leaves a gradient, which is nobody else's, with the server."""
 
+    @property
+    def kept(self) -> KeptRows:
+        """Of its forwards."""
+
     def next_order(self) -> int:
         """The place of a forward that starts now among all forwards of the server."""
 
 
 _readers: WeakValueDictionary[int, Reader] = WeakValueDictionary()
 _numbers = itertools.count(1)
-_kept: "OrderedDict[tuple[int, int], JointRows]" = OrderedDict()
-_keeping = threading.Lock()  # guards _kept
 
 
 def register(reader: Reader) -> int:
@@ -64,7 +92,7 @@ def look_up(
     """The embeddings of features, [B, width], and the forward's number, int64 [].
 
     Args:
-        anchor: what autograd follows; empty, of the output's dtype.
+        anchor: what autograd follows, of the output's dtype.
         tensors: what the module has passed of its keys, offsets and weights.
         reader: number of the module.
         num_examples: B.
@@ -75,11 +103,8 @@ def look_up(
     order = 0
     if collects:
         order = module.next_order()
-        with _keeping:
-            _kept[reader, order] = rows
-            while len(_kept) > _MAX_KEPT:
-                _kept.popitem(last=False)
-    return output, torch.tensor(order)
+        module.kept.put(order, rows)
+    return output, torch.tensor(order, device="cpu")
 
 
 @look_up.register_fake
@@ -101,14 +126,13 @@ def collect(
     tensors: Sequence[torch.Tensor],
     reader: int,
 ) -> torch.Tensor:
-    """Leaves the gradient of a forward with its server; returns that of the anchor, empty."""
+    """Leaves the gradient of a forward with its server; returns that of the anchor, zeros."""
     module, number = _readers[reader], int(order)
-    with _keeping:
-        rows = _kept.get((reader, number))
+    rows = module.kept.take(number)
     if rows is None:
         _, rows = module.read_tensors(tensors, len(grad))
     module.collect(number, rows, grad.detach().clone(memory_format=torch.contiguous_format))
-    return grad.new_empty(0)
+    return grad.new_zeros(1)
 
 
 @collect.register_fake
@@ -118,7 +142,7 @@ def _(
     tensors: Sequence[torch.Tensor],
     reader: int,
 ) -> torch.Tensor:
-    return grad.new_empty(0)
+    return grad.new_zeros(1)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

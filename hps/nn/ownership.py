@@ -4,7 +4,9 @@ Above it: `hps.nn.embeddings`. Below it: torch. A gradient may be shared: with a
 with another branch of the graph, with who called backward. torch's own leaves keep what they are
 handed if no one else refers to it, and copy it otherwise; this is the same rule from Python.
 What the references of a gradient are that nobody keeps is not written down anywhere, and other
-versions may have others; so they are counted once, where nobody keeps one.
+versions may have others; so they are counted once, where nobody keeps one. Whose memory it is
+cannot be seen: what a user's backward returns over memory of its own must stay as it is until the
+step, as for torch's leaves.
 """
 
 import sys
@@ -47,7 +49,7 @@ class _Probe(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, found: list[References]) -> torch.Tensor:
         ctx.found = found
-        return torch.ones(2, 4)
+        return torch.ones(2, 4, device="cpu")
 
     @staticmethod
     @once_differentiable
@@ -61,11 +63,21 @@ class _Probe(torch.autograd.Function):
 def _unshared() -> frozenset[References]:
     """The references of gradients that nobody keeps: plain ones, and views."""
     found: list[References] = []
-    anchor, factors = torch.empty(0, requires_grad=True), torch.ones(2, 4)
+    anchor = torch.empty(0, device="cpu", requires_grad=True)
+    factors = torch.ones(2, 4, device="cpu")
+    tracer = sys.gettrace()  # a debugger keeps what it sees
+    sys.settrace(None)
+    try:
+        _probe(anchor, factors, found)
+    finally:
+        sys.settrace(tracer)
+    return frozenset(one for one in found if min(one) >= 0)
+
+
+def _probe(anchor: torch.Tensor, factors: torch.Tensor, found: list[References]) -> None:
     with torch.enable_grad():
         for is_view in (False, True):
             output: torch.Tensor = _Probe.apply(anchor, found)  # type: ignore[no-untyped-call]
             pooled = output.view(2, 2, 2) if is_view else output
             total = (pooled * factors.view(pooled.shape)).sum()
             total.backward()  # type: ignore[no-untyped-call]
-    return frozenset(one for one in found if min(one) >= 0)

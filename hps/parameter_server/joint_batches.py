@@ -4,18 +4,20 @@ Above it: ParameterServer, and through it SparseEmbeddings, RowOptimizer and Pip
 tables.py, tiers/joint_rows.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hps import _C
-from hps.contracts.joint import JointIds, JointUpdate, KeysByTable, Places
+from hps.contracts.joint import JointIds, JointUpdate, Places
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.joint_rows import JointBatchRows, TableGroup
 
 if TYPE_CHECKING:
     import torch
+
+    from hps.types import Ids
 
 
 class JointBatches:
@@ -30,7 +32,8 @@ class JointBatches:
         self._tables = tables
         self._make_room = make_room
         self._groups: dict[tuple[str, ...], TableGroup] = {}
-        self._pinned: WeakSet[JointBatchRows] = WeakSet()  # some may have been released
+        # Some may have been released. Guarded by the server's lock.
+        self._pinned: WeakSet[JointBatchRows] = WeakSet()
 
     def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointBatchRows:
         """As JointServer has it."""
@@ -38,22 +41,23 @@ class JointBatches:
         rows.look_up(ids, places, out)
         return rows
 
-    def pin(self, ids: KeysByTable, tables: Sequence[str]) -> JointBatchRows:
+    def pin(self, features: "Mapping[str, Ids]", num_examples: int) -> JointBatchRows:
         """As JointServer has it."""
-        rows = self._take(tuple(tables))
-        rows.pin(ids)
-        self._pinned.add(rows)
+        known = self._tables.stacks
+        # In the server's order, so that batches of the same tables are of one group.
+        in_order = [table for table in known if table in features]
+        unknown = [table for table in features if table not in known]
+        rows = self._take((*in_order, *unknown))
+        rows.pin({table: features[table] for table in in_order}, num_examples)
+        with self._tables.lock:
+            self._pinned.add(rows)
         return rows
 
-    def pinned(
-        self, tables: Sequence[str], keys: "Sequence[torch.Tensor]"
-    ) -> JointBatchRows | None:
+    def pinned(self, features: "Mapping[str, Ids]", num_examples: int) -> JointBatchRows | None:
         """As JointServer has it."""
-        addresses = {table: own.data_ptr() for table, own in zip(tables, keys, strict=True)}
-        for rows in list(self._pinned):
-            if not rows.is_released and rows.addresses() == addresses:
-                return rows
-        return None
+        with self._tables.lock:
+            held = list(self._pinned)
+        return next((rows for rows in held if rows.lie_at(features, num_examples)), None)
 
     def apply(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> None:
         """As JointServer has it."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from hps.common.arrays import HOST
-from hps.contracts.joint import KeysByTable
 from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import INPUT, StageClock
 from hps.pipeline.invariants import require
@@ -20,7 +19,6 @@ from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
-    from hps.contracts.joint import JointServer
     from hps.contracts.training import Ranks, RowServer
 
 
@@ -120,17 +118,13 @@ class StageWork:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            if self._server.joint is not None:
-                self._pin_jointly(prepared, self._server.joint)
+            joint = self._server.joint
+            if joint is not None and _has_bags(prepared.batch):
+                prepared.joint = joint.pin(prepared.batch.features, len(prepared.batch))
+                prepared.rows.update(prepared.joint.of_tables())
             else:
                 pin_tables(prepared.keys, self._server.pin, prepared.rows)
             prepared.release_warm()
-
-    def _pin_jointly(self, prepared: Prepared, joint: "JointServer") -> None:
-        batch = prepared.batch
-        ids = KeysByTable.of(list(batch.features.values()), len(batch))
-        prepared.joint = joint.pin(ids, tuple(batch.features))
-        prepared.rows.update(prepared.joint.of_tables())
 
     def pin_again(self, prepared: Prepared) -> None:
         """Pins a batch that was given back, in the training loop's thread and on its stream."""
@@ -164,3 +158,12 @@ class StageWork:
         require("I1", is_next, f"batch {prepared.number} after batch {self._num_placed}")
         self._num_placed = prepared.number
         prepared.is_placed = True
+
+
+def _has_bags(batch: Batch) -> bool:
+    """True if there are keys, and as many bags of them as features of all examples have. (What is
+    looked up without pooling may be divided as it likes.)"""
+    counts = [len(ids.offsets) - 1 for ids in batch.features.values()]
+    if len(batch) == 0:
+        return len(counts) > 0 and not any(counts)
+    return len(counts) > 0 and all(count % len(batch) == 0 for count in counts)

@@ -17,14 +17,14 @@ from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys
-from hps.contracts.joint import JointIds, KeysByTable, Places
+from hps.contracts.joint import JointIds, KeptIds, KeysByTable, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.tiers.batch_rows import BatchRows
 
 if TYPE_CHECKING:
     from hps.tiers.top_tier import TableStack
-    from hps.types import PinnedRows
+    from hps.types import Ids, PinnedRows
 
 _MAX_IDLE = 16  # batches whose memory is kept
 
@@ -39,7 +39,7 @@ class TableGroup:
     def __init__(self, stacks: "Sequence[TableStack]") -> None:
         self.tables = tuple(stack.name for stack in stacks)
         self.stacks = tuple(stacks)
-        self._made: list[_C.TableBatch] = []
+        self._counts = _C.TableCounts(len(stacks))
         # Those that nobody uses, youngest last. Each step on a deque is whole by itself, for a
         # collector may give one back at any time.
         self._idle: deque[_C.TableBatch] = deque(maxlen=_MAX_IDLE)
@@ -55,9 +55,7 @@ class TableGroup:
             return self._idle.pop()
         except IndexError:
             caches = [cast("_C.DramCache", stack.cache) for stack in self.stacks]
-            batch = _C.TableBatch(caches)
-            self._made.append(batch)
-            return batch
+            return _C.TableBatch(caches, self._counts)
 
     def give(self, batch: _C.TableBatch) -> None:
         """Nobody uses it any more."""
@@ -65,11 +63,9 @@ class TableGroup:
 
     def count(self) -> None:
         """Adds what the batches have counted to the counters of the tables. Under the lock."""
-        for batch in self._made:
-            found = zip(self.stacks, batch.take_hits(), batch.take_seconds(), strict=True)
-            for stack, hits, seconds in found:
-                stack.counters.hits += hits
-                stack.counters.seconds += seconds
+        for stack, (hits, seconds) in zip(self.stacks, self._counts.take(), strict=True):
+            stack.counters.hits += hits
+            stack.counters.seconds += seconds
 
 
 class JointBatchRows:
@@ -92,7 +88,8 @@ class JointBatchRows:
         # All below are guarded by the lock.
         self._holds = False  # slots may be pinned
         self._is_whole = False  # all are
-        self._keys: list[HostArray] = []  # that were pinned
+        self._pinned: KeptIds | None = None  # what was
+        self._given_up: set[str] = set()  # tables whose pins were dropped before the others'
         self._batch = group.take()
 
     def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> None:
@@ -110,15 +107,16 @@ class JointBatchRows:
         for table in absent:
             self._pool_again(table, places, out)
 
-    def pin(self, ids: KeysByTable) -> None:
-        """Fetches the rows of `ids` and pins them.
+    def pin(self, features: "Mapping[str, Ids]", num_examples: int) -> None:
+        """Fetches the rows of a batch, one entry a table in their order, and pins them.
 
         Raises:
             CapacityError: the cache of a table cannot hold its rows at once; nothing is pinned.
             ConfigError, StoreError, CorruptionError: as look_up; nothing is pinned.
         """
         batch = self._held()
-        self._keys = ids.keys
+        self._pinned = KeptIds(features, num_examples)
+        ids = KeysByTable.of(list(features.values()), num_examples)
         try:
             with self._lock:
                 self._take(ids)
@@ -139,11 +137,15 @@ class JointBatchRows:
         """True if the rows lie in a server's stacks (by table), not in another server's."""
         return all([stacks.get(stack.name) is stack for stack in self._stacks])
 
-    def addresses(self) -> dict[str, int]:
-        """Where the keys of each table lie that were pinned, by table; they lie there as long as
-        these rows are held."""
-        arrays = zip(self.tables, self._keys, strict=True)
-        return {table: int(keys.__array_interface__["data"][0]) for table, keys in arrays}
+    def are_of(self, features: "Mapping[str, Ids]", num_examples: int) -> bool:
+        """As JointRows has it."""
+        pinned = self._pinned
+        return self._is_whole and pinned is not None and pinned.are(features, num_examples)
+
+    def lie_at(self, features: "Mapping[str, Ids]", num_examples: int) -> bool:
+        """As `are_of`, of tensors that lie where those lie that were pinned."""
+        pinned = self._pinned
+        return self._is_whole and pinned is not None and pinned.lie_at(features, num_examples)
 
     def find(self) -> list[int]:
         """Looks up again what may have moved; the tables of which a row is not in place. Under the
@@ -154,6 +156,7 @@ class JointBatchRows:
     def pin_table(self, table: int) -> None:
         """Fetches and pins the rows of one table, until `release`. Without the lock."""
         self._holds = True
+        self._given_up.discard(self.tables[table])
         self._stacks[table].pin(self._held().plan(table))
 
     def sum(self, places: Places, grads: torch.Tensor, rates: list[float]) -> None:
@@ -202,8 +205,9 @@ class JointBatchRows:
     def pinned_keys(self, table: str) -> Keys:
         """As HoldsRows has it. Under the lock."""
         assert_held(self._lock)
-        place = self.tables.index(table)
-        return self._held().plan(place).unique_keys if self._holds else np.empty(0, np.uint64)
+        if not self._holds or table in self._given_up:
+            return np.empty(0, np.uint64)
+        return self._held().plan(self.tables.index(table)).unique_keys
 
     def release_table(self, table: str) -> None:
         """Drops the pins of one table. Under the lock."""
@@ -212,6 +216,7 @@ class JointBatchRows:
             self._is_whole = False
             place = self.tables.index(table)
             self._stacks[place].unpin(self._held().plan(place))
+            self._given_up.add(table)
 
     def updates(self, places: Places, grads: torch.Tensor) -> list[RowUpdate]:
         """As JointRows has it."""
@@ -241,6 +246,7 @@ class JointBatchRows:
         """As JointRows has it. Also what `pin_table` has pinned."""
         with self._lock:
             self._is_whole = False
+            self._pinned = None
             if self._holds:
                 self._held().release()
                 self._holds = False
@@ -274,21 +280,25 @@ class JointBatchRows:
             return []
         batch = self._held()
         self._refuse_bad(batch)
-        return [
+        absent = [
             table
             for table, num_missing in enumerate(batch.num_missing)
             if num_missing or self._stacks[table].has_pending(batch.plan(table))
         ]
+        for table in absent:  # the stack counts them again
+            batch.take_back_hits(table)
+        return absent
 
     def _refuse_bad(self, batch: _C.TableBatch) -> None:
         """ConfigError if what was taken is no look-up."""
-        for table, refusal in enumerate(batch.refusals):
-            if not refusal:
+        for table, is_refused in enumerate(batch.are_refused):
+            if not is_refused:
                 continue
             where = f"table {self.tables[table]!r}"
             weights = batch.weights(table)
             make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys[table], where)
             refuse_infinite_weights(weights, where)
+            raise ConfigError(f"{where}: these keys, offsets and weights are no bags")
 
     def _pool_again(self, table: int, places: Places, out: torch.Tensor) -> None:
         """The bags of one table, whose rows the stack brings."""

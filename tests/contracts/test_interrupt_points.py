@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import hps
-from hps.contracts.joint import JointServer, KeysByTable
+from hps.contracts.joint import JointServer
 from hps.nn.gradients import pending_of
 from hps.parameter_server.server import ParameterServer, RowUpdate
 from tests.lab import Lab, dump, table
@@ -88,7 +88,7 @@ def joint_calls_of(server: ParameterServer, joint: JointServer) -> dict[str, Cal
         module(hps.Batch({"ads": ids(keys)}, torch.zeros(len(keys), 0), torch.ones(len(keys))))
 
     def pin(keys: np.ndarray) -> None:
-        rows = joint.pin(KeysByTable.of([ids(keys)], len(keys)), ("ads",))
+        rows = joint.pin({"ads": ids(keys)}, len(keys))
         rows.of_tables()["ads"].gather()
         rows.release()
 

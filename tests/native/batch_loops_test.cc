@@ -81,7 +81,7 @@ class Lab {
       std::fill(grads.begin(), grads.end(), sign);
       cache_->MakePlan(keys.data(), count, &plan_);
       HPS_CHECK(cache_->Find(&plan_, 0, plan_.num_unique()) == 0);
-      HPS_CHECK(cache_->SumGradients(&plan_, {grads.data()}) == -1);
+      HPS_CHECK(cache_->SumGradients(&plan_, grads.data()) == -1);
       cache_->Apply(&plan_, 1.0f);
       std::vector<float> rows(grads.size());
       cache_->Gather(&plan_, {rows.data(), dim_});

@@ -108,7 +108,7 @@ class Lab {
     for (const int64_t dim : kDims) tables_.push_back(std::make_unique<Table>(dim, &pool_));
     std::vector<DramCache*> caches;
     for (const auto& table : tables_) caches.push_back(table->cache.get());
-    batch_ = std::make_unique<TableBatch>(caches);
+    batch_ = std::make_unique<TableBatch>(caches, &counts_);
   }
 
   // A step of `num_examples`, pinned or not, whose outputs and rows are as foretold.
@@ -126,13 +126,13 @@ class Lab {
     }
     for (size_t table = 0; table < tables_.size(); ++table) {
       HPS_CHECK(batch_->num_missing(table) == 0);
-      HPS_CHECK(batch_->refusal(table) == TableBatch::Refusal::kNone);
+      HPS_CHECK(!batch_->is_refused(table));
     }
     HPS_CHECK(out == Expected());
     const std::vector<float> rates(tables_.size(), kRate);
     std::vector<float> gradients(out.size());
     for (float& value : gradients) value = static_cast<float>(generator_() % 5) * 4.0f;
-    batch_->Sum(places_, width_, gradients.data(), rates);
+    batch_->Sum(places_, width_, {gradients.data()}, rates);
     for (size_t table = 0; table < tables_.size(); ++table) HPS_CHECK(batch_->culprit(table) < 0);
     batch_->Apply(rates);
     if (is_pinned) batch_->Release();
@@ -154,11 +154,11 @@ class Lab {
     batch_->Begin(pieces_, 6);
     std::vector<float> out(static_cast<size_t>(6 * width_));
     batch_->Pull(places_, width_, {out.data()});
-    HPS_CHECK(batch_->refusal(0) == TableBatch::Refusal::kNone);
-    HPS_CHECK(batch_->refusal(1) == TableBatch::Refusal::kOffsets);
+    HPS_CHECK(!batch_->is_refused(0));
+    HPS_CHECK(batch_->is_refused(1));
     const bool has_weight = pieces_[2][0].count > 0;
-    HPS_CHECK((batch_->refusal(2) == TableBatch::Refusal::kWeights) == has_weight);
-    HPS_CHECK(batch_->refusal(3) == TableBatch::Refusal::kNone);
+    HPS_CHECK(batch_->is_refused(2) == has_weight);
+    HPS_CHECK(!batch_->is_refused(3));
   }
 
   // A key that is nowhere is missing in its own table alone, and nothing of that table is pinned.
@@ -259,10 +259,11 @@ class Lab {
   ThreadPool pool_;
   std::mt19937 generator_;
   std::vector<std::unique_ptr<Table>> tables_;
+  TableCounts counts_{std::size(kDims)};
   std::unique_ptr<TableBatch> batch_;
   std::vector<std::unique_ptr<Features>> features_;
   std::vector<std::vector<TablePiece>> pieces_;
-  std::vector<TablePlaces> places_;
+  std::vector<FeaturePlaces> places_;
   int64_t width_ = 0;
   int64_t num_examples_ = 0;
 };

