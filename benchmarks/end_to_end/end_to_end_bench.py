@@ -1,12 +1,13 @@
-"""Examples a second of `hps train` with DeepFM on a generated log, beside dense tables; spilling.
+"""Examples a second of `hps train` on generated logs, beside dense tables; spilling.
 
 Every run, but in a smoke test, is a process of its own over the same file: `hps train` with all
-rows in DRAM, with a budget of a quarter of them, and the same model over
-torch.nn.EmbeddingBag(sparse) and FBGEMM's table on the CPU. Above it: benchmarks/run.py. Below it:
-the command line of hps, peer_train.py.
+rows in DRAM, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's table on the CPU;
+DeepFM and DLRM, on a key a feature and on bags. DeepFM on a key a feature also with a budget of a
+quarter of the rows. Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
 """
 
 import argparse
+import itertools
 import json
 import tempfile
 from functools import partial
@@ -19,6 +20,7 @@ from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import row_bytes
 from benchmarks.common.timing import Samples
+from hps.models import MODELS
 
 UNIT = "examples/s"
 LEARNING_RATE = 0.05
@@ -28,6 +30,8 @@ PEERS = {
     "embedding_bag": "torch EmbeddingBag(sparse) + Adagrad",
     "fbgemm": "fbgemm tbe, Adagrad",
 }
+DENSE_SHARE = 0.75
+FLOORS = {False: 1.25, True: 2.0}  # of one key a feature, and of bags
 Figures = dict[str, Any]
 
 
@@ -35,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--examples", type=float, default=600_000)
     parser.add_argument("--keys", type=float, default=2e6, help="keys of the generated log")
+    parser.add_argument("--models", nargs="+", default=["deepfm", "dlrm"], choices=sorted(MODELS))
+    parser.add_argument("--bags", type=int, nargs="+", default=[1, 20], help="mean keys a feature")
+    parser.add_argument("--bag-examples", type=float, default=150_000, help="where bags hold more")
+    parser.add_argument("--bag-features", type=int, default=8)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--repetitions", type=int, default=5)
@@ -43,34 +51,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Runs:
-    """Starts runs over one log and keeps their figures by contender.
+    """Starts runs of one model over one log and keeps their figures by contender.
 
     Args:
+        folder: for the log, which is made if it is not there, and for stores.
+        model: its kind.
+        bag: mean number of keys a feature.
         is_here: in this process, for a smoke test.
     """
 
-    def __init__(self, folder: Path, options: dict[str, Any], is_here: bool) -> None:
+    def __init__(
+        self, folder: Path, options: dict[str, Any], model: str, bag: int, is_here: bool
+    ) -> None:
         self._folder = folder
         self._options = options
+        self._model = model
         self._run = partial(run_module, is_here=is_here)
-        self._log = folder / "log.tsv"
+        self._format = "criteo" if bag == 1 else "parquet"
+        self._log = folder / f"log-{bag}.{self._format}"
         self.figures: dict[str, list[Figures]] = {}
-        # One column more than dim holds the first-order weights.
+        # One column more than dim may hold the first-order weights.
         table = hps.TableConfig(name="rows", dim=options["dim"] + 1, optimizer=hps.Adagrad())
         self._row_bytes = row_bytes(table)
         self._ample_bytes = int(1.3 * options["keys"] * self._row_bytes) + (1 << 20)
-        examples, keys = int(options["examples"]), int(options["keys"])
-        self._run("hps", "generate", self._log, "--examples", examples, "--keys", keys)
+        if self._log.exists():
+            return
+        examples = int(options["examples"] if bag == 1 else options["bag_examples"])
+        words: list[object] = ["--examples", examples, "--keys", int(options["keys"])]
+        if bag > 1:
+            words += ["--bag", bag, "--features", options["bag_features"]]
+        self._run("hps", "generate", self._log, "--format", self._format, *words)
 
     def hps_train(self, name: str, dram_bytes: int) -> Figures:
         """`hps train` into a fresh store with that budget."""
         out = self._folder / "hps.json"
         with tempfile.TemporaryDirectory(dir=self._folder) as store:
-            model = ["--model", "deepfm", "--dim", self._options["dim"]]
+            model = ["--model", self._model, "--dim", self._options["dim"]]
             model += ["--optimizer", "adagrad", "--lr", LEARNING_RATE]
             sizes = ["--batch-size", self._options["batch_size"], "--dram", dram_bytes]
             sizes += ["--torch-threads", self._options["torch_threads"]]
-            where = ["--format", "criteo", "--store", store, "--json", out]
+            where = ["--format", self._format, "--store", store, "--json", out]
             self._run("hps", "train", self._log, *where, *model, *sizes)
         figures: Figures = json.loads(out.read_text())
         self.figures.setdefault(name, []).append(figures)
@@ -103,7 +123,7 @@ class Runs:
 
     def _loop_options(self) -> list[object]:
         return [
-            *("--data", self._log),
+            *("--data", self._log, "--format", self._format, "--model", self._model),
             *("--dim", self._options["dim"]),
             *("--batch-size", self._options["batch_size"]),
             *("--learning-rate", LEARNING_RATE),
@@ -144,30 +164,59 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Interleaved runs of everyone; see add_arguments for the options."""
     if smoke:
         options |= {"examples": 2000, "keys": 20_000, "batch_size": 64, "repetitions": 1}
-        options |= {"torch_threads": 1}
+        options |= {"torch_threads": 1, "bag_examples": 500}
     absent = absent_peers("fbgemm_gpu")
     peers = [peer for peer in PEERS if peer != "fbgemm" or not absent]
+    rows: list[Row] = []
+    tables: list[str] = []
     with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-        runs = Runs(Path(folder), options, is_here=smoke)
-        for _ in range(options["repetitions"]):
-            runs.in_dram()
-            for peer in peers:
-                runs.peer(peer)
-            runs.spilling()
-        by_stage = {"hps, step by step (not timed above)": [runs.stages()], **runs.figures}
-    figures = runs.figures
+        for bag, model in itertools.product(options["bags"], options["models"]):
+            runs = Runs(Path(folder), options, model, bag, is_here=smoke)
+            spills = bag == 1 and model == "deepfm"
+            for _ in range(options["repetitions"]):
+                runs.in_dram()
+                for peer in peers:
+                    runs.peer(peer)
+                if spills:
+                    runs.spilling()
+            axes = {"model": model, "bag": bag}
+            rows += cell_rows(axes, runs.figures, peers)
+            step_by_step = runs.stages()
+            rows.append(dense_row(axes, runs.figures[IN_DRAM], step_by_step["dense_seconds"]))
+            by_stage = {"hps, step by step (not timed above)": [step_by_step], **runs.figures}
+            tables.append(f"{model}, bags of {bag}: {stage_table(by_stage)}")
+    names = ("examples", "bag_examples", "bag_features", "keys", "dim", "batch_size")
+    axes = {key: options[key] for key in (*names, "torch_threads")}
+    return {"axes": axes, "rows": rows, "absent": absent, "tables": tables}
+
+
+def cell_rows(
+    axes: dict[str, Any], figures: dict[str, list[Figures]], peers: list[str]
+) -> list[Row]:
+    """The rows of one model over one log."""
     counts = {name: {one["examples"] for one in ones} for name, ones in figures.items()}
     assert len(set.union(*counts.values())) == 1, f"not everyone saw the same examples: {counts}"
-    axes = {key: options[key] for key in ("examples", "keys", "dim", "batch_size", "torch_threads")}
-    axes["rows"] = num_rows_of(figures[IN_DRAM][0])
+    axes |= {"rows": num_rows_of(figures[IN_DRAM][0])}
     own, rows = rate(figures[IN_DRAM]), []
+    floor = FLOORS[axes["bag"] > 1]
     for peer in peers:
         other = (PEERS[peer], rate(figures[PEERS[peer]]))
-        rows.append(comparison_row({"run": IN_DRAM}, UNIT, own, other, floor=1.0))
-    spilled = rate(figures[SPILLING])
-    rows.append(comparison_row({"run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.8))
+        rows.append(comparison_row({**axes, "run": IN_DRAM}, UNIT, own, other, floor=floor))
+    if SPILLING in figures:
+        spilled = rate(figures[SPILLING])
+        rows.append(
+            comparison_row({**axes, "run": SPILLING}, UNIT, spilled, (IN_DRAM, own), floor=0.8)
+        )
     add_notes(rows, figures)
-    return {"axes": axes, "rows": rows, "absent": absent, "tables": [stage_table(by_stage)]}
+    return rows
+
+
+def dense_row(axes: dict[str, Any], runs: list[Figures], dense_seconds: float) -> Row:
+    """How much of the time of `hps train` the dense layers alone take."""
+    shares = Samples(tuple(dense_seconds / float(one["seconds"]) for one in runs))
+    axes = {**axes, "run": IN_DRAM}
+    wanted = ("target", Samples((DENSE_SHARE,) * len(runs)))
+    return comparison_row(axes, "of the time, dense part alone", shares, wanted, floor=1.0)
 
 
 def add_notes(rows: list[Row], figures: dict[str, list[Figures]]) -> None:

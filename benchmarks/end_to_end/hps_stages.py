@@ -1,4 +1,5 @@
-"""Where the time of a training step of hps goes: the loop of `hps train`, a clock at every line.
+"""Where the time of a training step of hps goes: the loop of `hps train`, a clock at every line,
+and the dense part alone.
 
 One run beside the timed ones, in a process of its own; prints JSON as peer_train.py does. Above it:
 end_to_end_bench.py. Below it: hps's public interface.
@@ -6,6 +7,7 @@ end_to_end_bench.py. Below it: hps's public interface.
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from typing import Any
@@ -15,10 +17,11 @@ import torch
 import hps
 from benchmarks.common.server import scratch_server
 from benchmarks.end_to_end.stages import Stages
-from hps.models import DeepFM
+from hps.models import MODELS, ClickModel
 from hps.reader import ReaderConfig, open_reader
 
 NAME = "rows"
+_DENSE_STEPS = 30
 
 
 def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
@@ -26,13 +29,13 @@ def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
     log = open_reader(
         options.data,
         tables=list(server.tables.values()),
-        config=ReaderConfig(format="criteo", batch_size=options.batch_size),
+        config=ReaderConfig(format=options.format, batch_size=options.batch_size),
     )
     features = {name: len(columns) for name, columns in log.features.items()}
-    model = DeepFM(server, features, log.num_dense)
+    model = MODELS[options.model](server, features, log.num_dense)
     rows, dense = hps.RowOptimizer(server), torch.optim.Adam(model.parameters(), lr=0.001)
     criterion = torch.nn.BCEWithLogitsLoss()
-    stages, examples = Stages(), 0
+    stages, examples, first = Stages(), 0, None
     start = time.perf_counter()
     with hps.Pipeline(log, server, depth=0) as batches:
         for batch in batches:
@@ -46,16 +49,39 @@ def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
                 dense.step()
                 dense.zero_grad()
             examples += len(batch)
+            first = batch if first is None else first
         waits = batches.seconds()
     seconds = time.perf_counter() - start
     before = {"read": waits["network"]["busy_seconds"], "fetch": waits["fetch"]["busy_seconds"]}
-    return {"examples": examples, "seconds": seconds, "stages": before | stages.seconds}
+    alone = dense_seconds(model, first) * examples / len(first)
+    figures = {"examples": examples, "seconds": seconds, "dense_seconds": alone}
+    return {**figures, "stages": before | stages.seconds}
+
+
+def dense_seconds(model: ClickModel, batch: hps.Batch) -> float:
+    """Median seconds of a step of the layers above the embeddings, over the same batch again."""
+    shape = (len(batch), model.num_features, model.columns)
+    embedded = torch.randn(shape, requires_grad=True)
+    model.embed = lambda _: embedded  # type: ignore[method-assign]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    criterion = torch.nn.BCEWithLogitsLoss()
+    taken = []
+    for _ in range(_DENSE_STEPS):
+        start = time.perf_counter()
+        criterion(model(batch), batch.labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        embedded.grad = None
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
 
 
 def main() -> int:
     """Reads the options, trains, prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--format", required=True)
+    parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--dram-bytes", type=int, required=True)
@@ -65,7 +91,8 @@ def main() -> int:
     torch.set_num_threads(options.torch_threads)
     torch.manual_seed(0)
     optimizer = hps.Adagrad(options.learning_rate)
-    table = hps.TableConfig(name=NAME, dim=options.dim + 1, optimizer=optimizer)
+    columns = options.dim + MODELS[options.model].has_first_order
+    table = hps.TableConfig(name=NAME, dim=columns, optimizer=optimizer)
     with scratch_server(table, options.dram_bytes, threads=0) as server:
         figures = train(options, server)
     json.dump(figures, sys.stdout)

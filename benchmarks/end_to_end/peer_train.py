@@ -1,4 +1,4 @@
-"""Trains the DeepFM of hps over a peer's dense table in a process of its own; prints JSON.
+"""Trains a model of hps over a peer's dense table in a process of its own; prints JSON.
 
 The file, the reader, the dense layers and their optimizer are those of `hps train`; keys are taken
 modulo the table's size, which is what one does without a parameter server. No progress, no metrics
@@ -16,7 +16,7 @@ import torch
 import hps
 from benchmarks.end_to_end.peer_tables import TABLES, PeerTable
 from benchmarks.end_to_end.stages import Stages
-from hps.models import DeepFM
+from hps.models import MODELS, ClickModel
 from hps.reader import ReaderConfig, open_reader
 from hps.types import Batch
 
@@ -32,18 +32,26 @@ class _Tables:
     joint: None = None
 
 
-class PeerDeepFM(DeepFM):
-    """hps's DeepFM whose rows come from a peer's table."""
+def columns_of(kind: str, dim: int) -> int:
+    """Width of a row: a first-order weight is a column more."""
+    return dim + MODELS[kind].has_first_order
 
-    def __init__(self, table: PeerTable, dim: int, num_features: int, num_dense: int) -> None:
-        tables = _Tables({NAME: hps.TableConfig(name=NAME, dim=dim + 1)})
-        super().__init__(tables, {NAME: num_features}, num_dense)  # type: ignore[arg-type]
-        self._table = table
 
-    def embed(self, batch: Batch) -> torch.Tensor:
-        ids = batch.features[NAME]
-        bags = self._table.look_up(ids.keys_L, ids.offsets)
-        return bags.view(self.num_features, len(batch), self.columns).transpose(0, 1)
+def peer_model(
+    kind: str, table: PeerTable, dim: int, num_features: int, num_dense: int
+) -> ClickModel:
+    """A model of hps whose rows come from a peer's table."""
+    made: type[ClickModel] = MODELS[kind]
+
+    class PeerModel(made):  # type: ignore[valid-type, misc]
+        def embed(self, batch: Batch) -> torch.Tensor:
+            ids = batch.features[NAME]
+            bags = table.look_up(ids.keys_L, ids.offsets)
+            return bags.view(num_features, len(batch), self.columns).transpose(0, 1)
+
+    tables = _Tables({NAME: hps.TableConfig(name=NAME, dim=columns_of(kind, dim))})
+    model: ClickModel = PeerModel(tables, {NAME: num_features}, num_dense)
+    return model
 
 
 def train(options: argparse.Namespace) -> dict[str, object]:
@@ -52,11 +60,13 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     torch.manual_seed(0)
     log = open_reader(
         options.data,
-        tables=[hps.TableConfig(name=NAME, dim=options.dim + 1)],
-        config=ReaderConfig(format="criteo", batch_size=options.batch_size),
+        tables=[hps.TableConfig(name=NAME, dim=columns_of(options.model, options.dim))],
+        config=ReaderConfig(format=options.format, batch_size=options.batch_size),
     )
-    table = TABLES[options.peer](options.table_rows, options.dim + 1, options.learning_rate)
-    model = PeerDeepFM(table, options.dim, len(log.features[NAME]), log.num_dense)
+    columns = columns_of(options.model, options.dim)
+    table = TABLES[options.peer](options.table_rows, columns, options.learning_rate)
+    num_features = len(log.features[NAME])
+    model = peer_model(options.model, table, options.dim, num_features, log.num_dense)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.dense_learning_rate)
     criterion = torch.nn.BCEWithLogitsLoss()
     stages, examples, total_loss = Stages(), 0, 0.0
@@ -94,6 +104,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", choices=sorted(TABLES), required=True)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--format", required=True)
+    parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--table-rows", type=int, required=True)

@@ -197,7 +197,7 @@ def test_a_first_jagged_tensor_that_is_refused_tells_of_no_features(
         module = hps.SparseEmbeddings(server)
         with pytest.raises(hps.ConfigError, match="offsets"):
             module(JaggedTensor(["x", "y"], torch.tensor([1, 2]), torch.tensor([0, 1, 3])))
-        assert module.feature_names == ()
+        assert not module.feature_names
         output = module(JaggedTensor(["z"], torch.tensor([1, 2]), torch.tensor([0, 1, 2])))
         assert output.shape == (2, 4) and module.feature_names == ("z",)
 
