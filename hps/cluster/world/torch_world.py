@@ -45,6 +45,7 @@ class _Watch:
         self._rank = rank
         self._store = store
         self._own: str | None = None
+        self._is_first = False  # that note is the one in the store
         self._heard: str | None = None
         self._cause: BaseException | None = None  # of what it has heard, if it is the store's end
         self._own_halt: Halt | None = None
@@ -117,14 +118,18 @@ class _Watch:
             try:
                 self._speak_with_store()
             except RuntimeError as error:
-                self._heard = "the store in which the ranks meet is gone"
-                self._cause = error
+                # The first to leave has heard of nobody: the store may have gone because of its
+                # note, and nobody else tells why.
+                if not self._is_first:
+                    self._heard = "the store in which the ranks meet is gone"
+                    self._cause = error
             asked.set()
 
     def _speak_with_store(self) -> None:
         if self._own is not None:
             first = self._store.compare_set(_GONE, "", self._own).decode()
-            if first != self._own:
+            self._is_first = first == self._own
+            if not self._is_first:
                 self._heard = first
         elif self._heard is None and self._store.check([_GONE]):
             self._heard = self._store.get(_GONE).decode()

@@ -123,6 +123,22 @@ def test_a_store_that_does_not_answer_keeps_nobody() -> None:
     answers.set()
 
 
+@pytest.mark.parametrize("first", [None, "rank 0 has left the training: its disk is full"])
+def test_the_first_to_leave_has_heard_of_nobody_also_where_the_store_goes_with_its_note(
+    first: str | None,
+) -> None:
+    class LastStore:
+        def compare_set(self, key: str, expected: str, value: str) -> bytes:
+            return (first or value).encode()
+
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("the host of the store has ended")
+
+    watch = _Watch(1, LastStore())
+    watch.abort("a disk is full")
+    assert (watch.heard is None) == (first is None)
+
+
 def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(hps.ConfigError, match="torchrun --nproc-per-node"):
