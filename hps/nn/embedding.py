@@ -46,6 +46,7 @@ class _Lookup:
     num_examples: int
     rows: "PinnedRows | None" = None
     weights: torch.Tensor | None = None  # the caller's, which may require a gradient
+    batch: Batch | None = None  # of the rows
 
     @property
     def is_plain(self) -> bool:
@@ -205,9 +206,10 @@ class SparseEmbedding(nn.Module):
             )
         places = self._places[num_features]
         if lookup.rows is not None:
-            rows = cast("JointRows | None", lookup.rows.joint)
-            is_alone = rows is not None and rows.tables == (self.table,) and not rows.is_released
-            return (places, None, rows) if is_alone else None
+            rows, batch = cast("JointRows | None", lookup.rows.joint), lookup.batch
+            if rows is None or batch is None or rows.tables != (self.table,):
+                return None
+            return (places, None, rows) if rows.are_of(batch.features, len(batch)) else None
         weights = None if pooling.weights is None else pooling.weights.numpy()
         keys, offsets = as_keys(lookup.keys), pooling.bags.offsets.numpy()
         return places, KeysByTable([keys], [offsets], [weights], lookup.num_examples), None
@@ -233,7 +235,9 @@ class SparseEmbedding(nn.Module):
                 rows = None  # pinned by the pipeline of another server: these are looked up here
             shape = (len(ids), self._declared_features())
             divided = found.offsets if bags is None else bags
-            return self._lookup(found.keys_L, divided, found.weights_L, shape, rows)
+            lookup = self._lookup(found.keys_L, divided, found.weights_L, shape, rows)
+            lookup.batch = ids
+            return lookup
         if is_bare:
             keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
             if keys.dim() == 2 and offsets is None:
@@ -405,7 +409,7 @@ def _weight_gradients(
     if pooling.is_mean:
         grads = bags.divided(grads)
     bag_of = bags.of_occurrences(len(places))
-    found = torch.empty(len(places), device=grads.device)
+    found = torch.empty(len(places), dtype=torch.float32, device=grads.device)
     for first in range(0, len(places), _PIECE):
         piece = slice(first, first + _PIECE)
         torch.sum(rows[places[piece]] * grads[bag_of[piece]], 1, out=found[piece])

@@ -186,7 +186,12 @@ class SparseEmbeddings(nn.Module):
         if torch.compiler.is_compiling():
             if self._layout is not None and self._is_joint and not learns_weights(ids):
                 return self._look_up_compiled(self._layout, ids)
-            torch._dynamo.graph_break()
+            output: torch.Tensor = self._look_up_uncompiled(ids)
+            return output
+        return self._look_up(ids)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look_up_uncompiled(self, ids: Any) -> torch.Tensor:
         return self._look_up(ids)
 
     def _look_up(self, ids: Any) -> torch.Tensor:
@@ -292,24 +297,32 @@ class SparseEmbeddings(nn.Module):
         features = dict(zip(layout.places.tables, found, strict=True))
         rows = joint.pinned(features, num_examples)
         if rows is not None:
-            return read(server, self._ordered_as(rows), None, rows, self.dtype)
+            try:
+                return read(server, self._ordered_as(layout.places, rows), None, rows, self.dtype)
+            except ConfigError:
+                if not rows.is_released:  # by another thread, in between
+                    raise
         by_table = KeysByTable.of(found, num_examples)
         return read(server, layout.places, by_table, None, self.dtype)
 
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
         """As Reader has it."""
-        update = JointUpdate(rows, self._ordered_as(rows), grad)
+        assert self._layout is not None
+        update = JointUpdate(rows, self._ordered_as(self._layout.places, rows), grad)
         collect(self._server, order, update, is_own=True)
 
     def next_order(self) -> int:
         """As Reader has it."""
         return pending_of(self._server).next_order()
 
-    def _ordered_as(self, rows: JointRows) -> Places:
-        """Places of the module's features, the tables in the order of `rows`."""
-        assert self._layout is not None
+    def _ordered_as(self, places: Places, rows: JointRows) -> Places:
+        """The places, the tables in the order of `rows`."""
+        if rows.tables == places.tables:
+            return places
+        if self._layout is None or places is not self._layout.places:  # not sure yet
+            return places.ordered(rows.tables)
         if rows.tables not in self._ordered:
-            self._ordered[rows.tables] = self._layout.places.ordered(rows.tables)
+            self._ordered[rows.tables] = places.ordered(rows.tables)
         return self._ordered[rows.tables]
 
     def _pinned(self, places: Places, batch: Batch) -> tuple[Places, JointRows | None]:
@@ -320,7 +333,7 @@ class SparseEmbeddings(nn.Module):
         rows = cast("JointRows", first.joint)
         if not rows.are_of(batch.features, len(batch)) or set(rows.tables) != set(places.tables):
             return places, None
-        return self._ordered_as(rows), rows
+        return self._ordered_as(places, rows), rows
 
     def _told_layout(self, features: Mapping[str, str]) -> FeatureLayout:
         """What the first batch tells of tables whose features have no names; kept once that batch

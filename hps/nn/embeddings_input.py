@@ -89,9 +89,15 @@ def keys_of_all(
     """Keys [L], offsets [F * B + 1] and weights [L] of all features, which are in order.
 
     Raises:
-        ConfigError: another number of offsets, or what is not on the host or of another dtype.
+        ConfigError: another number of offsets, or what is not on the host, or of another dtype or
+            number of dimensions.
     """
     keys, offsets, weights = tensors
+    for what, one in (("keys", keys), ("offsets", offsets), ("weights", weights)):
+        if one is not None and one.dim() != 1:
+            raise ConfigError(
+                f"SparseEmbeddings: {what} of shape {tuple(one.shape)}; one dimension is needed"
+            )
     wanted = len(layout.names) * num_examples + 1
     if len(offsets) != wanted:
         raise ConfigError(

@@ -15,7 +15,7 @@ from hps.common.arrays import HOST
 from hps.contracts.joint import JointIds, JointRows, JointUpdate, Places
 from hps.errors import ConfigError
 from hps.nn.gradients import OF_SEVERAL, pending_of
-from hps.nn.ownership import count_references, is_unshared
+from hps.nn.ownership import count_references, is_unshared, prepare
 
 if TYPE_CHECKING:
     from hps.contracts.training import RowServer
@@ -62,6 +62,7 @@ class ReadAndCollect(torch.autograd.Function):
         ids: JointIds | None,
         rows: JointRows | None,
     ) -> torch.Tensor:
+        prepare()
         ctx.server, ctx.places = server, places
         ctx.order = pending_of(server).next_order()
         output, ctx.rows = read(server, places, ids, rows, anchor.dtype)

@@ -59,23 +59,28 @@ class _Probe(torch.autograd.Function):
         return None, None
 
 
+def prepare() -> None:
+    """Counts what is compared with, unless that was done; not from within a backward."""
+    _unshared()
+
+
 @lru_cache(maxsize=1)
 def _unshared() -> frozenset[References]:
     """The references of gradients that nobody keeps: plain ones, and views."""
     found: list[References] = []
-    anchor = torch.empty(0, device="cpu", requires_grad=True)
-    factors = torch.ones(2, 4, device="cpu")
     tracer = sys.gettrace()  # a debugger keeps what it sees
     sys.settrace(None)
     try:
-        _probe(anchor, factors, found)
+        _probe(found)
     finally:
         sys.settrace(tracer)
     return frozenset(one for one in found if min(one) >= 0)
 
 
-def _probe(anchor: torch.Tensor, factors: torch.Tensor, found: list[References]) -> None:
-    with torch.enable_grad():
+def _probe(found: list[References]) -> None:
+    with torch.inference_mode(False), torch.enable_grad():
+        anchor = torch.empty(0, device="cpu", requires_grad=True)
+        factors = torch.ones(2, 4, device="cpu")
         for is_view in (False, True):
             output: torch.Tensor = _Probe.apply(anchor, found)  # type: ignore[no-untyped-call]
             pooled = output.view(2, 2, 2) if is_view else output

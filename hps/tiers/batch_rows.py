@@ -160,12 +160,14 @@ class BatchRows:
             out: float32 tensor [B, F * D], contiguous, there too.
 
         Raises:
-            ConfigError: the rows were released.
+            ConfigError: the rows were released, or are of another number of keys.
         """
         bags = pooling.arguments(self._device)
         target: Floats = out.numpy() if self._device == HOST else cast("Floats", out)
         with self._lock:
-            self._stack.pool(self.held_plan(), bags, target)
+            plan = self.held_plan()
+            pooling.check(plan.num_occurrences, f"the pinned rows of table {self.table!r}")
+            self._stack.pool(plan, bags, target)
 
     def held_plan(self) -> BatchPlan:
         """The pinned plan; ConfigError after the release. Under the lock."""

@@ -157,7 +157,8 @@ def test_another_thread_may_pin_and_release_the_same_keys_meanwhile(tmp_path: Pa
         module = all_tables(server)
         forward, wanted = one_graph(module), module(batch).detach()
         joint: Any = server.joint
-        held = [joint.pin(drawn().features, len(batch)) for _ in range(30)]
+        held = [joint.pin(drawn().features, len(batch)) for _ in range(3)]
+        forward(batch)  # is compiled by now
 
         def pin_and_release() -> None:
             while not is_over.is_set():
@@ -175,3 +176,30 @@ def test_another_thread_may_pin_and_release_the_same_keys_meanwhile(tmp_path: Pa
         for rows in held:
             rows.release()
         assert server.pins == 0
+
+
+def test_rows_that_are_released_once_they_are_found_are_looked_up_by_their_keys(
+    tmp_path: Path,
+) -> None:
+    """What the thread above meets by chance, at every forward."""
+    batch = drawn()
+    with open_server(tmp_path, hps.SGD(lr=1.0), names=TABLES) as server:
+        module, optimizer = all_tables(server), hps.RowOptimizer(server)
+        forward, wanted = one_graph(module), module(batch).detach()
+        joint: Any = server.joint
+        find, found = joint.pinned, []
+
+        def find_and_release(*features: Any) -> Any:
+            rows = find(*features)
+            found.append(rows)
+            rows.release()
+            return rows
+
+        joint.pinned = find_and_release
+        for _ in range(2):
+            rows = joint.pin(batch.features, len(batch))
+            output = forward(batch)
+            assert torch.equal(output, wanted) and found[-1] is rows
+        output.sum().backward()
+        optimizer.step()
+        assert server.num_rows("a") == 3 and server.pins == 0

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.autograd.function import once_differentiable
 
+from hps.nn import ownership
 from hps.nn.ownership import count_references, is_unshared
 
 Case = Callable[[torch.Tensor, list[Any]], None]  # output of a look-up [4, 6], what is kept of it
@@ -28,6 +29,13 @@ class LookUp(torch.autograd.Function):
         references = count_references(grad)
         ctx.found.append(is_unshared(grad, references))
         return None, None
+
+
+@pytest.fixture(autouse=True)
+def counted_anew() -> None:
+    """Whatever the first backward of this process was."""
+    ownership._unshared.cache_clear()
+    ownership.prepare()
 
 
 def judged(case: Case) -> bool:
