@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST, as_keys
+from hps.common.arrays import HOST
 from hps.common.bags import (
     BagPooling,
     Bags,
@@ -26,7 +26,7 @@ from hps.errors import ConfigError
 from hps.nn.embeddings_input import want_gradients
 from hps.nn.gradients import ForwardGradient, pending_of
 from hps.nn.joint_look_up import ReadAndCollect, check_dtype, new_anchor, new_output, read
-from hps.types import Batch
+from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
     from hps.contracts.training import RowServer
@@ -34,6 +34,28 @@ if TYPE_CHECKING:
 
 Pooling = Literal["sum", "mean"]
 _PIECE = 4096  # occurrences whose weights' gradients are computed at a time
+_SMALL = 4096  # keys of a call that is Python's work rather than memory's
+
+
+@dataclass(slots=True)
+class _Call:
+    """What a call was given.
+
+    Args:
+        num_examples: B.
+        num_features: the F that holds where B = 0; else it follows from the offsets.
+        bags: the offsets, if they were checked before.
+        batch: that holds it all, and its rows of the table, if they are pinned.
+    """
+
+    keys: torch.Tensor
+    offsets: torch.Tensor | None
+    weights: torch.Tensor | None
+    num_examples: int
+    num_features: int
+    bags: Bags | None = None
+    batch: Batch | None = None
+    rows: "PinnedRows | None" = None
 
 
 @dataclass(slots=True)
@@ -46,7 +68,6 @@ class _Lookup:
     num_examples: int
     rows: "PinnedRows | None" = None
     weights: torch.Tensor | None = None  # the caller's, which may require a gradient
-    batch: Batch | None = None  # of the rows
 
     @property
     def is_plain(self) -> bool:
@@ -176,15 +197,18 @@ class SparseEmbedding(nn.Module):
             ConfigError: wrong dtype, shape or offsets; a weight (on the host) that is NaN or
                 infinite.
         """
-        lookup = self._parse(ids, offsets, weights, num_features)
+        call = self._parse(ids, offsets, weights, num_features)
         collects = self.training and torch.is_grad_enabled()
-        if self.dtype != torch.float32 and (jointly := self._jointly(lookup)) is not None:
-            if not collects:
-                return read(self._server, *jointly, self.dtype)[0]
-            narrow: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
-                self._anchor, self._server, *jointly
-            )
-            return narrow
+        is_small = not collects and call.keys.numel() <= _SMALL
+        if self.dtype != torch.float32 or is_small:
+            try:
+                found = self._look_up_jointly(call, collects)
+            except ConfigError:
+                self._lookup(call)  # has more to say of what is wrong with a call
+                raise
+            if found is not None:
+                return found
+        lookup = self._lookup(call)
         if collects:
             output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
                 self._anchor, lookup.keys, lookup.weights, self, lookup
@@ -193,26 +217,42 @@ class SparseEmbedding(nn.Module):
         with torch.no_grad():
             return self._read(lookup).to(self.dtype)
 
-    def _jointly(self, lookup: _Lookup) -> tuple[Places, JointIds | None, JointRows | None] | None:
-        """The arguments of a joint look-up, whose outputs may be narrow, of this one table; None
-        where that cannot be."""
-        pooling, num_features = lookup.pooling, lookup.num_features
-        if self._server.joint is None or pooling is None or want_gradients(lookup.weights):
+    def _look_up_jointly(self, call: _Call, collects: bool) -> torch.Tensor | None:
+        """As a joint look-up of this one table, whose outputs may be narrow and which checks its
+        offsets on the way; None where that cannot be."""
+        offsets, num_examples, rows = call.offsets, call.num_examples, call.rows
+        if self.pooling is None or offsets is None or self._server.joint is None:
             return None
+        num_bags = offsets.numel() - 1
+        num_features = num_bags // num_examples if num_examples else call.num_features
+        if num_bags != num_features * num_examples or want_gradients(call.weights):
+            return None
+        ids: JointIds | None = None
+        pinned: JointRows | None = None
+        if rows is None:
+            own = Ids(call.keys, offsets, call.weights)
+            ids = KeysByTable([own], num_examples)
+        else:
+            pinned = cast("JointRows | None", rows.joint)
+            if pinned is None or call.batch is None or pinned.tables != (self.table,):
+                return None
+            if not pinned.are_of(call.batch.features, num_examples):
+                return None
+        places = self._places_of(num_features)
+        if not collects:
+            return read(self._server, places, ids, pinned, self.dtype)[0]
+        output: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
+            self._anchor, self._server, places, ids, pinned
+        )
+        return output
+
+    def _places_of(self, num_features: int) -> Places:
         if num_features not in self._places:
             columns, features = range(0, num_features * self.dim, self.dim), range(num_features)
             self._places[num_features] = Places.of(
-                [self.table], [self.dim], [pooling.is_mean], [columns], [features]
+                [self.table], [self.dim], [self.pooling == "mean"], [columns], [features]
             )
-        places = self._places[num_features]
-        if lookup.rows is not None:
-            rows, batch = cast("JointRows | None", lookup.rows.joint), lookup.batch
-            if rows is None or batch is None or rows.tables != (self.table,):
-                return None
-            return (places, None, rows) if rows.are_of(batch.features, len(batch)) else None
-        weights = None if pooling.weights is None else pooling.weights.numpy()
-        keys, offsets = as_keys(lookup.keys), pooling.bags.offsets.numpy()
-        return places, KeysByTable([keys], [offsets], [weights], lookup.num_examples), None
+        return self._places[num_features]
 
     def _parse(
         self,
@@ -220,7 +260,7 @@ class SparseEmbedding(nn.Module):
         offsets: torch.Tensor | None,
         weights: torch.Tensor | None,
         num_features: int,
-    ) -> _Lookup:
+    ) -> _Call:
         where = f"SparseEmbedding({self.table!r})"
         is_bare = isinstance(ids, torch.Tensor | np.ndarray)
         if not is_bare and (offsets is not None or weights is not None):
@@ -229,15 +269,11 @@ class SparseEmbedding(nn.Module):
             if self.table not in ids.features:
                 raise ConfigError(f"{where}: the batch holds only {sorted(ids.features)}")
             found = ids.features[self.table]
-            bags = found.bags if self.pooling is not None else None
             rows = (ids.rows or {}).get(self.table)
             if rows is not None and not self._server.holds(rows):
                 rows = None  # pinned by the pipeline of another server: these are looked up here
-            shape = (len(ids), self._declared_features())
-            divided = found.offsets if bags is None else bags
-            lookup = self._lookup(found.keys_L, divided, found.weights_L, shape, rows)
-            lookup.batch = ids
-            return lookup
+            given = (found.keys_L, found.offsets, found.weights_L)
+            return _Call(*given, len(ids), self._declared_features(), found.bags, ids, rows)
         if is_bare:
             keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
             if keys.dim() == 2 and offsets is None:
@@ -251,28 +287,19 @@ class SparseEmbedding(nn.Module):
                 raise ConfigError(
                     f"{where}: {num_bags} bags cannot be those of num_features={num_features}"
                 )
-            shape = (num_bags // num_features, num_features)
-            return self._lookup(keys, offsets, weights, shape, None)
+            return _Call(keys, offsets, weights, num_bags // num_features, num_features)
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
-            shape = (int(ids.stride()), len(ids.keys()))
-            return self._lookup(ids.values(), ids.offsets(), ids.weights_or_none(), shape, None)
+            given = (ids.values(), ids.offsets(), ids.weights_or_none())
+            return _Call(*given, int(ids.stride()), len(ids.keys()))
         raise ConfigError(
             f"{where}: got {type(ids).__name__}; pass an hps.Batch, a KeyedJaggedTensor or keys"
         )
 
-    def _lookup(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor | Bags | None,
-        weights: torch.Tensor | None,
-        shape: tuple[int, int],
-        rows: "PinnedRows | None",
-    ) -> _Lookup:
-        """Checks; `shape` is B, and the F that holds where B = 0, else F follows from offsets.
-
-        Offsets and weights go to the server's device; keys only need to be there for a pull.
-        """
-        num_examples, num_features = shape
+    def _lookup(self, call: _Call) -> _Lookup:
+        """Checks. Offsets and weights go to the server's device; keys only need to be there for a
+        pull."""
+        keys, weights, rows = call.keys, call.weights, call.rows
+        num_examples, num_features = call.num_examples, call.num_features
         where = f"SparseEmbedding({self.table!r})"
         if keys.dtype not in (torch.int64, torch.uint64) or keys.dim() != 1:
             raise ConfigError(
@@ -286,11 +313,9 @@ class SparseEmbedding(nn.Module):
             weights = weights.to(device, non_blocking=True)
         if self.pooling is None:
             return _Lookup(keys, None, 1, len(keys), rows)
-        if offsets is None:
+        if call.offsets is None:
             raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
-        if not isinstance(offsets, Bags):
-            offsets = make_bags(offsets, len(keys), where)
-        bags = offsets.to(device)
+        bags = (call.bags or make_bags(call.offsets, len(keys), where)).to(device)
         num_bags = len(bags.lengths)
         if num_bags and (num_examples == 0 or num_bags % num_examples):
             raise ConfigError(

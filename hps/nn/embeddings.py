@@ -220,7 +220,7 @@ class SparseEmbeddings(nn.Module):
             return self._read(places, None, rows)
         if batch.rows is not None:  # pinned, but not together
             return self._look_up_tables(layout, lambda module, _: module(batch))
-        return self._read(layout.places, KeysByTable.of(found, len(batch)), None)
+        return self._read(layout.places, KeysByTable(found, len(batch)), None)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
@@ -302,7 +302,7 @@ class SparseEmbeddings(nn.Module):
             except ConfigError:
                 if not rows.is_released:  # by another thread, in between
                     raise
-        by_table = KeysByTable.of(found, num_examples)
+        by_table = KeysByTable(found, num_examples)
         return read(server, layout.places, by_table, None, self.dtype)
 
     def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:

@@ -41,7 +41,7 @@ def check_counts(layout: FeatureLayout, found: list[Ids], num_examples: int) -> 
     for table, features, ids in zip(
         layout.places.tables, layout.places.features, found, strict=True
     ):
-        num_bags = len(ids.offsets) - 1
+        num_bags = ids.offsets.numel() - 1
         if num_bags != len(features) * num_examples:
             raise ConfigError(
                 f"SparseEmbeddings: the batch has {num_bags} bags of table {table!r}; "

@@ -233,7 +233,8 @@ class PendingGradients:
             self._keep_memory(OF_SEVERAL, update.grads)
 
     def _keep_memory(self, table: str, grads: torch.Tensor) -> None:
-        self._spare[table] = grads if grads._base is None else grads._base
+        base = grads if grads._base is None else grads._base
+        self._spare[table] = base.view(torch.float32)
 
 
 def _are_same(rows: "PinnedRows", others: "PinnedRows") -> bool:

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from hps.common.arrays import HOST
 from hps.contracts.joint import JointIds, JointRows, JointUpdate, Places
 from hps.errors import ConfigError
-from hps.nn.gradients import OF_SEVERAL, pending_of
+from hps.nn.gradients import OF_SEVERAL, PendingGradients, pending_of
 from hps.nn.ownership import count_references, is_unshared, prepare
 
 if TYPE_CHECKING:
@@ -82,11 +82,21 @@ def collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool =
     """Leaves a gradient with the server, a copy unless it is nobody else's."""
     pending, grad = pending_of(server), update.grads
     if not is_own:
-        update.grads = pending.new_grads(OF_SEVERAL, len(grad), update.places.width, HOST)
+        update.grads = _copied(pending, grad.contiguous())
         update.is_copy = True
-        if len(grad):
-            pending.copy_by_bag(grad.contiguous().float(), update.grads)
     pending.add_joint(order, update)
+
+
+def _copied(pending: PendingGradients, grad: torch.Tensor) -> torch.Tensor:
+    """A copy in memory that may serve again; two bfloat16 count as a float32 for that."""
+    is_narrow = grad.dtype == torch.bfloat16
+    if is_narrow and (grad.shape[1] % 2 or grad.storage_offset() % 2):
+        return grad.float()
+    words = grad.view(torch.float32) if is_narrow else grad
+    copy = pending.new_grads(OF_SEVERAL, len(words), words.shape[1], HOST)
+    if len(words):
+        pending.copy_by_bag(words, copy)
+    return copy.view(grad.dtype)
 
 
 def read(

@@ -116,7 +116,7 @@ class JointBatchRows:
         """
         batch = self._held()
         self._pinned = KeptIds(features, num_examples)
-        ids = KeysByTable.of(list(features.values()), num_examples)
+        ids = KeysByTable(list(features.values()), num_examples)
         try:
             with self._lock:
                 self._take(ids)

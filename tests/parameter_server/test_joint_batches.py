@@ -33,7 +33,7 @@ def features_of(ads: list[int], users: list[int]) -> tuple[dict[str, hps.Ids], i
 def ids_of(ads: list[int], users: list[int]) -> KeysByTable:
     """The same, to be looked up."""
     features, num_examples = features_of(ads, users)
-    return KeysByTable.of(list(features.values()), num_examples)
+    return KeysByTable(list(features.values()), num_examples)
 
 
 @pytest.fixture
