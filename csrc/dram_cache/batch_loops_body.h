@@ -34,16 +34,18 @@ inline void Find(const CacheView& cache, WorkerBatch* worker) {
 }
 
 // Numbers, looks up and writes the output in one go, each some keys behind the other: numbering
-// computes, looking up waits for memory and writing fills it, so they go well together.
-inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
-                 OutputRows out) {
+// computes, looking up waits for memory and writing fills it, so they go well together. Value is
+// float or Bfloat16.
+template <class Value>
+inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
+                   Value* out, int64_t stride) {
   constexpr int64_t kRowsAStep = 24;  // somewhat more than keys are numbered between two calls
   worker->window_begin = 0;
-  return WithOutput(cache.dim, count, out.values, out.stride, [&](auto lanes, auto streaming) {
+  return WithOutput(cache.dim, count, out, stride, [&](auto lanes, auto streaming) {
     constexpr int kDim = decltype(lanes)::kWidth;
     constexpr bool kStream = decltype(streaming)::value;
-    Expander<kDim, kStream> expander(*worker, cache.dim, out.values, out.stride);
-    Lookup<kDim, kStream, Taking::kValue> lookup(cache, worker, out);
+    Expander<kDim, kStream, Value> expander(*worker, cache.dim, out, stride);
+    Lookup<kDim, false, Taking::kValue> lookup(cache, worker, {});
     const bool fits = DeduplicateWith(worker, keys, count, [&] {
       lookup.UpTo(worker->num_unique);
       if (worker->num_missing == 0) expander.UpTo(lookup.num_checked(), kRowsAStep);
@@ -56,6 +58,12 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
     }
     return fits;
   });
+}
+
+inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
+                 OutputRows out) {
+  if (out.narrow != nullptr) return PullTo(cache, worker, keys, count, out.narrow, out.stride);
+  return PullTo(cache, worker, keys, count, out.values, out.stride);
 }
 
 // As Pull, of values that are pooled afterwards, when all workers have theirs.

@@ -117,21 +117,13 @@ int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, Ou
 int64_t DramCache::PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags,
                               BatchPlan* plan, OutputValues out) {
   constexpr bool kWantsPlan = true;
-  const bool are_rows = bags.are_rows();
-  if (are_rows && out.narrow == nullptr) {
-    return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
-  }
+  if (bags.are_rows()) return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
   Abandon(plan);
   plan->Build(keys, count, shape().num_parts, view_.dim, pool_,
               [&](WorkerBatch* worker) { return loops_->pull_values(view_, worker, keys, count); });
   const int64_t num_missing = CountFound(plan);
-  if (num_missing > 0) return num_missing;
-  if (are_rows) {
-    Expand(plan, bags.rows_in(out, view_.dim));
-  } else {
-    plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
-  }
-  return 0;
+  if (num_missing == 0) plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
+  return num_missing;
 }
 
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {

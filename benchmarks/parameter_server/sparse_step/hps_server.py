@@ -1,5 +1,5 @@
 """hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM; and
-a module whose outputs, and their gradients, are bfloat16.
+the same with outputs and gradients in bfloat16.
 
 Above it: sparse_step_bench.py. Below it: hps's public interface.
 """
@@ -18,6 +18,7 @@ from benchmarks.parameter_server.sparse_step.contender import (
     ROW_WISE_EPS,
     Workload,
 )
+from hps.contracts.joint import JointUpdate, KeysByTable, Places
 
 BUDGET_OVER_ROWS = 1.3
 
@@ -79,7 +80,7 @@ class HpsServer:
 
 
 class HpsNarrow(HpsServer):
-    """The same rows below a SparseEmbedding in bfloat16: forward, backward, hps.RowOptimizer."""
+    """The same rows by the verbs that a SparseEmbedding in bfloat16 uses: one key a bag."""
 
     def __init__(
         self,
@@ -90,12 +91,12 @@ class HpsNarrow(HpsServer):
         lifetime: contextlib.ExitStack,
     ) -> None:
         super().__init__(work, optimizer, all_keys, threads, lifetime)
-        self._embedding = hps.SparseEmbedding(self._server, TABLE, dtype=torch.bfloat16)
-        self._optimizer = hps.RowOptimizer(self._server)
+        self._places = Places.of([TABLE], [work.dim], [False], [[0]], [[0]])
         self._offsets = torch.arange(work.length + 1)
         self._grads = work.grads.to(torch.bfloat16)
 
     def step(self, idx: int) -> None:
-        output = self._embedding(self._work.keys[idx], self._offsets)
-        output.backward(self._grads)
-        self._optimizer.step()
+        output = torch.empty(self._grads.shape, dtype=torch.bfloat16)
+        ids = hps.Ids(self._work.keys[idx], self._offsets)
+        rows = self._server.joint.look_up(KeysByTable([ids], len(output)), self._places, output)
+        self._server.joint.apply(JointUpdate(rows, self._places, self._grads))
