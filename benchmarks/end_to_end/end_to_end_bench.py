@@ -73,7 +73,9 @@ class Runs:
         # One column more than dim may hold the first-order weights.
         table = hps.TableConfig(name="rows", dim=options["dim"] + 1, optimizer=hps.Adagrad())
         self._row_bytes = row_bytes(table)
-        self._ample_bytes = int(1.3 * options["keys"] * self._row_bytes) + (1 << 20)
+        # A table that grows while batches of many keys come puts rows out before its budget is used.
+        room = 1.3 if bag == 1 else 6.0
+        self._ample_bytes = int(room * options["keys"] * self._row_bytes) + (1 << 20)
         if self._log.exists():
             return
         examples = int(options["examples"] if bag == 1 else options["bag_examples"])
