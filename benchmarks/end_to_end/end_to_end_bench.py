@@ -30,7 +30,6 @@ PEERS = {
     "embedding_bag": "torch EmbeddingBag(sparse) + Adagrad",
     "fbgemm": "fbgemm tbe, Adagrad",
 }
-DENSE_SHARE = 0.75
 FLOORS = {False: 1.25, True: 2.0}  # of one key a feature, and of bags
 Figures = dict[str, Any]
 
@@ -181,11 +180,8 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
                     runs.peer(peer)
                 if spills:
                     runs.spilling()
-            axes = {"model": model, "bag": bag}
-            rows += cell_rows(axes, runs.figures, peers)
-            step_by_step = runs.stages()
-            rows.append(dense_row(axes, runs.figures[IN_DRAM], step_by_step["dense_seconds"]))
-            by_stage = {"hps, step by step (not timed above)": [step_by_step], **runs.figures}
+            rows += cell_rows({"model": model, "bag": bag}, runs.figures, peers)
+            by_stage = {"hps, step by step (not timed above)": [runs.stages()], **runs.figures}
             tables.append(f"{model}, bags of {bag}: {stage_table(by_stage)}")
     names = ("examples", "bag_examples", "bag_features", "keys", "dim", "batch_size")
     axes = {key: options[key] for key in (*names, "torch_threads")}
@@ -211,14 +207,6 @@ def cell_rows(
         )
     add_notes(rows, figures)
     return rows
-
-
-def dense_row(axes: dict[str, Any], runs: list[Figures], dense_seconds: float) -> Row:
-    """How much of the time of `hps train` the dense layers alone take."""
-    shares = Samples(tuple(dense_seconds / float(one["seconds"]) for one in runs))
-    axes = {**axes, "run": IN_DRAM}
-    wanted = ("target", Samples((DENSE_SHARE,) * len(runs)))
-    return comparison_row(axes, "of the time, dense part alone", shares, wanted, floor=1.0)
 
 
 def add_notes(rows: list[Row], figures: dict[str, list[Figures]]) -> None:

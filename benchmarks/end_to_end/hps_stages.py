@@ -1,5 +1,4 @@
-"""Where the time of a training step of hps goes: the loop of `hps train`, a clock at every line,
-and the dense part alone.
+"""Where the time of a training step of hps goes: the loop of `hps train`, a clock at every line.
 
 One run beside the timed ones, in a process of its own; prints JSON as peer_train.py does. Above it:
 end_to_end_bench.py. Below it: hps's public interface.
@@ -7,7 +6,6 @@ end_to_end_bench.py. Below it: hps's public interface.
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from typing import Any
@@ -17,11 +15,10 @@ import torch
 import hps
 from benchmarks.common.server import scratch_server
 from benchmarks.end_to_end.stages import Stages
-from hps.models import MODELS, ClickModel
+from hps.models import MODELS
 from hps.reader import ReaderConfig, open_reader
 
 NAME = "rows"
-_DENSE_STEPS = 30
 
 
 def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
@@ -35,7 +32,7 @@ def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
     model = MODELS[options.model](server, features, log.num_dense)
     rows, dense = hps.RowOptimizer(server), torch.optim.Adam(model.parameters(), lr=0.001)
     criterion = torch.nn.BCEWithLogitsLoss()
-    stages, examples, first = Stages(), 0, None
+    stages, examples = Stages(), 0
     start = time.perf_counter()
     with hps.Pipeline(log, server, depth=0) as batches:
         for batch in batches:
@@ -49,31 +46,10 @@ def train(options: argparse.Namespace, server: Any) -> dict[str, Any]:
                 dense.step()
                 dense.zero_grad()
             examples += len(batch)
-            first = batch if first is None else first
         waits = batches.seconds()
     seconds = time.perf_counter() - start
     before = {"read": waits["network"]["busy_seconds"], "fetch": waits["fetch"]["busy_seconds"]}
-    alone = dense_seconds(model, first) * examples / len(first)
-    figures = {"examples": examples, "seconds": seconds, "dense_seconds": alone}
-    return {**figures, "stages": before | stages.seconds}
-
-
-def dense_seconds(model: ClickModel, batch: hps.Batch) -> float:
-    """Median seconds of a step of the layers above the embeddings, over the same batch again."""
-    shape = (len(batch), model.num_features, model.columns)
-    embedded = torch.randn(shape, requires_grad=True)
-    model.embed = lambda _: embedded  # type: ignore[method-assign]
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
-    criterion = torch.nn.BCEWithLogitsLoss()
-    taken = []
-    for _ in range(_DENSE_STEPS):
-        start = time.perf_counter()
-        criterion(model(batch), batch.labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        embedded.grad = None
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+    return {"examples": examples, "seconds": seconds, "stages": before | stages.seconds}
 
 
 def main() -> int:
