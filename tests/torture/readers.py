@@ -41,8 +41,8 @@ _TABLES = (
 class SharedOutput(hps.SparseEmbedding):
     """The bug: one buffer for the outputs of all calls of a module."""
 
-    def _read(self, lookup: Any) -> torch.Tensor:
-        found = super()._read(lookup)
+    def forward(self, *call: Any, **options: Any) -> torch.Tensor:
+        found = super().forward(*call, **options)
         shared = self.__dict__.setdefault("shared", torch.empty(1 << 16))
         output: torch.Tensor = shared[: found.numel()].view(found.shape)
         return output.copy_(found)

@@ -20,4 +20,5 @@ def test_threads_read_what_one_alone_reads(tmp_path: Path, kind: str) -> None:
 
 def test_a_buffer_that_calls_share_is_found() -> None:
     report = run_readers(1, 30, plant=PLANT)
-    assert any("another answer" in violation for violation in report.violations)
+    # To the thread that asked, or under the hand of another.
+    assert any(" answer " in violation for violation in report.violations)
