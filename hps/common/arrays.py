@@ -64,7 +64,10 @@ def as_numpy(value: object, what: str) -> HostArray:
             raise ConfigError(f"{what} is a tensor on {value.device}; pass {what}.cpu()")
         if value.layout != sys.modules["torch"].strided:
             raise ConfigError(f"{what} is a {value.layout} tensor; pass a dense one")
-        view: HostArray = value.detach().numpy() if value.requires_grad else value.numpy()
+        try:
+            view: HostArray = value.detach().numpy() if value.requires_grad else value.numpy()
+        except TypeError:  # numpy has no such numbers
+            raise ConfigError(f"{what} has dtype {value.dtype}; convert it to float32") from None
         return view
     if isinstance(value, np.ndarray):
         return np.asarray(value)

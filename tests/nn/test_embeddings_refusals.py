@@ -112,6 +112,7 @@ WRONG: list[tuple[Callable[[hps.Batch], None], str]] = [
     (set_weights(float("inf")), r"table 'many'.*weights\[2\] is inf"),
     (set_weights(torch.ones(3)), r"weights \[L\]"),
     (set_weights(torch.ones(3, dtype=torch.float64)), "float32 weights"),
+    (set_weights(torch.ones(3, dtype=torch.bfloat16)), "weights has dtype torch.bfloat16"),
     (set_keys(lambda keys: keys.float()), "64 bits"),
     (set_keys(lambda keys: keys.to(torch.int32)), "64 bits"),
     (set_keys(lambda keys: keys[:, None]), "keys"),
