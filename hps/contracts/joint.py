@@ -180,10 +180,13 @@ class KeptIds:
 
 def _num_changes(ids: Ids) -> int:
     """Grows with each change in place; below 0 where torch does not count them."""
-    tensors = (ids.keys_L, ids.offsets, ids.weights_L)
-    if any(tensor is not None and tensor.is_inference() for tensor in tensors):
+    keys, offsets, weights = ids.keys_L, ids.offsets, ids.weights_L
+    if keys.is_inference() or offsets.is_inference():
         return -1
-    return sum(0 if tensor is None else tensor._version for tensor in tensors)
+    changes = keys._version + offsets._version
+    if weights is None:
+        return changes
+    return -1 if weights.is_inference() else changes + weights._version
 
 
 def _placed(ids: Ids) -> list[_Placed | None]:

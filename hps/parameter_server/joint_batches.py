@@ -32,6 +32,7 @@ class JointBatches:
         self._tables = tables
         self._make_room = make_room
         self._groups: dict[tuple[str, ...], TableGroup] = {}
+        self._in_order: dict[tuple[str, ...], tuple[str, ...]] = {}  # tables of batches, by theirs
         # Some may have been released. Guarded by the server's lock.
         self._pinned: WeakSet[JointBatchRows] = WeakSet()
 
@@ -43,14 +44,10 @@ class JointBatches:
 
     def pin(self, features: "Mapping[str, Ids]", num_examples: int) -> JointBatchRows:
         """As JointServer has it."""
-        known = self._tables.stacks
-        # In the server's order, so that batches of the same tables are of one group.
-        in_order = [table for table in known if table in features]
-        unknown = [table for table in features if table not in known]
-        rows = self._take((*in_order, *unknown))
-        rows.pin({table: features[table] for table in in_order}, num_examples)
-        with self._tables.lock:
-            self._pinned.add(rows)
+        names = tuple(features)
+        in_order = self._in_order.get(names)
+        rows = self._take(in_order or self._order(names))
+        rows.pin(features, num_examples, self._pinned)
         return rows
 
     def pinned(self, features: "Mapping[str, Ids]", num_examples: int) -> JointBatchRows | None:
@@ -97,6 +94,15 @@ class JointBatches:
         with self._tables.lock:
             for group in list(self._groups.values()):
                 group.count()
+
+    def _order(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The tables in the server's order, so that batches of the same ones are of one group."""
+        known = self._tables.stacks
+        in_order = [table for table in known if table in names]
+        unknown = [table for table in names if table not in known]
+        if not unknown:
+            self._in_order[names] = tuple(in_order)
+        return (*in_order, *unknown)
 
     def _take(self, tables: tuple[str, ...]) -> JointBatchRows:
         self._tables.check_open()

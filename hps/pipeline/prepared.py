@@ -75,7 +75,8 @@ class Prepared:
         if self.joint is not None:
             self.joint.release()
         for rows in list(self.rows.values()):  # close() may not have waited for who pins it
-            rows.release()
+            if not rows.is_released:
+                rows.release()
 
 
 @dataclass(slots=True)

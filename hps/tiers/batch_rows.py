@@ -75,16 +75,20 @@ class BatchRows:
 
     @classmethod
     def part_of(
-        cls, joint: "SharesPins", stack: TableStack, plan: BatchPlan, lock: OwnedLock
+        cls,
+        joint: "SharesPins",
+        stack: TableStack,
+        plan: BatchPlan,
+        model: object,
+        pool: OutputPool,
+        lock: OwnedLock,
     ) -> "BatchRows":
-        """The rows of one table that a batch of several has pinned by that plan. Their keys are an
-        int64 tensor. Under the lock."""
-        import torch
-
+        """The rows of one table that a batch of several has pinned by that plan. Under the
+        lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
         rows._device, rows._stack, rows._lock = HOST, stack, lock
-        rows._model, rows._pool = torch.empty(0), OutputPool()
+        rows._model, rows._pool = model, pool
         rows._pinned_at = rows._pinned_keys = None
         rows.joint, rows.plan = joint, plan
         return rows

@@ -5,7 +5,7 @@ TableStack, which brings the rows that are not in its cache.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSet, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hps import _C
-from hps.common.arrays import HostArray
+from hps.common.arrays import HostArray, OutputPool
 from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys
@@ -40,6 +40,8 @@ class TableGroup:
         self.tables = tuple(stack.name for stack in stacks)
         self.stacks = tuple(stacks)
         self._counts = _C.TableCounts(len(stacks))
+        self.model = torch.empty(0)  # results of one table alone are tensors, too
+        self.outputs = OutputPool()
         # Those that nobody uses, youngest last. Each step on a deque is whole by itself, for a
         # collector may give one back at any time.
         self._idle: deque[_C.TableBatch] = deque(maxlen=_MAX_IDLE)
@@ -107,8 +109,16 @@ class JointBatchRows:
         for table in absent:
             self._pool_again(table, places, out)
 
-    def pin(self, features: "Mapping[str, Ids]", num_examples: int) -> None:
-        """Fetches the rows of a batch, one entry a table in their order, and pins them.
+    def pin(
+        self,
+        features: "Mapping[str, Ids]",
+        num_examples: int,
+        pinned: "MutableSet[JointBatchRows]",
+    ) -> None:
+        """Fetches the rows of a batch, by table, and pins them.
+
+        Args:
+            pinned: to which these rows are added; the lock guards it.
 
         Raises:
             CapacityError: the cache of a table cannot hold its rows at once; nothing is pinned.
@@ -116,9 +126,10 @@ class JointBatchRows:
         """
         batch = self._held()
         self._pinned = KeptIds(features, num_examples)
-        ids = KeysByTable(list(features.values()), num_examples)
+        ids = KeysByTable([features[table] for table in self.tables], num_examples)
         try:
             with self._lock:
+                pinned.add(self)
                 self._take(ids)
                 for stack in self._stacks:  # before anything is: an erase may come at any time
                     stack.hold(self)
@@ -190,10 +201,12 @@ class JointBatchRows:
 
     def of_tables(self) -> "Mapping[str, PinnedRows]":
         """As JointRows has it."""
-        batch = self._held()
+        batch, group = self._held(), self._group
         with self._lock:
             return {
-                stack.name: BatchRows.part_of(self, stack, batch.plan(table), self._lock)
+                stack.name: BatchRows.part_of(
+                    self, stack, batch.plan(table), group.model, group.outputs, self._lock
+                )
                 for table, stack in enumerate(self._stacks)
             }
 
