@@ -5,9 +5,8 @@ Above it: rows.py, rounds.py, table_verbs.py. Below it: cluster/exchange, one cl
 that travels; the rank's own server.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
-
-import numpy as np
 
 from hps.cluster.config import ClusterConfig
 from hps.cluster.exchange.cluster_rows import RowFetcher
@@ -18,7 +17,8 @@ from hps.cluster.exchange.key_exchange import (
     MAX_IDLE_PLANS,
     ExchangedKeys,
     KeyExchange,
-    OwnKeys,
+    counts_of_tables,
+    exchange_heads,
     swap_keys,
 )
 from hps.cluster.world.together import Together
@@ -30,6 +30,7 @@ from hps.common.row_layout import Keys
 from hps.common.sharding import ShardMap
 from hps.common.wire import Wire
 from hps.config import TableConfig
+from hps.contracts.reads import in_words
 from hps.errors import ConfigError, no_such_table
 from hps.parameter_server.server import ParameterServer
 
@@ -86,14 +87,18 @@ class Exchanges:
             raise no_such_table(table, "there are", tables)
         return config
 
-    def swap_keys(self, table: str, keys: Keys) -> ExchangedKeys:
-        """A round outside a pipeline, of one table; every rank calls it."""
-        own = OwnKeys(keys, self.plans)
-        with self._together.block(f"keys of table {table!r}"):
+    def swap_keys(self, keys: Mapping[str, Keys]) -> dict[str, ExchangedKeys]:
+        """A round outside a pipeline, of some tables; every rank calls it, with the same ones.
+
+        Raises:
+            ConfigError: with others; on every rank.
+        """
+        own = self.keys.divide(keys)
+        with self._together.block(f"keys of {in_words(list(own))}"):
             control = self._together.world.control
-            counts = control.exchange_counts(own.counts)
-            swapped = swap_keys(control, {table: own}, np.array(counts)[:, None])
-        return swapped[table]
+            heads = exchange_heads(control, list(self.tables), own)
+            counts = counts_of_tables(heads, list(self.tables))
+            return swap_keys(control, own, counts)
 
     def rows_change(self) -> None:
         """By something else than a step: what other ranks hold of them is no longer what they are.

@@ -29,6 +29,7 @@ from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
+from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending, Ranks
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -209,6 +210,15 @@ class ClusterParameterServer:
         Cost: distinct keys travel to their owners, their rows back, and are pooled here.
         """
         self._rows.pull_pooled(table, keys, pooling, out)
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As pull_pooled, of several tables; their keys and rows travel in one message a rank.
+
+        Raises:
+            ConfigError: a table is given twice, or the ranks give different ones; others as
+                pull_pooled.
+        """
+        self._rows.pull_tables(reads)
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then

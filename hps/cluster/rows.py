@@ -8,12 +8,14 @@ server.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hps.cluster.exchange.cluster_rows import ClusterRows
+from hps.cluster.exchange.cluster_rows import ClusterRows, OwnedRows
 from hps.cluster.exchange.gradient_exchange import OwnedUpdate
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, as_keys, as_output, is_tensor, on_host
+from hps.common.row_layout import Keys
+from hps.contracts.reads import PooledRead, in_order, in_words
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
@@ -50,7 +52,7 @@ class RowVerbs:
         array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
         rows = self._exchanges.fetcher.new_rows(len(array), dim) if out is None else out
         as_output(rows, len(array), dim, self._local.device)
-        exchanged = self._exchanges.swap_keys(table, on_host(array))
+        exchanged = self._exchanges.swap_keys({table: on_host(array)})[table]
         if create:
             self._exchanges.rows_change()
         found = self._together.agreed(
@@ -58,7 +60,7 @@ class RowVerbs:
             lambda: self._local.pull(table, exchanged.received, create=create),
         )
         with self._together.block("pull"):
-            self._exchanges.fetcher.fetch(exchanged, found, rows)
+            self._exchanges.fetcher.fetch(OwnedRows(exchanged, found), rows)
         if out is None and is_tensor(rows) and not is_tensor(keys):
             return rows.cpu().numpy()
         return rows
@@ -67,17 +69,49 @@ class RowVerbs:
         self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
     ) -> None:
         """As `ClusterParameterServer.pull_pooled`."""
+        self.pull_tables([PooledRead(table, keys, pooling, out)])
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As `ClusterParameterServer.pull_tables`."""
         if self._together.is_alone:
-            return self._local.pull_pooled(table, keys, pooling, out)
-        array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
-        pooling.check(len(array), f"pull_pooled: table {table!r}")
-        as_output(out, len(out), out.shape[1] // dim * dim, self._local.device)
-        exchanged = self._exchanges.swap_keys(table, on_host(array))
-        found = self._together.agreed(
-            f"pull of table {table!r}", lambda: self._local.pull(table, exchanged.received)
-        )
+            return self._local.pull_tables(reads)
+        ordered = in_order(reads)
+        tables = [read.table for read in ordered]
+        bare = {read.table: self._checked(read) for read in ordered if read.rows is None}
+        owned: dict[str, OwnedRows] = {}
+        if bare:
+            exchanged = self._exchanges.swap_keys(bare)
+            found = self._together.agreed(
+                f"pull of {in_words(list(bare))}",
+                lambda: {
+                    table: self._local.pull(table, keys.received)
+                    for table, keys in exchanged.items()
+                },
+            )
+            owned = {table: OwnedRows(exchanged[table], rows) for table, rows in found.items()}
+        owned |= {read.table: self._pinned(read) for read in ordered if read.rows is not None}
         with self._together.block("pull"):
-            self._exchanges.fetcher.fetch_pooled(exchanged, found, pooling, out)
+            self._exchanges.fetcher.fetch_pooled(
+                [owned[table] for table in tables],
+                [read.pooling for read in ordered],
+                [read.out for read in ordered],
+            )
+
+    def _checked(self, read: PooledRead) -> Keys:
+        """The keys of a read, which fit."""
+        keys, dim = as_keys(read.keys, self._local.device), self._exchanges.table(read.table).dim
+        read.pooling.check(len(keys), f"pull_tables: table {read.table!r}")
+        as_output(read.out, len(read.out), read.out.shape[1] // dim * dim, self._local.device)
+        return on_host(keys)
+
+    def _pinned(self, read: PooledRead) -> OwnedRows:
+        """What the ranks asked this one for when the rows of a read were pinned."""
+        rows = read.rows
+        if not isinstance(rows, ClusterRows) or not self.holds(rows):
+            raise ConfigError(
+                f"pull_tables: the rows given for table {read.table!r} are those of another server"
+            )
+        return rows.owned()
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As `ClusterParameterServer.push`."""
@@ -111,7 +145,8 @@ class RowVerbs:
         elif self._together.is_alone:
             return self._local.pin(table, keys)
         else:
-            exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
+            array = on_host(as_keys(keys, self._local.device))
+            exchanged = self._exchanges.swap_keys({table: array})[table]
         local = self._local.pin(table, exchanged.received)
         hot = None if self._exchanges.hot is None else self._exchanges.hot.tables[table]
         dim = self._exchanges.table(table).dim

@@ -121,7 +121,8 @@ class TableVerbs:
     ) -> AnyArray:
         """A flag for each key, from its owner."""
         self._exchanges.table(table)
-        exchanged = self._exchanges.swap_keys(table, on_host(as_keys(keys, self._local.device)))
+        array = on_host(as_keys(keys, self._local.device))
+        exchanged = self._exchanges.swap_keys({table: array})[table]
         what = f"{verb} of table {table!r}"
         answer = self._together.agreed(what, lambda: act(table, exchanged.received))
         flags = as_numpy(answer, "flags")

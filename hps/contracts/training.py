@@ -13,6 +13,7 @@ from hps.checkpoint.blobs import Dense, ModelState
 from hps.common.arrays import AnyArray
 from hps.common.json_text import Json, JsonView
 from hps.contracts.joint import JointServer
+from hps.contracts.reads import PooledRead
 from hps.contracts.updates import RowUpdate
 from hps.types import PinnedRows
 
@@ -142,6 +143,9 @@ class RowServer(KeptCheckpoints, Protocol):
         self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
     ) -> None:
         """Sums or means of bags, float32 [B, F * dim], into `out`, which lies on `device`."""
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """Sums or means of bags of several tables, each into its `out`."""
 
     def pin(self, table: str, keys: AnyArray) -> PinnedRows:
         """Makes the rows of a batch ready, in any thread."""

@@ -59,7 +59,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Lookup:
+class Lookup:
     """One call, its arguments checked: keys int64 [L], and how they form F features of B bags."""
 
     keys: torch.Tensor
@@ -295,7 +295,7 @@ class SparseEmbedding(nn.Module):
             f"{where}: got {type(ids).__name__}; pass an hps.Batch, a KeyedJaggedTensor or keys"
         )
 
-    def _lookup(self, call: _Call) -> _Lookup:
+    def _lookup(self, call: _Call) -> Lookup:
         """Checks. Offsets and weights go to the server's device; keys only need to be there for a
         pull."""
         keys, weights, rows = call.keys, call.weights, call.rows
@@ -312,7 +312,7 @@ class SparseEmbedding(nn.Module):
             self._check_weights(weights, len(keys))
             weights = weights.to(device, non_blocking=True)
         if self.pooling is None:
-            return _Lookup(keys, None, 1, len(keys), rows)
+            return Lookup(keys, None, 1, len(keys), rows)
         if call.offsets is None:
             raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
         bags = (call.bags or make_bags(call.offsets, len(keys), where)).to(device)
@@ -327,7 +327,7 @@ class SparseEmbedding(nn.Module):
         # The step reads the weights again: what the caller does to his in between must not count.
         kept = None if weights is None else own_copy(weights)
         pooling = BagPooling(bags, kept, self.pooling == "mean")
-        return _Lookup(keys, pooling, num_features, num_examples, rows, weights)
+        return Lookup(keys, pooling, num_features, num_examples, rows, weights)
 
     def _declared_features(self) -> int:
         """F of a batch without examples, whose offsets cannot tell."""
@@ -347,7 +347,7 @@ class SparseEmbedding(nn.Module):
             return
         refuse_infinite_weights(weights.detach().numpy(), where)
 
-    def _read(self, lookup: _Lookup) -> torch.Tensor:
+    def _read(self, lookup: Lookup) -> torch.Tensor:
         pooling, rows, device = lookup.pooling, lookup.rows, self._server.device
         num_examples, width = lookup.num_examples, lookup.num_features * self.dim
         if pooling is None or lookup.is_plain:
@@ -364,7 +364,22 @@ class SparseEmbedding(nn.Module):
             self._server.pull_pooled(self.table, lookup.keys, pooling, output)
         return output
 
-    def _collect(self, order: int, keys: torch.Tensor, lookup: _Lookup, grad: torch.Tensor) -> None:
+    def look_up_of(
+        self,
+        ids: Any,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        num_features: int,
+    ) -> Lookup:
+        """What a call would look up; raises as the call."""
+        return self._lookup(self._parse(ids, offsets, weights, num_features))
+
+    def collect(self, order: int, keys: torch.Tensor, lookup: Lookup, grad: torch.Tensor) -> None:
+        """Leaves the gradient of a look-up, [B, F * D], with the server.
+
+        Args:
+            order: the place of its forward among all forwards of the server.
+        """
         pending, pooling = pending_of(self._server), lookup.pooling
         num_features, num_examples = lookup.num_features, lookup.num_examples
         num_bags = num_features * num_examples
@@ -388,7 +403,7 @@ class _ReadAndCollect(torch.autograd.Function):
         keys: torch.Tensor,
         weights: torch.Tensor | None,
         module: SparseEmbedding,
-        lookup: _Lookup,
+        lookup: Lookup,
     ) -> torch.Tensor:
         ctx.module, ctx.lookup = module, lookup
         ctx.order = pending_of(module._server).next_order()
@@ -408,7 +423,7 @@ class _ReadAndCollect(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             rows, places = others
             of_weights = _weight_gradients(ctx.lookup, rows, places, grad)
-        ctx.module._collect(ctx.order, keys, ctx.lookup, grad)
+        ctx.module.collect(ctx.order, keys, ctx.lookup, grad)
         return None, None, of_weights, None, None
 
 
@@ -423,7 +438,7 @@ def _distinct_rows(
 
 
 def _weight_gradients(
-    lookup: _Lookup, rows: torch.Tensor, places: torch.Tensor, grad: torch.Tensor
+    lookup: Lookup, rows: torch.Tensor, places: torch.Tensor, grad: torch.Tensor
 ) -> torch.Tensor:
     """Of each occurrence its row times its bag's gradient, summed over the columns: float32 [L]."""
     pooling = lookup.pooling

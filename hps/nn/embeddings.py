@@ -5,7 +5,7 @@ Above it: the user's model, `hps.models`. Below it: the server's `joint` verbs, 
 none, a SparseEmbedding a table; `hps.nn.gradients`; while torch.compile looks on, look_up_op.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -32,10 +32,14 @@ from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of
 from hps.nn.gradients import pending_of
 from hps.nn.joint_look_up import ReadAndCollect, check_dtype, collect, new_anchor, read
 from hps.nn.look_up_op import KeptRows, look_up, register
+from hps.nn.tables_look_up import look_up_tables
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
     from hps.contracts.training import RowServer
+
+# What a table's module is called with: ids, offsets, weights, number of features.
+_Call = tuple[Any, torch.Tensor | None, torch.Tensor | None, int]
 
 
 class SparseEmbeddings(nn.Module):
@@ -70,7 +74,8 @@ class SparseEmbeddings(nn.Module):
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
-    the step. With a gpu_cache, of servers and on ranks, as a SparseEmbedding a table.
+    the step. With a gpu_cache, of servers and on ranks, as a SparseEmbedding a table; of servers
+    and on ranks what they ask for travels together.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
     in this process's DRAM, the module knows its features, and no bag weight requires a gradient;
@@ -218,12 +223,12 @@ class SparseEmbeddings(nn.Module):
         check_counts(layout, found, len(batch))
         weights = [ids.weights_L for ids in found]
         if self._server.joint is None or any(want_gradients(one) for one in weights):
-            return self._look_up_tables(layout, lambda module, _: module(batch))
+            return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found))
         places, rows = self._pinned(layout.places, batch)
         if rows is not None:
             return self._read(places, None, rows)
         if batch.rows is not None:  # pinned, but not together
-            return self._look_up_tables(layout, lambda module, _: module(batch))
+            return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found))
         return self._read(layout.places, KeysByTable(found, len(batch)), None)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
@@ -238,15 +243,11 @@ class SparseEmbeddings(nn.Module):
             self._layout = layout
             return output
 
-        def look_up_table(module: SparseEmbedding, table: int) -> torch.Tensor:
-            ids = ids_of_features(
-                keys, offsets, weights, layout.places.features[table], num_examples
-            )
-            num_features = len(layout.places.features[table])
-            found: torch.Tensor = module(*ids, num_features=num_features)
-            return found
-
-        output = self._look_up_tables(layout, look_up_table)
+        calls: list[_Call] = []
+        for features in layout.places.features:
+            ids = ids_of_features(keys, offsets, weights, features, num_examples)
+            calls.append((*ids, len(features)))
+        output = self._look_up_tables(layout, calls)
         self._layout = layout
         return output
 
@@ -354,22 +355,40 @@ class SparseEmbeddings(nn.Module):
             return output
         return read(self._server, places, ids, rows, self.dtype)[0]
 
-    def _look_up_tables(
-        self, layout: FeatureLayout, look_up: Callable[[SparseEmbedding, int], torch.Tensor]
-    ) -> torch.Tensor:
-        """A table after the other, then side by side in the order of the features."""
+    def _look_up_tables(self, layout: FeatureLayout, calls: Sequence[_Call]) -> torch.Tensor:
+        """By a module a table, then side by side in the order of the features.
+
+        Args:
+            calls: arguments of each table's module.
+        """
         places = layout.places
+        modules = [self._module_of(places, table) for table in range(len(places.tables))]
+        parts = [
+            (module, module.look_up_of(*call)) for module, call in zip(modules, calls, strict=True)
+        ]
+        collects = self.training and torch.is_grad_enabled()
+        outputs: Sequence[torch.Tensor]
+        if any(want_gradients(lookup.weights) for _, lookup in parts):
+            outputs = [
+                module(*call[:3], num_features=call[3])
+                for module, call in zip(modules, calls, strict=True)
+            ]
+        else:
+            outputs = look_up_tables(self._server, parts, collects)
         of_features: dict[int, torch.Tensor] = {}
-        for table, name in enumerate(places.tables):
-            if name not in self._by_table:
-                pooling: Pooling = "mean" if places.are_means[table] else "sum"
-                self._by_table[name] = SparseEmbedding(self._server, name, pooling)
-            module = self._by_table[name].train(self.training)
-            features, output = places.features[table], look_up(module, table)
-            widths = [places.dims[table]] * len(features)
+        for output, dim, features in zip(outputs, places.dims, places.features, strict=True):
+            widths = [dim] * len(features)
             # Of a batch without examples a module cannot tell the number of features.
-            output = output.reshape(len(output), sum(widths))
-            parts = torch.split_with_sizes(output, widths, dim=1)
-            of_features |= zip(features, parts, strict=True)
-        output = torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
-        return output.to(self.dtype)
+            by_table = output.reshape(len(output), sum(widths))
+            of_features |= zip(
+                features, torch.split_with_sizes(by_table, widths, dim=1), strict=True
+            )
+        joined = torch.cat([of_features[place] for place in range(len(of_features))], dim=1)
+        return joined.to(self.dtype)
+
+    def _module_of(self, places: Places, table: int) -> SparseEmbedding:
+        name = places.tables[table]
+        if name not in self._by_table:
+            pooling: Pooling = "mean" if places.are_means[table] else "sum"
+            self._by_table[name] = SparseEmbedding(self._server, name, pooling)
+        return self._by_table[name].train(self.training)

@@ -4,7 +4,7 @@ Above it: ParameterServer, whose docstrings say what each verb promises. Below i
 tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from hps.common.arrays import (
 )
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats
+from hps.contracts.reads import PooledRead
 from hps.errors import ConfigError
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
@@ -90,6 +91,14 @@ class RowVerbs:
             bags = pooling.arguments(self._device)
         stack.raise_failed(wait=True)
         stack.pull_pooled(array, bags, target)
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As ParameterServer.pull_tables."""
+        for read in reads:
+            if read.rows is not None:
+                read.rows.pool(read.pooling, read.out)
+            else:
+                self.pull_pooled(read.table, read.keys, read.pooling, read.out)
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As ParameterServer.push."""

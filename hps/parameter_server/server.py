@@ -20,6 +20,7 @@ from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.contracts.reads import PooledRead
 from hps.contracts.tiers import RowTier
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
@@ -127,6 +128,10 @@ class ParameterServer:
         Cost: one read of each distinct row, one addition an occurrence; no [L, dim] is made.
         """
         self.parts.rows.pull_pooled(table, keys, pooling, out)
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As pull_pooled, of several tables, one after the other."""
+        self.parts.rows.pull_tables(reads)
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.

@@ -4,6 +4,9 @@ Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: the owner's `hps.Ba
 that the ranks asked it for; float_exchange.py, which brings them here.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,6 +20,26 @@ from hps.common.bags import BagPooling
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
 from hps.types import PinnedRows
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRows:
+    """Rows that the ranks have asked this one for.
+
+    Args:
+        keys: of one round.
+        rows: float32 [received keys, D], as they are here; numpy or torch.
+        hot: rows of the table that every rank has already; None for none.
+    """
+
+    keys: ExchangedKeys
+    rows: AnyArray
+    hot: HotTable | None = None
+
+    @property
+    def block(self) -> torch.Tensor:
+        """The rows as a tensor."""
+        return self.rows if isinstance(self.rows, torch.Tensor) else torch.from_numpy(self.rows)
 
 
 class RowFetcher:
@@ -43,18 +66,15 @@ class RowFetcher:
         local.gather(rows)
         return rows
 
-    def fetch(
-        self, keys: ExchangedKeys, rows: AnyArray, out: AnyArray, hot: HotTable | None = None
-    ) -> None:
+    def fetch(self, owned: OwnedRows, out: AnyArray) -> None:
         """Sends the ranks the rows they asked for, and writes those that come to every occurrence.
 
         Args:
-            keys: of one round.
-            rows: float32 [received keys, D], as they are here; numpy or torch.
+            owned: of the round.
             out: float32 [L, D] of this rank's keys.
-            hot: rows that every rank has already; None for none.
         """
-        received = self._received(keys, rows, hot)
+        (received,) = self._received([owned])
+        keys = owned.keys
         plan = keys.own.plan
         target = as_output(out, plan.num_occurrences, received.shape[1], self._device)
         if isinstance(target, torch.Tensor):
@@ -65,49 +85,68 @@ class RowFetcher:
 
     def fetch_pooled(
         self,
-        keys: ExchangedKeys,
-        rows: AnyArray,
-        pooling: BagPooling,
-        out: torch.Tensor,
-        hot: HotTable | None = None,
+        owned: Sequence[OwnedRows],
+        poolings: Sequence[BagPooling],
+        outs: Sequence[torch.Tensor],
     ) -> None:
-        """As fetch, and pools the rows that come into out [B, F * D]."""
-        received = self._received(keys, rows, hot)
-        if self._device == HOST:
-            arguments = pooling.arguments(HOST)
-            keys.own.plan.pool(_by_owner(keys, received), *arguments, out.numpy())
-        else:
-            places = keys.own.places(self._device)
-            pool_rows(received.to(self._device).index_select(0, places), pooling, out)
+        """As fetch, of several tables in one message a rank, and pools the rows that come into the
+        table's out [B, F * D]."""
+        for one, received, pooling, out in zip(
+            owned, self._received(owned), poolings, outs, strict=True
+        ):
+            own = one.keys.own
+            if self._device == HOST:
+                own.plan.pool(_by_owner(one.keys, received), *pooling.arguments(HOST), out.numpy())
+            else:
+                rows = received.to(self._device).index_select(0, own.places(self._device))
+                pool_rows(rows, pooling, out)
 
-    def _received(self, keys: ExchangedKeys, rows: AnyArray, hot: HotTable | None) -> torch.Tensor:
-        """Sends rows; those of this rank's distinct keys, owner after owner."""
-        block = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-        if hot is not None and not hot.is_empty:
-            return self._fetch_cold(keys, block, hot)
-        outgoing, incoming = np.array(keys.counts)[:, None], np.array(keys.own.counts)[:, None]
-        (received,) = self._floats.swap([block], outgoing, incoming)
-        return received
+    def _received(self, owned: Sequence[OwnedRows]) -> list[torch.Tensor]:
+        """Sends rows; of each table those of this rank's distinct keys, owner after owner."""
+        cold = [None if one.hot is None or one.hot.is_empty else _Cold(one) for one in owned]
+        blocks, outgoing, incoming = [], [], []
+        for one, of_one in zip(owned, cold, strict=True):
+            blocks.append(one.block if of_one is None else of_one.block)
+            outgoing.append(one.keys.counts if of_one is None else of_one.outgoing)
+            incoming.append(one.keys.own.counts if of_one is None else of_one.incoming)
+        received = self._floats.swap(blocks, np.array(outgoing).T, np.array(incoming).T)
+        return [
+            rows if of_one is None else of_one.with_hot(rows)
+            for of_one, rows in zip(cold, received, strict=True)
+        ]
 
-    def _fetch_cold(self, keys: ExchangedKeys, block: torch.Tensor, hot: HotTable) -> torch.Tensor:
-        """The rows of this rank's distinct keys: the hot ones from here, the others by message.
 
-        Sender and receiver leave out the same, so neither need be told.
-        """
-        device = block.device
+class _Cold:
+    """The rows of a round that are not hot. Sender and receiver leave out the same, so neither need
+    be told.
+
+    Args:
+        owned: of a table with rows that every rank has.
+    """
+
+    def __init__(self, owned: OwnedRows) -> None:
+        keys, hot = owned.keys, owned.hot
+        assert hot is not None
+        self._hot = hot
         sends = ~hot.find(keys.received)[1]
-        slots, is_hot = hot.find(keys.own.plan.unique_keys)
-        outgoing = [[int(sends[first:end].sum())] for first, end in starts_of(keys.counts)]
-        incoming = [[int((~is_hot[first:end]).sum())] for first, end in starts_of(keys.own.counts)]
+        self._slots, self._is_hot = hot.find(keys.own.plan.unique_keys)
+        own = starts_of(keys.own.counts)
+        self.outgoing = [int(sends[first:end].sum()) for first, end in starts_of(keys.counts)]
+        self.incoming = [int((~self._is_hot[first:end]).sum()) for first, end in own]
+        block = owned.block
+        self.block = block[_places(sends, block.device)]
 
-        def places(flags: NDArray[np.bool_]) -> torch.Tensor:
-            return torch.from_numpy(np.flatnonzero(flags)).to(device)
+    def with_hot(self, cold: torch.Tensor) -> torch.Tensor:
+        """The rows of this rank's distinct keys: the hot ones from here, the others came."""
+        is_hot, device = self._is_hot, cold.device
+        rows = torch.empty(len(is_hot), cold.shape[1], device=device)
+        rows.index_copy_(0, _places(~is_hot, device), cold)
+        of_hot = torch.from_numpy(self._slots[is_hot].astype(np.int64)).to(device)
+        return rows.index_copy_(0, _places(is_hot, device), self._hot.rows[of_hot])
 
-        (cold,) = self._floats.swap([block[places(sends)]], np.array(outgoing), np.array(incoming))
-        rows = self.new_rows(len(is_hot), block.shape[1])
-        rows.index_copy_(0, places(~is_hot), cold)
-        of_hot = torch.from_numpy(slots[is_hot].astype(np.int64)).to(device)
-        return rows.index_copy_(0, places(is_hot), hot.rows[of_hot])
+
+def _places(flags: NDArray[np.bool_], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.flatnonzero(flags)).to(device)
 
 
 def _by_owner(keys: ExchangedKeys, received: torch.Tensor) -> list[Floats]:
@@ -170,6 +209,14 @@ class ClusterRows:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
         return self._local
 
+    def owned(self) -> OwnedRows:
+        """What the ranks asked this one for, as it is now.
+
+        Raises:
+            ConfigError: the rows were released.
+        """
+        return OwnedRows(self.keys, self.fetcher.rows_of(self.local, self._dim), self._hot)
+
     def unique_keys(self) -> Keys:
         """The distinct keys of this rank's batch, uint64 [N], owner after owner; none after the
         release."""
@@ -192,10 +239,10 @@ class ClusterRows:
             ConfigError: the rows were released, or `out` does not fit.
             ClusterError: another rank is gone or does not answer.
         """
-        rows = self.fetcher.rows_of(self.local, self._dim)
+        owned = self.owned()
         if out is None:
             out = self.fetcher.new_rows(self.num_occurrences, self._dim)
-        self.fetcher.fetch(self.keys, rows, out, self._hot)
+        self.fetcher.fetch(owned, out)
         return out
 
     def pool(self, pooling: BagPooling, out: torch.Tensor) -> None:
@@ -210,8 +257,7 @@ class ClusterRows:
             ConfigError: the rows were released.
             ClusterError: another rank is gone or does not answer.
         """
-        rows = self.fetcher.rows_of(self.local, self._dim)
-        self.fetcher.fetch_pooled(self.keys, rows, pooling, out, self._hot)
+        self.fetcher.fetch_pooled([self.owned()], [pooling], [out])
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""

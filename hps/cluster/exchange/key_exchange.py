@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hps import _C
 from hps.cluster.exchange.device_rows import places_of
@@ -136,9 +135,11 @@ class KeyExchange:
             self.is_closed = True
             return None
         assert own is not None
-        is_absent = heads[:, 1:] == _ABSENT
-        self._require_same_tables(is_absent)
-        counts = heads[:, 1:][:, ~is_absent[0]]
+        try:
+            counts = counts_of_tables(heads, self._tables)
+        except ConfigError:
+            self.is_closed = True
+            raise
         if not own:
             return {}
         return swap_keys(self._channel, own, counts, self.num_rounds)
@@ -167,30 +168,42 @@ class KeyExchange:
             )
 
     def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Counts:
-        """Of every rank: what it says, and how many keys of each table come here."""
-        size = self._channel.size
-        heads = np.full((size, 1 + len(self._tables)), _ABSENT, np.int64)
-        heads[:, 0] = says
-        for column, table in enumerate(self._tables, 1):
-            if own is not None and table in own:
-                heads[:, column] = own[table].counts
-        single = [1] * size
-        return self._channel.exchange(torch.from_numpy(heads), single, single).numpy()
+        return exchange_heads(self._channel, self._tables, own, says)
 
-    def _require_same_tables(self, is_absent: NDArray[np.bool_]) -> None:
-        differs = (is_absent != is_absent[0]).any(axis=0)
-        if not differs.any():
-            return
-        column = int(np.flatnonzero(differs)[0])
-        without = np.flatnonzero(is_absent[:, column]).tolist()
-        self.is_closed = True
-        refusal = ConfigError(
-            f"the batches of ranks {without} have no table "
-            f"{self._tables[column]!r} and those of the others have; give every rank's batches the "
-            "same tables, with no keys where there are none"
-        )
-        refusal.is_shared = True
-        raise refusal
+
+def exchange_heads(
+    channel: Channel, tables: list[str], own: Mapping[str, OwnKeys] | None, says: int = _READS
+) -> Counts:
+    """Of every rank: what it says, and how many keys of each table come here; int64 [ranks, 1 +
+    tables]."""
+    heads = np.full((channel.size, 1 + len(tables)), _ABSENT, np.int64)
+    heads[:, 0] = says
+    for column, table in enumerate(tables, 1):
+        if own is not None and table in own:
+            heads[:, column] = own[table].counts
+    single = [1] * channel.size
+    return channel.exchange(torch.from_numpy(heads), single, single).numpy()
+
+
+def counts_of_tables(heads: Counts, tables: list[str]) -> Counts:
+    """Keys that come from each rank, of the tables that there are; int64 [ranks, tables].
+
+    Raises:
+        ConfigError: the ranks have different tables; on every rank.
+    """
+    is_absent = heads[:, 1:] == _ABSENT
+    differs = (is_absent != is_absent[0]).any(axis=0)
+    if not differs.any():
+        counts: Counts = heads[:, 1:][:, ~is_absent[0]]
+        return counts
+    column = int(np.flatnonzero(differs)[0])
+    without = np.flatnonzero(is_absent[:, column]).tolist()
+    refusal = ConfigError(
+        f"the batches of ranks {without} have no table {tables[column]!r} and those of the others "
+        "have; give every rank's batches the same tables, with no keys where there are none"
+    )
+    refusal.is_shared = True
+    raise refusal
 
 
 def swap_keys(

@@ -21,6 +21,7 @@ from hps.common.json_text import Json, JsonView
 from hps.common.plan_pool import PlanPool
 from hps.common.sharding import ShardMap
 from hps.config import TableConfig
+from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
 from hps.errors import RemoteError
@@ -210,6 +211,14 @@ class RemoteParameterServer:
         Cost: the distinct keys travel, and their rows; they are pooled here, on one thread.
         """
         self._pulls.pull_pooled(table, keys, pooling, out)
+
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As pull_pooled, of several tables; the shards are asked for several of them at once.
+
+        Raises:
+            ConfigError: a table is given twice; others as pull_pooled.
+        """
+        self._pulls.pull_tables(reads)
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged") -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.

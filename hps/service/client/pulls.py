@@ -5,6 +5,9 @@ which are pinned here. Below it: division.py, plans.py (which key goes where), c
 are deduplicated here before they travel, or by the shard where they travel as they are.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +18,8 @@ from hps.common.forked import refuse_in_children
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, decode
-from hps.errors import HpsError, RemoteError
+from hps.contracts.reads import PooledRead, in_order, in_words
+from hps.errors import ConfigError, HpsError, RemoteError
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision, Piece
 from hps.service.client.options import number_of
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+
+_AT_ONCE = 4  # pulls of different tables that a shard has in hand at the same time
 
 
 class Pulls:
@@ -124,21 +130,74 @@ class Pulls:
         """
         plan.pool(self._parts(table, plan), *pooling.arguments(HOST), out)
 
+    def pull_tables(self, reads: Sequence[PooledRead]) -> None:
+        """As `RemoteParameterServer.pull_tables`."""
+        with ExitStack() as held:
+            planned = [(read, self._plan_of(read, held)) for read in in_order(reads)]
+            parts = self._parts_of([(read.table, plan) for read, plan in planned])
+            for (read, plan), rows in zip(planned, parts, strict=True):
+                plan.pool(rows, *read.pooling.arguments(HOST), read.out.numpy())
+
+    def _plan_of(self, read: PooledRead, held: ExitStack) -> _C.ShardPlan:
+        """The keys of a read by shard, for as long as they are held."""
+        dim, where = self._shards.table(read.table, "pull_tables").dim, f"table {read.table!r}"
+        as_output(read.out, len(read.out), read.out.shape[1] // dim * dim)
+        rows = read.rows
+        if rows is None:
+            keys = as_keys(read.keys)
+            plan = self._plans.take(keys)
+            held.callback(self._plans.give, plan)
+            read.pooling.check(len(keys), f"pull_tables: {where}")
+            return plan
+        if not isinstance(rows, RemoteRows) or not self.holds(rows):
+            raise ConfigError(f"pull_tables: the rows given for {where} are of another server")
+        held.enter_context(rows.lock)
+        read.pooling.check(rows.num_occurrences, f"pull_tables: {where}")
+        return rows.held_plan()
+
     def _parts(self, table: str, plan: _C.ShardPlan) -> list[Floats]:
         """The rows of a plan's distinct keys as they are now, shard after shard."""
-        dim = self._shards.tables[table].dim
-        pieces = self._division.pieces(plan, self._pull_bytes(dim))
-        replies = self._ask_rows(table, [(session, keys) for session, keys, _ in pieces])
-        return self._rows_of(pieces, replies, dim)
+        (parts,) = self._parts_of([(table, plan)])
+        return parts
+
+    def _parts_of(self, plans: Sequence[tuple[str, _C.ShardPlan]]) -> Iterator[list[Floats]]:
+        """The same of each of several tables' plans; those of some tables are asked for at once."""
+        for wave in self._waves(plans):
+            shares = [
+                (table, session, keys) for table, pieces in wave for session, keys, _ in pieces
+            ]
+            replies = iter(self._ask_rows(shares))
+            for table, pieces in wave:
+                dim = self._shards.tables[table].dim
+                yield self._rows_of(pieces, [next(replies) for _ in pieces], dim)
+
+    def _waves(
+        self, plans: Sequence[tuple[str, _C.ShardPlan]]
+    ) -> Iterator[list[tuple[str, list[Piece]]]]:
+        """Tables, with their requests, of which no shard gets too many at once."""
+        most = max(1, min(_AT_ONCE, self._shards.max_requests // 2))
+        wave: list[tuple[str, list[Piece]]] = []
+        counts: Counter[int] = Counter()
+        for table, plan in plans:
+            row_bytes = self._pull_bytes(self._shards.tables[table].dim)
+            pieces = self._division.pieces(plan, row_bytes)
+            own = Counter(session.index for session, _, _ in pieces)
+            if wave and any(counts[shard] + count > most for shard, count in own.items()):
+                yield wave
+                wave, counts = [], Counter()
+            wave.append((table, pieces))
+            counts += own
+        if wave:
+            yield wave
 
     def new_rows(self, table: str, num_rows: int) -> Floats:
         """A buffer float32 [num_rows, dim] of the pool."""
         return self._buffers.take(num_rows, self._shards.tables[table].dim)
 
-    def _ask_rows(self, table: str, shares: list[tuple[Session, Keys]]) -> list[AnyIncoming]:
-        """The replies to a pull of so many keys of each shard."""
+    def _ask_rows(self, shares: list[tuple[str, Session, Keys]]) -> list[AnyIncoming]:
+        """The replies to pulls of keys of a table from a shard."""
         wire, requests = self._config.pull_format, []
-        for session, keys in shares:
+        for table, session, keys in shares:
             head = pb.PullRequest(
                 table=table,
                 wire=number_of(wire),
@@ -147,13 +206,14 @@ class Pulls:
             )
             message = METHODS["Pull"].request.join(head, [keys])
             requests.append(Request(session, "Pull", message))
+        tables = list(dict.fromkeys(table for table, _, _ in shares))
         with self._connections.waiting():
-            replies = ask(requests, self._connections.until(), f"pull of table {table!r}")
+            replies = ask(requests, self._connections.until(), f"pull of {in_words(tables)}")
         return [METHODS["Pull"].reply.split(data) for data in replies]
 
     def _pull_whole(self, table: str, keys: Keys) -> Floats:
         """Rows of keys that go whole: the reply's own memory, where they are float32."""
-        (reply,) = self._ask_rows(table, [(self._connections.sessions[0], keys)])
+        (reply,) = self._ask_rows([(table, self._connections.sessions[0], keys)])
         raw = writable(reply.data)[reply.place(15)]
         return decode(raw, len(keys), self._shards.tables[table].dim, Wire(reply.head.wire))
 

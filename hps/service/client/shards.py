@@ -127,6 +127,7 @@ class Shards:
         limits = [reply.limits for reply in replies]
         self.max_keys = min(limit.max_keys or 2**31 for limit in limits)
         self.max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
+        self.max_requests = min(limit.max_client_requests or 2**31 for limit in limits)
 
     def _lacking_part(self, replies: Sequence[pb.DescribeReply]) -> str:
         """Why the shards cannot be of one service, in words: one lacks its part of the newest
