@@ -75,6 +75,8 @@ class RowVerbs:
         """As `ClusterParameterServer.pull_tables`."""
         if self._together.is_alone:
             return self._local.pull_tables(reads)
+        if not reads:
+            return
         ordered = in_order(reads)
         tables = [read.table for read in ordered]
         bare = {read.table: self._checked(read) for read in ordered if read.rows is None}
@@ -128,7 +130,7 @@ class RowVerbs:
             if self._exchanges.gradients.may_overflow:
                 held: list[PinnedRows] = []
                 try:
-                    rows = self._local_rows(update, held)
+                    (rows,) = self._local_rows([update], held)
                     whole = [RowUpdate(table, update.keys, grads_of, rows)]
                     with self._together.block(what):
                         self._local.apply(whole, checked=self._check_together)
@@ -181,7 +183,7 @@ class RowVerbs:
         owned = self._begin(updates)
         held: list[PinnedRows] = []
         try:
-            local = [self._local_rows(update, held) for update in owned]
+            local = self._local_rows(owned, held)
             with self._together.block("apply"):
                 sums = self._exchanges.gradients.send(owned)
                 self._local.apply(
@@ -210,17 +212,20 @@ class RowVerbs:
         """Of a step that may overflow a row: no rank changes one before all have looked."""
         self._together.agreed("apply", check)
 
-    def _local_rows(self, update: OwnedUpdate, held: list[PinnedRows]) -> PinnedRows:
-        """The pinned rows of an update's keys; pins them where they are not, on every rank."""
-        if update.rows is not None:
-            return update.rows.local
-        table = update.share.table
+    def _local_rows(self, owned: Sequence[OwnedUpdate], held: list[PinnedRows]) -> list[PinnedRows]:
+        """The pinned rows of updates' keys; those that are not are pinned, on every rank, and added
+        to `held`, which was empty."""
+        bare = [update for update in owned if update.rows is None]
 
         def pin() -> None:
-            held.append(self._local.parts.batches.pin_now(table, update.keys))
+            for update in bare:
+                held.append(self._local.parts.batches.pin_now(update.share.table, update.keys))
 
-        self._together.agreed(f"pin of table {table!r}", pin)
-        return held[-1]
+        if bare:
+            tables = [update.share.table for update in bare]
+            self._together.agreed(f"pin of {in_words(tables)}", pin)
+        new = iter(held)
+        return [next(new) if one.rows is None else one.rows.local for one in owned]
 
 
 def _received(keys: AnyArray | ExchangedKeys) -> AnyArray:

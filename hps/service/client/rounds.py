@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 from hps import _C
 from hps.errors import HpsError, RemoteError
@@ -148,9 +149,9 @@ def commit(
         _C.call_all([*appends, *([applied] if applied else [])])
         committed = Commit(changes, [], until, what)
         try:
-            for session, part in changes.items():
-                for change in part:
-                    sent = session.send(change, until)
+            for of_each in zip_longest(*changes.values()):  # the shards work beside each other
+                for session, change in zip(changes, of_each, strict=True):
+                    sent = None if change is None else session.send(change, until)
                     if sent is not None:
                         committed.pending.append((session, sent))
         except BaseException:

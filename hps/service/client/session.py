@@ -2,14 +2,17 @@
 and is sent again until it is answered.
 
 Above it: rounds.py. Below it: window.py, which keeps the changes; a transport. `commit` chooses
-the numbers. Changes that find everything well are sent at once, several under way. After the first
-failure the session is broken: nothing more is sent but by `heal`, which asks the shard how far it
-is and sends what it lacks, one by one. Sending a change twice is harmless: the shard knows it.
+the numbers. Changes that find everything well are sent in their order, so many under way that the
+shard refuses none for their number: who waits for the answer to one starts the next. After the
+first failure the session is broken: nothing more is sent but by `heal`, which asks the shard how
+far it is and sends what it lacks, one by one. Sending a change twice is harmless: the shard knows
+it.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
@@ -25,21 +28,24 @@ from hps.v1 import parameter_server_pb2 as pb
 _LEAST_ATTEMPT_SECONDS = 5.0
 _ATTEMPTS_A_DEADLINE = 3  # of calls that get no answer at all
 _NOTICE_SECONDS = 30.0  # between two warnings of one shard
+MOST_UNDER_WAY = 8  # changes, where the shard allows as many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Sent:
-    """One sending of a change.
+    """One sending of a change, now or when its turn comes.
 
     Args:
-        change: what was sent; `heal` may send it again meanwhile.
+        change: what is sent; `heal` may send it again meanwhile.
+        until: the deadline.
         opening: of the session, under which it was sent: an answer is worth no more than that.
-        pending: its answer.
+        pending: its answer; None before its turn.
     """
 
     change: Change
-    opening: int
-    pending: Pending
+    until: float
+    opening: int = 0
+    pending: Pending | None = None
 
 
 class Session:
@@ -70,6 +76,9 @@ class Session:
         self.is_broken = False
         self.last_failure: Failure | None = None  # the newest, of whichever thread
         self.ended: HpsError | None = None  # why no change is taken any more
+        self.most_under_way = MOST_UNDER_WAY  # changes that are sent and not answered
+        self._under_way: deque[Sent] = deque()
+        self._turns: deque[Sent] = deque()  # those that wait for an answer to one of them
         self._shard_map = shard_map
         self._client_id = client_id
         self._deadline = deadline
@@ -125,19 +134,55 @@ class Session:
         assert_held(self._held)
         if self.is_broken:
             return None
-        change.attempts += 1
-        seconds = self.attempt_seconds(until)
-        pending = self.transport.start(change.method, change.message, seconds)
-        return Sent(change, self._opening, pending)
+        sent = Sent(change, until)
+        self._turns.append(sent)
+        self._start_next()
+        return sent
 
     def receive(self, sent: Sent) -> None:
         """Waits for the answer to a change that was sent; who is interrupted calls `break_off`."""
+        while True:
+            with self.lock:
+                if sent.pending is None and (self.is_broken or sent.change.is_settled):
+                    return
+                first = sent if sent.pending is not None else next(iter(self._under_way), None)
+                if first is None:  # nothing that could start it
+                    self.is_broken = True
+                    return
+            self._receive(first)
+            if first is sent:
+                return
+
+    def _start_next(self) -> None:
+        """Sends the changes whose turn it is, in their order."""
+        assert_held(self._held)
+        while self._turns and len(self._under_way) < self.most_under_way and not self.is_broken:
+            sent, change = self._turns[0], self._turns[0].change
+            change.attempts += 1
+            sent.opening = self._opening
+            seconds = self.attempt_seconds(sent.until)
+            sent.pending = self.transport.start(change.method, change.message, seconds)
+            self._under_way.append(self._turns.popleft())
+
+    def _receive(self, sent: Sent) -> None:
+        """Of one that is under way, or was; of several threads that wait for it each may."""
+        assert sent.pending is not None
         try:
             reply = sent.pending.reply()
         except Failure as failure:
             self._reject(sent.change, failure)
         else:
             self._accept(sent.change, reply, sent.opening)
+        with self.lock:
+            if sent in self._under_way:
+                self._under_way.remove(sent)
+            self._start_next()
+
+    def _forget_sent(self) -> None:
+        """All that was sent is answered, or will not be."""
+        assert_held(self._held)
+        self._under_way.clear()
+        self._turns.clear()
 
     def break_off(self) -> None:
         """What is under way counts as unanswered."""
@@ -186,6 +231,7 @@ class Session:
             self.window.incarnation = 0
             self._opening += 1
             self._is_new_wanted = True
+            self._forget_sent()
             self.is_broken = False
             self.ended = None
             self.lineage = lineage
@@ -226,6 +272,7 @@ class Session:
             with self.lock:
                 change = self.window.next_to_send(sent)
                 if change is None:
+                    self._forget_sent()
                     self.is_broken = False
                     self.last_failure = None
                     self.lock.notify_all()
@@ -301,6 +348,7 @@ class Session:
                 "RemoteParameterServer"
             )
             self.window.clear(self.ended)
+            self._forget_sent()
             self.is_broken = False
             self.lock.notify_all()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError, no_such_table
 from hps.service.client.connections import Connections
+from hps.service.client.session import MOST_UNDER_WAY
 from hps.service.messages.table_messages import from_message
 from hps.v1 import parameter_server_pb2 as pb
 
@@ -128,6 +129,8 @@ class Shards:
         self.max_keys = min(limit.max_keys or 2**31 for limit in limits)
         self.max_bytes = min(limit.max_message_bytes or 2**31 for limit in limits)
         self.max_requests = min(limit.max_client_requests or 2**31 for limit in limits)
+        for session in sessions:  # reads beside them find room, too
+            session.most_under_way = max(1, min(MOST_UNDER_WAY, self.max_requests // 2))
 
     def _lacking_part(self, replies: Sequence[pb.DescribeReply]) -> str:
         """Why the shards cannot be of one service, in words: one lacks its part of the newest
