@@ -36,6 +36,8 @@ from hps.nn.tables_look_up import look_up_tables
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
+    from torchrec import KeyedTensor
+
     from hps.contracts.training import RowServer
 
 # What a table's module is called with: ids, offsets, weights, number of features.
@@ -169,14 +171,33 @@ class SparseEmbeddings(nn.Module):
             ConfigError: as the call; or nothing has told of the features yet, and a batch without
                 examples cannot.
         """
-        output = self(ids)
+        output = self._named(ids)
+        parts = torch.split_with_sizes(output, self.widths, dim=1)
+        return dict(zip(self.feature_names, parts, strict=True))
+
+    def as_keyed_tensor(self, ids: Any) -> "KeyedTensor":
+        """As the call itself, a torchrec KeyedTensor of the features, in their order.
+
+        Raises:
+            ConfigError: as by_name; or torchrec is not installed.
+        """
+        try:
+            from torchrec import KeyedTensor
+        except ImportError as error:
+            raise ConfigError(
+                f"SparseEmbeddings.as_keyed_tensor: {error}; install torchrec, or take by_name"
+            ) from None
+        output = self._named(ids)
+        return KeyedTensor(list(self.feature_names), list(self.widths), output)
+
+    def _named(self, ids: Any) -> torch.Tensor:
+        output: torch.Tensor = self(ids)
         if self._layout is None:
             raise ConfigError(
                 "SparseEmbeddings: the names of the features are not known, and a batch without "
                 "examples does not tell them; pass features= when the module is made"
             )
-        parts = torch.split_with_sizes(output, self.widths, dim=1)
-        return dict(zip(self.feature_names, parts, strict=True))
+        return output
 
     def forward(self, ids: Any) -> torch.Tensor:
         """Reads the embeddings; in training mode with gradients on, backward will collect theirs.

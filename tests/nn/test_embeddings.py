@@ -5,10 +5,13 @@ What is refused: test_embeddings_refusals.py. Other servers: test_embeddings_ser
 """
 
 import contextlib
+import importlib.util
 import pickle
+import sys
 from copy import copy, deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -424,3 +427,43 @@ def learning(batch: hps.Batch) -> dict[str, torch.Tensor]:
         ).requires_grad_()
         for table, ids in batch.features.items()
     }
+
+
+def test_a_keyed_tensor_has_the_features_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of torchrec where it is installed, else what takes its place."""
+    batch = draw_batch(2)
+    with open_tables(tmp_path) as server:
+        module = joint(server)
+        if importlib.util.find_spec("torchrec") is None:
+            with pytest.raises(hps.ConfigError, match=r"torchrec.*or take by_name"):
+                module.as_keyed_tensor(batch)
+            monkeypatch.setitem(sys.modules, "torchrec", SimpleNamespace(KeyedTensor=KeyedLike))
+        keyed = module.as_keyed_tensor(batch)
+        assert keyed.keys() == list(FEATURES)
+        assert keyed.length_per_key() == [DIMS[table] for table in FEATURES.values()]
+        for name, part in module.by_name(batch).items():
+            assert torch.equal(keyed[name], part)
+        keyed.values().sum().backward()
+        assert pending_of(server).num_collected == 1
+
+
+class KeyedLike:
+    """What a torchrec KeyedTensor shows of itself."""
+
+    def __init__(self, keys: list[str], length_per_key: list[int], values: torch.Tensor) -> None:
+        self._parts = torch.split(values, length_per_key, dim=1)
+        self._keys, self._lengths, self._values = keys, length_per_key, values
+
+    def keys(self) -> list[str]:
+        return self._keys
+
+    def length_per_key(self) -> list[int]:
+        return self._lengths
+
+    def values(self) -> torch.Tensor:
+        return self._values
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._parts[self._keys.index(name)]
