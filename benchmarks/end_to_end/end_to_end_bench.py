@@ -3,7 +3,8 @@
 Every run, but in a smoke test, is a process of its own over the same file: `hps train` with all
 rows in DRAM, and the same model over torch.nn.EmbeddingBag(sparse) and FBGEMM's table on the CPU;
 DeepFM and DLRM, on a key a feature and on bags. DeepFM on a key a feature also with a budget of a
-quarter of the rows. Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
+quarter of the rows. The dense part alone, without rows and reading, is what no table can beat.
+Above it: benchmarks/run.py. Below it: the command line of hps, peer_train.py.
 """
 
 import argparse
@@ -30,6 +31,8 @@ PEERS = {
     "embedding_bag": "torch EmbeddingBag(sparse) + Adagrad",
     "fbgemm": "fbgemm tbe, Adagrad",
 }
+DENSE = "the dense part alone"
+OUTSIDE = 0.25  # of a step, at most, outside the dense part's own kernels
 FLOORS = {False: 1.25, True: 2.0}  # of one key a feature, and of bags
 Figures = dict[str, Any]
 
@@ -114,7 +117,8 @@ class Runs:
             *("--table-rows", int(self._options["keys"])),
             *self._loop_options(),
         )
-        self.figures.setdefault(PEERS[peer], []).append(json.loads(printed))
+        name = PEERS.get(peer, DENSE)
+        self.figures.setdefault(name, []).append(json.loads(printed))
 
     def stages(self) -> Figures:
         """hps_stages.py: a run with everything in DRAM that is not timed against anyone."""
@@ -176,7 +180,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             spills = bag == 1 and model == "deepfm"
             for _ in range(options["repetitions"]):
                 runs.in_dram()
-                for peer in peers:
+                for peer in [*peers, "none"]:
                     runs.peer(peer)
                 if spills:
                     runs.spilling()
@@ -200,6 +204,8 @@ def cell_rows(
     for peer in peers:
         other = (PEERS[peer], rate(figures[PEERS[peer]]))
         rows.append(comparison_row({**axes, "run": IN_DRAM}, UNIT, own, other, floor=floor))
+    alone = (DENSE, rate(figures[DENSE]))
+    rows.append(comparison_row({**axes, "run": IN_DRAM}, UNIT, own, alone, floor=1 - OUTSIDE))
     if SPILLING in figures:
         spilled = rate(figures[SPILLING])
         rows.append(

@@ -78,4 +78,22 @@ class FbgemmTable:
         pass
 
 
-TABLES = {"embedding_bag": BagTable, "fbgemm": FbgemmTable}
+class NoTable:
+    """Numbers in the place of looked-up rows, which get their gradient: what is left is the dense
+    part alone."""
+
+    def __init__(self, num_rows: int, columns: int, learning_rate: float) -> None:
+        self._columns = columns
+        self._bags = torch.empty(0, columns)
+
+    def look_up(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        num_bags = len(offsets) - 1
+        if len(self._bags) != num_bags:
+            self._bags = torch.randn(num_bags, self._columns).mul_(INITIAL_STD).requires_grad_()
+        return self._bags
+
+    def step(self) -> None:
+        self._bags.grad = None
+
+
+TABLES = {"embedding_bag": BagTable, "fbgemm": FbgemmTable, "none": NoTable}

@@ -90,6 +90,8 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         examples += len(batch)
         total_loss += float(loss.detach()) * len(batch)
     seconds = time.perf_counter() - start
+    if options.peer == "none":  # reading is not the dense part's
+        seconds = sum(stages.seconds[stage] for stage in ("forward", "backward", "optimizers"))
     return {
         "examples": examples,
         "seconds": seconds,
