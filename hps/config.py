@@ -398,13 +398,19 @@ def _half_set(found: Mapping[str, str]) -> str:
     )
 
 
-def let_idle_threads_sleep() -> None:
-    """Keeps torch's threads from spinning between two operations; before torch is imported.
+_SPINS = "6000"  # of GNU OpenMP, about 0.3 ms
 
-    Spinning takes the cores from the pipeline's stages and from the native threads. A policy that
-    is set in the environment stands.
+
+def let_idle_threads_sleep() -> None:
+    """Has torch's threads spin between two operations for some tenths of a millisecond, not for 20;
+    before torch is imported.
+
+    Spinning takes the cores from the pipeline's stages and from the native threads; without any, an
+    operation that follows at once waits for its threads to wake up. What is set in the environment
+    stands (docs/decisions/0008-pipeline.md).
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
 
 
 def keep_grpc_silent() -> None:

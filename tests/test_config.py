@@ -1,10 +1,12 @@
 """Configs refuse what cannot work with a ConfigError that names the field, whatever the type."""
 
+import os
 from typing import Any
 
 import pytest
 
 import hps
+from hps.config import let_idle_threads_sleep
 
 AD = hps.TableConfig(name="ads", dim=4)
 
@@ -105,3 +107,19 @@ def test_a_path_that_no_folder_of_a_store_can_have_is_refused(path: Any) -> None
 def test_initial_weights_that_float32_cannot_hold_are_refused(make: Any) -> None:
     with pytest.raises(hps.ConfigError, match=r"beyond float32 .*smaller numbers"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GOMP_SPINCOUNT": "6000"}),
+        ({"GOMP_SPINCOUNT": "1"}, {"GOMP_SPINCOUNT": "1"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ],
+)
+def test_how_long_idle_threads_spin_is_set_where_nobody_has(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    let_idle_threads_sleep()
+    assert os.environ == expected

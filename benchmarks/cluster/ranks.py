@@ -108,7 +108,7 @@ def launch(module: str, arguments: Sequence[Sequence[str]], is_apart: bool = Fal
         if is_apart:
             place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": ports[number]}
         variables = [f"{name}={value}" for name, value in place.items()]
-        # As hps train has it: threads of torch that spin would take the cores from the others.
+        # Threads of torch that spin would take the cores from the others.
         variables += ["MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive"]
         processes.append(
             subprocess.Popen(
