@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hps.pipeline import Pipeline
     from hps.service.client.options import TlsConfig
     from hps.service.client.parameter_server import RemoteParameterServer
+    from hps.train.model import Model
 
 # Without `open`: `from hps import *` must not take the place of Python's own.
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "GpuCacheConfig",
     "HpsError",
     "Ids",
+    "Model",
     "NonFiniteError",
     "Normal",
     "ParameterServer",
@@ -80,6 +82,7 @@ _LAZY = {
     "open": "hps.parameter_server.server",
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
+    "Model": "hps.train.model",
     "Pipeline": "hps.pipeline",
     "RemoteParameterServer": "hps.service.client.parameter_server",
     "RowOptimizer": "hps.nn.row_optimizer",

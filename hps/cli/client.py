@@ -14,7 +14,7 @@ from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
-    check_json_path,
+    check_out_path,
     checkpoint_name,
     stream_for_people,
     write_json,
@@ -218,7 +218,7 @@ def _run(options: argparse.Namespace) -> int:
     """Connects, asks, writes the figures."""
     from hps.service.client.parameter_server import RemoteParameterServer
 
-    check_json_path(options.json)
+    check_out_path(options.json)
     config = client_config(options)
     assert config is not None  # --server is required
     with RemoteParameterServer.of(config) as server:

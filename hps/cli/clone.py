@@ -8,7 +8,7 @@ import argparse
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
-    check_json_path,
+    check_out_path,
     checkpoint_name,
     stream_for_people,
     write_json,
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Clones and prints what was made of what."""
     from hps.ssd_store import clone
 
-    check_json_path(options.json)
+    check_out_path(options.json)
     found = Catalog.load(options.store)
     if found is not None:
         raise ConfigError(

@@ -8,7 +8,7 @@ import argparse
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
-    check_json_path,
+    check_out_path,
     checkpoint_name,
     stream_for_people,
     write_json,
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             "hps evaluate measures in one process, also a model of several ranks; start it without "
             "torchrun"
         )
-    check_json_path(arguments.json)
+    check_out_path(arguments.json)
     given = {
         "format": arguments.format,
         "batch_size": arguments.batch_size,

@@ -23,6 +23,7 @@ COMMANDS = {
     "generate": ("generate", "write a synthetic click log from a planted model"),
     "train": ("train", "train a model from click logs"),
     "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
+    "predict": ("predict", "write a stored model's probabilities for a log"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),

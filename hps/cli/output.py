@@ -33,7 +33,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def check_json_path(path: Path | None) -> None:
+def check_out_path(path: Path | None, flag: str = "--json") -> None:
     """Refuses a file that cannot be written, before the work whose figures it is to hold.
 
     Raises:
@@ -43,7 +43,7 @@ def check_json_path(path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which is not"
-        raise ConfigError(f"--json {path}: {path} {what}; name a file in a folder that exists")
+        raise ConfigError(f"{flag} {path}: {path} {what}; name a file in a folder that exists")
     if path.exists() and not path.is_file():
         return  # a pipe or a device: to open it would already tell its reader something
     is_new = not path.exists()
@@ -54,7 +54,7 @@ def check_json_path(path: Path | None) -> None:
             path.unlink()
     except OSError as error:
         raise ConfigError(
-            f"--json {path}: it cannot be written ({error.strerror}); name another file"
+            f"{flag} {path}: it cannot be written ({error.strerror}); name another file"
         ) from error
 
 

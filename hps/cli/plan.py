@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import fields
 
 from hps.cli import flags
-from hps.cli.output import HelpFormatter, check_json_path, stream_for_people, write_json
+from hps.cli.output import HelpFormatter, check_out_path, stream_for_people, write_json
 from hps.cli.server_flags import WIRES
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import MAX_DIM
@@ -39,7 +39,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan; returns 1 if the ranks that were given are not enough."""
-    check_json_path(arguments.json)
+    check_out_path(arguments.json)
     given = {field.name: getattr(arguments, field.name) for field in fields(PlanQuestion)}
     plan = make_plan(PlanQuestion(**given))
     print(format_plan(plan), file=stream_for_people(arguments.json))

@@ -6,7 +6,7 @@ Above it: hps.cli.main. Below it: hps.cluster.folder.offline.
 import argparse
 
 from hps.cli import flags
-from hps.cli.output import check_json_path, checkpoint_name, stream_for_people, write_json
+from hps.cli.output import check_out_path, checkpoint_name, stream_for_people, write_json
 from hps.common.sharding import NUM_VIRTUAL
 
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Moves the rows and prints where they are now."""
     from hps.cluster.folder.offline import reshard
 
-    check_json_path(options.json)
+    check_out_path(options.json)
     made = reshard(options.store, options.target, options.ranks, options.checkpoint)
     name = made["tag"] or "the checkpoint"
     parts = ", ".join(f"{rows:,}" for rows in made["parts"])

@@ -22,7 +22,7 @@ from hps.checkpoint.names import COMPACTED, text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
-    check_json_path,
+    check_out_path,
     checkpoint_name,
     stream_for_people,
     write_json,
@@ -102,7 +102,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
 
 def run_stats(options: argparse.Namespace) -> int:
     """Prints rows and sizes of each table, then what is on SSD."""
-    check_json_path(options.json)
+    check_out_path(options.json)
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         figures = server.stats()
         figures["checkpoints"] = server.checkpoints()
@@ -180,7 +180,7 @@ def _find_impossible_rows(path: Path) -> list[str]:
 
 def run_checkpoints(options: argparse.Namespace) -> int:
     """Lists the kept checkpoints, or deletes one."""
-    check_json_path(options.json)
+    check_out_path(options.json)
     if options.delete is not None:
         return _run_delete(options)
     out = stream_for_people(options.json)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
-from hps.cli.output import check_json_path, stream_for_people, write_json
+from hps.cli.output import check_out_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
@@ -73,7 +73,7 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: St
     from hps.train import train
     from hps.train.progress import Progress
 
-    check_json_path(arguments.json)
+    check_out_path(arguments.json)
     figures = train(options, Progress(arguments.progress_seconds), stops=stops)
     _report(arguments, figures)
     return _status(figures, tells=True)
@@ -110,7 +110,7 @@ def _run_rank(
 
     is_first = place.rank == 0
     if is_first:
-        check_json_path(arguments.json)
+        check_out_path(arguments.json)
         for line in restart_warning(place):
             print(f"hps: {line}", file=sys.stderr)
     on_gpu = options.gpu is not None and options.device != "cpu"

@@ -127,7 +127,7 @@ def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
-    values = pc.fill_null(column.cast(pa.float64()), missing)
+    values = pc.fill_null(column.cast(pa.float64(), safe=False), missing)  # rounded beyond 2^53
     return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
 
 

@@ -40,6 +40,7 @@ class ReaderConfig:
         dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
             else "none".
         label: parquet only: the column of labels.
+        needs_labels: parquet only: False reads a log without that column as one of labels 0.
         ignore: parquet only: columns that are left out.
         hash_keys: of keys that are whole numbers. True: hashed with their feature, as text. False:
             keys as they are. None: hashed in parquet, as they are in libsvm, libffm and slots.
@@ -67,6 +68,7 @@ class ReaderConfig:
     dense_columns: Sequence[str] | None = None
     dense_transform: str | None = None
     label: str = "label"
+    needs_labels: bool = True
     ignore: Sequence[str] = ()
     hash_keys: bool | None = None
     on_error: str = "raise"
@@ -83,6 +85,8 @@ class ReaderConfig:
             raise ConfigError(f"ReaderConfig.on_error={self.on_error!r} must be 'raise' or 'skip'")
         if not isinstance(self.label, str) or not self.label:
             raise ConfigError(f"ReaderConfig.label={self.label!r} must be the name of a column")
+        if not isinstance(self.needs_labels, bool):
+            raise ConfigError(f"ReaderConfig.needs_labels={self.needs_labels!r} must be a bool")
         if not isinstance(self.hash_keys, bool | None):
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
         self._check_names("dense_columns", self.dense_columns or ())

@@ -1,17 +1,14 @@
 """Reads parquet logs with pyarrow, row group by row group.
 
-Above it: `open_reader`. Below it: pyarrow, hps/reader/columns.py.
+Above it: `open_reader`. Below it: pyarrow, hps/reader/records.py.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from numpy.typing import NDArray
 
 from hps.errors import ConfigError, DataError, StoreError
 from hps.reader.column_use import ColumnUse
@@ -22,14 +19,11 @@ from hps.reader.columns import (
     is_number,
     is_text_feature,
     part_of,
-    to_floats,
-    to_keys,
-    without_views,
 )
 from hps.reader.config import SIGNED_LOG1P
-from hps.reader.dense import signed_log1p
 from hps.reader.reader import Position, Reader
-from hps.types import Batch, Ids
+from hps.reader.records import RecordColumns
+from hps.types import Batch
 
 _PIECE_ROWS = 16384
 _ARROW_ERRORS = (pa.ArrowException, OSError)
@@ -39,6 +33,7 @@ class ParquetReader(Reader):
     """A reader of a log whose examples are rows of parquet files."""
 
     def _begin(self) -> None:
+        self.has_labels = True
         self._dense: list[str] = []
         self._fields: list[pa.Field] = []  # of the first file
         _ = self.schema  # shows a mistake at once
@@ -47,7 +42,8 @@ class ParquetReader(Reader):
         with _open(self.paths[0]) as file:
             self._fields = list(file.schema_arrow)
         names = [field.name for field in self._fields]
-        if self.config.label not in names:
+        self.has_labels = self.config.label in names
+        if self.config.needs_labels and not self.has_labels:
             raise ConfigError(
                 f"{self.paths[0]} has no column {self.config.label!r} for the label; it has "
                 f"{names}; name that of the labels (label=, --label)"
@@ -181,10 +177,9 @@ class ParquetReader(Reader):
 
     def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[LogRows, int]]:
         """Pieces of a file from a row on, each with the number of its bad rows."""
-        names = [column.name for columns in self.schema.tables.values() for column in columns]
-        names = [self.config.label, *self._dense, *names]
+        columns = self._record_columns()
         with _open(path) as file:
-            self._check_columns(path, file.schema_arrow)
+            columns.check(str(path), file.schema_arrow, str(self.paths[0]))
             num_rows = file.metadata.num_rows
             if first_row > num_rows:
                 raise ConfigError(
@@ -201,113 +196,24 @@ class ParquetReader(Reader):
             if not groups:
                 return
             try:
-                for piece in file.iter_batches(_PIECE_ROWS, groups, names):
+                for piece in file.iter_batches(_PIECE_ROWS, groups, columns.names()):
                     begin = min(max(first_row - row, 0), len(piece))
                     row += len(piece)
                     if begin < len(piece):
-                        rows = without_views(piece.slice(begin))
-                        yield self._convert(path, rows, row - len(piece) + begin)
+                        first = row - len(piece) + begin
+                        yield columns.rows_of(piece.slice(begin), str(path), first)
             except _ARROW_ERRORS as error:
                 raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
 
-    def _check_columns(self, path: Path, schema: pa.Schema) -> None:
-        """A later file must have the columns of the first, in types that are read alike."""
-        wanted = {self.config.label: None, **dict.fromkeys(self._dense, is_number)}
-        for names in self.features.values():
-            wanted.update(dict.fromkeys(names, is_feature))
-        for name, fits in wanted.items():
-            index = schema.get_field_index(name)
-            if index < 0:
-                raise DataError(f"{path} has no column {name!r} (or more than one of this name)")
-            if fits is not None and not fits(schema.field(index).type):
-                raise DataError(
-                    f"{path}: column {name!r} is of type {schema.field(index).type}, "
-                    f"which does not fit that of {self.paths[0]}"
-                )
-
-    def _convert(self, path: Path, piece: pa.RecordBatch, first_row: int) -> tuple[LogRows, int]:
-        columns = dict(zip(piece.schema.names, piece.columns, strict=True))
-        try:
-            labels = to_floats(columns[self.config.label], np.nan)
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{path}: column {self.config.label!r} cannot be a label: {error}"
-            ) from error
-        dense = np.empty((len(piece), len(self._dense)), np.float32)
-        with np.errstate(over="ignore"):
-            for idx, name in enumerate(self._dense):
-                values = to_floats(columns[name], 0.0)
-                dense[:, idx] = values
-                if self.config.transform == SIGNED_LOG1P:
-                    is_null = columns[name].is_null().to_numpy(zero_copy_only=False)
-                    dense[:, idx] = signed_log1p(values, is_null)
-        is_label = (labels == 0) | (labels == 1) | (labels == -1)
-        good = is_label & np.isfinite(dense).all(axis=1)
-        if not good.all():
-            if self.config.on_error == "raise":
-                self._raise_bad_row(path, int(np.argmin(good)), first_row, (labels, dense))
-            piece = piece.filter(pa.array(good))
-            columns = dict(zip(piece.schema.names, piece.columns, strict=True))
-        keys = [
-            to_keys(columns[column.name], column.seed, self.config.hashes_numbers)
-            for table in self.schema.tables.values()
-            for column in table
-        ]
-        rows = LogRows(
-            labels=(labels[good] == 1).astype(np.float32),
-            dense=dense[good],
-            keys=[column for column, _ in keys],
-            offsets=[offsets for _, offsets in keys],
-            row_ends=first_row + 1 + np.flatnonzero(good),
-            num_skipped=np.cumsum(~good)[good],
-        )
-        return rows, int(len(good) - good.sum())
-
-    def _raise_bad_row(
-        self,
-        path: Path,
-        row: int,
-        first_row: int,
-        values: tuple[NDArray[np.float64], NDArray[np.float32]],
-    ) -> None:
-        labels, dense = values
-        bad = np.flatnonzero(~np.isfinite(dense[row]))
-        if bad.size:
-            reason = (
-                f"column {self._dense[bad[0]]!r} holds {dense[row, bad[0]]}, not a finite number"
-            )
-        else:
-            reason = f"label {labels[row]} in column {self.config.label!r} is not 0, 1 or -1"
-        raise DataError(
-            f"{path}, row {first_row + row + 1}: {reason}; "
-            "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
-        )
+    def _record_columns(self) -> RecordColumns:
+        label = self.config.label if self.has_labels else None
+        return RecordColumns(self.schema, self._dense, self.config, label)
 
     def _make_batch(self, pieces: list[LogRows], num_examples: int) -> Batch:
         """The own part of a batch that the pieces make up."""
         if self.config.part[1] > 1:
             pieces = part_of(pieces, *self.config.own_part(num_examples))
-        features = {}
-        column = 0
-        for name, columns in self.schema.tables.items():
-            keys: list[NDArray[np.uint64]] = []
-            counts: list[NDArray[np.int64]] = []
-            for idx in range(column, column + len(columns)):
-                keys.extend(piece.keys[idx] for piece in pieces)
-                counts.extend(np.diff(piece.offsets[idx]) for piece in pieces)
-            column += len(columns)
-            offsets = np.zeros(sum(map(len, counts)) + 1, np.int64)
-            np.cumsum(np.concatenate([np.empty(0, np.int64), *counts]), out=offsets[1:])
-            flat = np.concatenate([np.empty(0, np.uint64), *keys]).view(np.int64)
-            features[name] = Ids(torch.from_numpy(flat), torch.from_numpy(offsets))
-        dense = np.concatenate([piece.dense for piece in pieces])
-        labels = np.concatenate([piece.labels for piece in pieces])
-        return Batch(
-            features,
-            torch.from_numpy(dense),
-            torch.from_numpy(labels),
-            global_size=num_examples,
-        )
+        return self._record_columns().batch_of(pieces, num_examples)
 
 
 def _open(path: Path) -> pq.ParquetFile:

@@ -1,7 +1,6 @@
 """How good a model is on a log it was not trained on: AUC, logloss, calibration.
 
-Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, a read-only `hps.open`,
-or servers.
+Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, model.py, or servers.
 """
 
 import time
@@ -12,21 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hps.checkpoint.names import text_of
 from hps.common.json_text import Json, JsonView
 from hps.config import GpuCacheConfig
-from hps.contracts.training import TrainingServer
 from hps.errors import ClusterError, ConfigError, HpsError
 from hps.metrics import BinaryMetrics
-from hps.parameter_server.server import open as open_store
 from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.model import Model
 from hps.train.ranks import TrainingRanks
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.row_server import connect
-from hps.train.trainer import stored_recipe
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -144,34 +140,8 @@ def evaluate_store(
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
     """
-    with open_store(store, read_only=True, checkpoint=checkpoint) as server:
-        if checkpoint is None:
-            found = newest_with_model(server)
-            name, state = (None, None) if found is None else (found.name, found.model)
-        else:
-            name, (state, _) = checkpoint, server.checkpoint_state(checkpoint)
-        is_empty = not server.checkpoints()
-    if state is None and checkpoint is None and is_empty:
-        raise ConfigError(
-            f"store {str(store)!r} has no checkpoint yet; `hps train` takes its first after "
-            "--checkpoint-seconds, or at its end"
-        )
-    if state is None:
-        which = "the newest checkpoint"
-        if checkpoint is not None:
-            which = f"checkpoint {text_of(checkpoint)!r}"
-        raise ConfigError(
-            f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
-        )
-    with open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu) as server:
-        # Of the very checkpoint whose rows are read: a training may have replaced that tag since.
-        state, _ = server.checkpoint_state()
-        if state is None:
-            raise ConfigError(
-                f"store {str(store)!r}: its checkpoint was replaced meanwhile by one without a "
-                "model; repeat the command"
-            )
-        return _measure(server, ModelCheckpoint(name, state, {}), data, changes)
+    with Model.load(store, checkpoint, dram=dram, gpu=gpu) as model:
+        return _measure(model, data, changes)
 
 
 def evaluate_remote(
@@ -208,30 +178,22 @@ def evaluate_remote(
                 f"service {','.join(remote.addresses)}: there is no checkpoint with a model; "
                 "`hps train` writes one that has it"
             )
-        return _measure(server, found, data, changes)
+        return _measure(Model(server, found), data, changes)
 
 
-def _measure(
-    server: TrainingServer,
-    found: ModelCheckpoint,
-    data: Sequence[str | Path],
-    changes: JsonView,
-) -> Json:
-    recipe = stored_recipe(found.model)
-    model = recipe.build(server).to(server.device)
-    model.load_state_dict(found.model["model"])
-    tables = list(server.tables.values())
+def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Json:
+    server = model.server
     start = time.perf_counter()
-    reader = recipe.open_reader(data, tables, **changes)
-    metrics = evaluate_model(model, reader)
+    reader = model.open_reader(data, **changes)
+    metrics = evaluate_model(model.module, reader)
     if not metrics["examples"]:
         raise ConfigError(
             f"DATA has no example to measure the model on, {why_empty(reader.counts.skipped)}"
         )
     seconds = time.perf_counter() - start
     return {
-        "model": recipe.kind,
-        "checkpoint": found.name,
+        "model": model.recipe.kind,
+        "checkpoint": model.checkpoint,
         **metrics,
         "seconds": seconds,
         "examples_per_second": metrics["examples"] / seconds,

@@ -1,0 +1,94 @@
+"""`hps predict`: probabilities of a stored model for each example of a log.
+
+Above it: `hps.cli.main`. Below it: `hps.train.predict`.
+"""
+
+import argparse
+
+from hps.cli import flags
+from hps.cli.output import (
+    JSON_HELP,
+    check_out_path,
+    checkpoint_name,
+    stream_for_people,
+    write_json,
+)
+from hps.config import GpuCacheConfig
+from hps.errors import ConfigError
+from hps.generate.config import FORMATS
+
+
+def add_parsers(subparsers: flags.Subparsers) -> None:
+    """Adds `predict`."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="write a stored model's probabilities; the store is opened read-only",
+        description="Writes the probability of a click for each example of a log, in its order. "
+        "The store is opened read-only, also beside a training.",
+    )
+    add = parser.add_argument
+    add(
+        "data",
+        nargs="+",
+        type=flags.word,
+        metavar="DATA",
+        help="the log's files in order, or patterns; .gz and .zst are unpacked; of parquet the "
+        "column of labels may be absent",
+    )
+    add("--store", type=flags.path, required=True, metavar="DIR", help="folder of the store")
+    add(
+        "--out",
+        type=flags.path,
+        required=True,
+        metavar="FILE",
+        help="written whole at the end: .parquet or .csv with the column 'probability', or .npy",
+    )
+    add(
+        "--checkpoint",
+        "--tag",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="tag of the checkpoint, or its id as id:N; if not given, the newest with a model",
+    )
+    add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
+    add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
+    add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
+    add(
+        "--batch-size",
+        type=flags.whole(1, 2**24),
+        default=4096,
+        metavar="N",
+        help="examples in a batch, 1 to 16777216",
+    )
+    add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Scores as the flags say; returns the exit status."""
+    check_out_path(arguments.json)
+    check_out_path(arguments.out, "--out")
+    gpu = None
+    if arguments.gpu is not None:
+        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
+    elif arguments.device is not None:
+        raise ConfigError(
+            f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"
+        )
+    from hps.train.model import Model  # torch takes its time to import
+    from hps.train.predict import kind_of, predict_log
+
+    kind_of(arguments.out)
+    given = {"format": arguments.format, "batch_size": arguments.batch_size}
+    changes = {name: value for name, value in given.items() if value is not None}
+    with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
+        figures = predict_log(model, arguments.data, arguments.out, **changes)
+    print(
+        f"{figures['examples']:,} probabilities in {arguments.out}, mean {figures['mean']:.4f}, "
+        f"{figures['examples_per_second']:,.0f} a second; {figures['model']} of checkpoint "
+        f"{figures['checkpoint'] or 'newest'}",
+        file=stream_for_people(arguments.json),
+    )
+    write_json(arguments.json, figures)
+    return 0

@@ -1,0 +1,249 @@
+"""Model: a stored model that scores examples.
+
+Above it: users, `hps evaluate`, `hps predict`. Below it: recipe.py, `hps.models`, a read-only
+`hps.open`, hps/reader/records.py, which makes keys of raw columns as training did.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from hps.checkpoint.names import text_of
+from hps.common.arrays import AnyArray
+from hps.config import GpuCacheConfig
+from hps.contracts.training import TrainingServer
+from hps.errors import ConfigError
+from hps.parameter_server.server import open as open_store
+from hps.reader.reader import Reader
+from hps.reader.schema import make_schema
+from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.trainer import stored_recipe
+from hps.types import Batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hps.models import ClickModel
+    from hps.reader.records import RecordColumns
+
+_WITH_COLUMNS = ("parquet", "criteo")  # formats whose columns have names
+
+
+class Model:
+    """A model of `hps train` that is read from a store: it scores, and changes nothing.
+
+    Rows and dense part are those of one checkpoint, whatever a trainer does to the store meanwhile.
+    Any number of threads may call. To be closed: a context manager, or `close`.
+
+    Args:
+        server: its rows, open.
+        found: the checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint's model is not one of hps.
+
+    >>> import pathlib, tempfile, hps
+    >>> from hps.train import TrainOptions, train
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log, store = pathlib.Path(folder, "log.libsvm"), pathlib.Path(folder, "store")
+    ...     written = log.write_text("1 7:1 9:1\\n0 8:1\\n" * 20)
+    ...     trained = train(TrainOptions(data=[log], store=store, dim=2, hidden=(4,), dram="8MiB"))
+    ...     with hps.Model.load(store) as model:
+    ...         for batch in model.open_reader([log]):
+    ...             print(model.predict(batch).shape)
+    torch.Size([40])
+    """
+
+    def __init__(self, server: TrainingServer, found: ModelCheckpoint) -> None:
+        self.checkpoint = found.name
+        self.recipe = stored_recipe(found.model)
+        self.server = server
+        self.module: ClickModel = self.recipe.build(server).to(server.device)
+        self.module.load_state_dict(found.model["model"])
+        self.module.eval()
+        self._held = ExitStack()
+        self._columns: RecordColumns | None = None
+
+    @classmethod
+    def load(
+        cls,
+        store: str | Path,
+        tag: str | int | None = None,
+        *,
+        dram: int | str = "1GiB",
+        gpu: GpuCacheConfig | None = None,
+    ) -> Self:
+        """The model of a store, which is opened read-only, also beside a training.
+
+        Args:
+            store: its folder.
+            tag: tag or id of the checkpoint; None takes the newest with a model.
+            dram: memory for rows, as bytes or text.
+            gpu: budget and device of a GPU tier; the model runs there, too. None for none.
+
+        Raises:
+            ConfigError: no such checkpoint, or it holds no model of hps.
+            StoreError, CorruptionError: it cannot be read.
+        """
+        name = _named(store, tag)
+        with ExitStack() as held:
+            server = held.enter_context(
+                open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu)
+            )
+            # Of the very checkpoint whose rows are read: a training may have replaced that tag.
+            state, _ = server.checkpoint_state()
+            if state is None:
+                raise ConfigError(
+                    f"store {str(store)!r}: its checkpoint was replaced meanwhile by one without a "
+                    "model; repeat the command"
+                )
+            model = cls(server, ModelCheckpoint(name, state, {}))
+            model._held = held.pop_all()
+        return model
+
+    @property
+    def features(self) -> dict[str, list[str]]:
+        """Table -> names of its features, in the order of a batch."""
+        return {table: list(names) for table, names in self.recipe.features.items()}
+
+    def predict(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> torch.Tensor:
+        """Probability of a click for each example, float32 [B] on the host.
+
+        Args:
+            batch: an `hps.Batch`; or raw columns by name, as a pyarrow RecordBatch or a dict of
+                arrays or lists: those of the log that the model was trained on (criteo: I1, I2,
+                ... and C1, C2, ...), labels and others aside.
+
+        Raises:
+            ConfigError: what is given has no columns that the model could read.
+            DataError: a column is missing or of a type that does not fit, a dense value is not
+                finite.
+            StoreError, CorruptionError: a row could not be read.
+        """
+        if not isinstance(batch, Batch):
+            batch = self._batch_of(batch)
+        with torch.no_grad():
+            logits: torch.Tensor = self.module(batch.to(self.module.device))
+        return torch.sigmoid(logits.float()).cpu()
+
+    def lookup(self, table: str, keys: AnyArray) -> AnyArray:
+        """Rows of keys, float32 [L, dim]; an absent key reads as its initial value."""
+        return self.server.pull(table, keys)
+
+    def open_reader(self, data: Sequence[str | Path], **changes: Any) -> Reader:
+        """A reader of another log with the columns of the model's.
+
+        Args:
+            data: its files, or patterns.
+            changes: fields of `hps.reader.ReaderConfig` that differ from the training's.
+
+        Raises:
+            ConfigError: one of them would change what an example is.
+        """
+        return self.recipe.open_reader(data, list(self.server.tables.values()), **changes)
+
+    def close(self) -> None:
+        """Lets the store go; nothing to do the second time."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = "newest" if self.checkpoint is None else text_of(self.checkpoint)
+        return f"{type(self).__name__}({self.recipe.kind}, checkpoint {name})"
+
+    def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
+        import pyarrow as pa
+
+        columns = self._record_columns()
+        if isinstance(given, Mapping):
+            missing = [name for name in columns.names() if name not in given]
+            if missing:
+                raise ConfigError(
+                    f"predict: columns {missing} are missing; given are {list(given)}"
+                )
+            try:
+                given = pa.RecordBatch.from_pydict(
+                    {
+                        name: _column_of(given[name], name in columns.dense)
+                        for name in columns.names()
+                    }
+                )
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise ConfigError(f"predict: these columns make no batch: {error}") from None
+        elif not isinstance(given, pa.RecordBatch):
+            raise ConfigError(
+                f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
+                "a dict of columns"
+            )
+        columns.check("predict: the batch", given.schema, "the model's log")
+        rows, _ = columns.rows_of(given.select(columns.names()), "predict", 0)
+        return columns.batch_of([rows], len(rows))
+
+    def _record_columns(self) -> "RecordColumns":
+        if self._columns is not None:
+            return self._columns
+        from hps.reader.records import RecordColumns  # pyarrow takes its time to import
+
+        config = replace(self.recipe.reader_config(), on_error="raise")
+        dense = config.dense_columns
+        if config.format == "criteo":
+            dense = [f"I{number}" for number in range(1, self.recipe.num_dense + 1)]
+        if config.format not in _WITH_COLUMNS or dense is None:
+            raise ConfigError(
+                f"predict: the model was trained on a log of {config.format}, whose columns have "
+                "no names; give it batches of open_reader"
+            )
+        tables = [
+            replace(table, features=self.recipe.features[table.name])
+            for table in self.server.tables.values()
+            if table.name in self.recipe.features
+        ]
+        schema = make_schema(tables, None, self.recipe.num_dense)
+        self._columns = RecordColumns(schema, dense, config, None)
+        return self._columns
+
+
+def _column_of(values: Any, is_dense: bool) -> "pa.Array":
+    import pyarrow as pa
+
+    column = pa.array(values)
+    if not pa.types.is_null(column.type):
+        return column
+    return column.cast(pa.float64() if is_dense else pa.string())  # nothing is in it
+
+
+def _named(store: str | Path, tag: str | int | None) -> str | int | None:
+    """The checkpoint to open, which holds a model."""
+    with open_store(store, read_only=True, checkpoint=tag) as server:
+        if tag is None:
+            found = newest_with_model(server)
+            name, state = (None, None) if found is None else (found.name, found.model)
+        else:
+            name, (state, _) = tag, server.checkpoint_state(tag)
+        is_empty = not server.checkpoints()
+    if state is not None:
+        return name
+    if tag is None and is_empty:
+        raise ConfigError(
+            f"store {str(store)!r} has no checkpoint yet; `hps train` takes its first after "
+            "--checkpoint-seconds, or at its end"
+        )
+    which = "the newest checkpoint" if tag is None else f"checkpoint {text_of(tag)!r}"
+    raise ConfigError(
+        f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
+    )

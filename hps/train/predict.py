@@ -1,0 +1,112 @@
+"""Predictions of a stored model for a log, written to a file.
+
+Above it: `hps predict`. Below it: model.py, pyarrow.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hps.common.json_text import Json
+from hps.common.row_layout import Floats
+from hps.errors import ConfigError, StoreError
+from hps.train.base_rate import why_empty
+from hps.train.model import Model
+from hps.train.report import peak_rss_bytes, tiers_of
+
+KINDS = (".parquet", ".csv", ".npy")
+COLUMN = "probability"
+
+
+def kind_of(path: str | Path) -> str:
+    """How predictions are written, by the file's name.
+
+    Raises:
+        ConfigError: its name ends in none of KINDS.
+
+    >>> kind_of("scores.csv")
+    '.csv'
+    """
+    kind = Path(path).suffix
+    if kind not in KINDS:
+        raise ConfigError(f"{str(path)!r} must end in one of {', '.join(KINDS)}")
+    return kind
+
+
+def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **changes: Any) -> Json:
+    """Scores each example of a log, in its order; labels are read and left aside.
+
+    Args:
+        model: that scores.
+        data: the log's files, of the format the model was trained on; of parquet the column of
+            labels may be absent.
+        out: the file, replaced whole once all is scored: parquet or csv with one column, or npy.
+        changes: fields of `ReaderConfig` that differ from the training run's.
+
+    Returns:
+        model, checkpoint, examples, mean, seconds, examples_per_second, tiers, peak_rss_bytes.
+
+    Raises:
+        ConfigError: a name that `kind_of` refuses, or a log without an example.
+        DataError: a bad line: no example may be missing in what is written.
+        StoreError: the file cannot be written.
+    """
+    kind_of(out)
+    start = time.perf_counter()
+    reader = model.open_reader(data, needs_labels=False, **changes)
+    parts: list[Floats] = [model.predict(batch).numpy() for batch in reader]
+    scores = np.concatenate([np.empty(0, np.float32), *parts])
+    if not len(scores):
+        raise ConfigError(f"DATA has no example to score, {why_empty(reader.counts.skipped)}")
+    write_scores(Path(out), scores)
+    seconds = time.perf_counter() - start
+    return {
+        "model": model.recipe.kind,
+        "checkpoint": model.checkpoint,
+        "examples": len(scores),
+        "mean": float(scores.mean(dtype=np.float64)),
+        "seconds": seconds,
+        "examples_per_second": len(scores) / seconds,
+        "tiers": tiers_of(model.server.stats()),
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def write_scores(path: Path, scores: Floats) -> None:
+    """Puts float32 [n] into a file as its name says, all or nothing.
+
+    Raises:
+        StoreError: the operating system refused.
+    """
+    kind = kind_of(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            _write(beside, kind, scores)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(error.errno or 0, f"cannot write {path}: {error.strerror}") from error
+
+
+def _write(path: Path, kind: str, scores: Floats) -> None:
+    if kind == ".npy":
+        with path.open("wb") as file:
+            np.save(file, scores)
+        return
+    import pyarrow as pa  # which takes its time to import
+
+    table = pa.table({COLUMN: scores})
+    if kind == ".csv":
+        from pyarrow import csv
+
+        csv.write_csv(table, path)
+        return
+    from pyarrow import parquet
+
+    parquet.write_table(table, path)

@@ -1,0 +1,246 @@
+"""A stored model scores what it was trained to read: batches, raw columns, logs."""
+
+import csv
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hps
+from hps.cli.main import main
+from hps.metrics import BinaryMetrics
+from hps.train import TrainOptions, evaluate_store, train
+from tests.logs import NUM_DENSE, NUM_FEATURES, write_criteo
+
+SMALL = {"dim": 2, "hidden": (4,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
+ODD_CATEGORIES = [
+    "",
+    "007",
+    "7",
+    "7 ",
+    " ",
+    "é",
+    "\u202e",
+    "18446744073709551616",
+    "-0",
+    "a,b",
+    '"',
+]
+ODD_NUMBERS = [None, 0, -1, 1, -(2**63), 2**63 - 1, 13]
+
+
+def train_on(log: Path, store: Path, **changes: Any) -> Path:
+    train(TrainOptions(**{"data": [log], "store": store, **SMALL, **changes}))
+    return store
+
+
+def odd_criteo(path: Path) -> dict[str, list[Any]]:
+    """A criteo log of odd values, and its columns as they were meant."""
+    generator = np.random.default_rng(5)
+    columns: dict[str, list[Any]] = {"label": [row % 2 for row in range(60)]}
+    for number in range(1, NUM_DENSE + 1):
+        picks = generator.integers(0, len(ODD_NUMBERS), 60)
+        columns[f"I{number}"] = [ODD_NUMBERS[pick] for pick in picks]
+    for number in range(1, NUM_FEATURES + 1):
+        picks = generator.integers(0, len(ODD_CATEGORIES), 60)
+        columns[f"C{number}"] = [ODD_CATEGORIES[pick] for pick in picks]
+    rows = zip(*columns.values(), strict=True)
+    lines = ("\t".join("" if value is None else str(value) for value in row) for row in rows)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return columns
+
+
+@pytest.fixture(scope="module")
+def criteo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, list[Any]]]:
+    """Log, store and columns of a log of odd values."""
+    folder = tmp_path_factory.mktemp("criteo")
+    columns = odd_criteo(folder / "log")
+    return folder / "log", train_on(folder / "log", folder / "store", epochs=3), columns
+
+
+def scores_of(store: Path, log: Path, **changes: Any) -> torch.Tensor:
+    """As the reader of the log has its batches."""
+    with hps.Model.load(store, dram="8MiB") as model:
+        return torch.cat([model.predict(batch) for batch in model.open_reader([log], **changes)])
+
+
+def test_raw_columns_of_criteo_are_the_keys_and_numbers_of_its_text(criteo: Any) -> None:
+    log, store, columns = criteo
+    expected = scores_of(store, log)
+    assert expected.shape == (60,) and expected.dtype == torch.float32
+    assert 0 < float(expected.min()) < float(expected.max()) <= 1
+    with hps.Model.load(store, dram="8MiB") as model:
+        assert torch.equal(model.predict(columns), expected)
+        assert torch.equal(model.predict(pa.RecordBatch.from_pydict(columns)), expected)
+        without = {name: values for name, values in columns.items() if name != "label"}
+        without |= {"C1": [value or None for value in columns["C1"]]}  # as arrow has empty ones
+        assert torch.equal(model.predict(without), expected)
+        coded = pa.array(columns["C2"]).dictionary_encode()
+        assert torch.equal(model.predict({**columns, "C2": coded}), expected)
+        as_bytes = [value.encode() for value in columns["C3"]]
+        assert torch.equal(model.predict({**columns, "C3": as_bytes}), expected)
+        for row in (0, 17):
+            one = {name: [values[row]] for name, values in columns.items()}
+            one |= {name: pa.array(one[name], pa.int64()) for name in one if name[0] == "I"}
+            torch.testing.assert_close(model.predict(one), expected[row : row + 1])
+
+
+def test_scores_are_those_that_evaluate_measures(tmp_path: Path) -> None:
+    log = write_criteo(tmp_path / "log", 300)
+    store = train_on(log, tmp_path / "store")
+    figures = evaluate_store([log], store, batch_size=64)
+    scores = scores_of(store, log, batch_size=64)
+    labels = torch.tensor([float(line[0]) for line in log.read_text().splitlines()])
+    metrics = BinaryMetrics()
+    metrics.update(torch.logit(scores.double()).float(), labels)
+    assert metrics.compute()["auc"] == pytest.approx(figures["auc"], abs=1e-3)
+    assert metrics.compute()["logloss"] == pytest.approx(figures["logloss"], rel=1e-4)
+
+
+PARQUET = {
+    "app": [1, 2, None, 4] * 20,
+    "os": ["a", None, "", "é"] * 20,
+    "seen": [[1, 2], [], None, [7]] * 20,
+    "price": [0.5, 1.5, -2.0, 1e3] * 20,
+}
+
+
+@pytest.mark.parametrize("hash_keys", [True, False])
+def test_raw_columns_of_parquet_and_logs_without_labels(tmp_path: Path, hash_keys: bool) -> None:
+    log, bare = tmp_path / "log.parquet", tmp_path / "bare.parquet"
+    pq.write_table(pa.table({"click": [0, 1] * 40, **PARQUET}), log)
+    pq.write_table(pa.table(PARQUET), bare)
+    store = train_on(log, tmp_path / "store", label="click", hash_keys=hash_keys, epochs=2)
+    expected = scores_of(store, log)
+    assert torch.equal(scores_of(store, bare, needs_labels=False), expected)
+    with pytest.raises(hps.ConfigError, match="no column 'click' for the label"):
+        scores_of(store, bare)
+    with hps.Model.load(store, dram="8MiB") as model:
+        assert model.features == {"features": ["app", "os", "seen"]}
+        assert torch.equal(model.predict(PARQUET), expected)
+        assert torch.equal(model.predict(pa.RecordBatch.from_pydict(PARQUET)), expected)
+        arrays = {**PARQUET, "price": np.array(PARQUET["price"], np.float32)}
+        assert torch.equal(model.predict(arrays), expected)
+        assert model.predict({name: values[:0] for name, values in arrays.items()}).shape == (0,)
+        keys = model._batch_of(PARQUET).features["features"].keys_L[:3]
+        assert model.lookup("features", keys).shape == (3, 3)
+
+
+def test_what_cannot_be_scored_is_refused_by_name(tmp_path: Path, criteo: Any) -> None:
+    _, store, columns = criteo
+    with hps.Model.load(store, dram="8MiB") as model:
+        some = {name: values for name, values in columns.items() if name not in ("C3", "I2")}
+        with pytest.raises(hps.ConfigError, match=r"columns \['I2', 'C3'\] are missing"):
+            model.predict(some)
+        with pytest.raises(hps.DataError, match=r"column 'C3' is of type double"):
+            model.predict({**columns, "C3": [0.5] * 60})
+        with pytest.raises(hps.DataError, match=r"row 2: column 'I2' holds nan"):
+            model.predict({**columns, "I2": [1.0, float("nan")] * 30})
+        with pytest.raises(hps.ConfigError, match="make no batch"):
+            model.predict({**columns, "C3": ["a"] * 59})
+        with pytest.raises(hps.ConfigError, match="got list"):
+            model.predict([1, 2])  # type: ignore[arg-type]
+        with pytest.raises(hps.DataError, match="no column 'I1'"):
+            model.predict(pa.RecordBatch.from_pydict(some).select(["C1"]))
+        with pytest.raises(hps.ConfigError, match="read-only"):
+            model.server.push("features", np.zeros(1, np.uint64), np.zeros((1, 3), np.float32))
+    with pytest.raises(hps.HpsError, match="closed"):
+        model.predict(columns)
+    libsvm = tmp_path / "libsvm"
+    libsvm.write_text("".join(f"{row % 2} {row % 7}:1\n" for row in range(80)))
+    other = train_on(libsvm, tmp_path / "other")
+    with hps.Model.load(other, dram="8MiB") as model:
+        with pytest.raises(hps.ConfigError, match="a log of libsvm, whose columns have no names"):
+            model.predict({"index": [1]})
+        assert model.predict(next(model.open_reader([libsvm], batch_size=9))).shape == (9,)
+    with pytest.raises(hps.ConfigError, match="'day-9'"):
+        hps.Model.load(store, "day-9")
+    rows_alone = hps.Config(path=tmp_path / "rows", tables=[hps.TableConfig(name="ads", dim=2)])
+    with hps.ParameterServer(rows_alone) as server:
+        server.checkpoint(tag="rows")
+    with pytest.raises(hps.ConfigError, match="holds no model"):
+        hps.Model.load(tmp_path / "rows", "rows")
+
+
+def test_a_model_is_one_checkpoint_beside_a_training_and_for_many_threads(tmp_path: Path) -> None:
+    log = write_criteo(tmp_path / "log", 300)
+    store = train_on(log, tmp_path / "store")
+    with hps.open(store, read_only=False) as server:
+        server.checkpoint("day-1", *server.checkpoint_state("final"))
+    first = scores_of(store, log)
+    with hps.Model.load(store, dram="8MiB") as model:
+        batches = list(model.open_reader([log], batch_size=50))
+        train_on(log, store, resume=True, new_data=True)
+        found: list[Any] = [None] * 4
+
+        def score(place: int) -> None:
+            found[place] = torch.cat([model.predict(batch) for batch in batches])
+
+        threads = [threading.Thread(target=score, args=(place,)) for place in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for scores in found:
+            torch.testing.assert_close(scores, first)
+            assert torch.equal(scores, found[0])
+    assert not torch.equal(scores_of(store, log), first)
+    with hps.Model.load(store, "day-1", dram="8MiB") as model:
+        assert torch.equal(torch.cat([model.predict(b) for b in model.open_reader([log])]), first)
+        assert "checkpoint day-1" in repr(model) or "day-1" in repr(model)
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
+def test_predict_writes_one_probability_an_example_in_order(
+    tmp_path: Path, criteo: Any, kind: str
+) -> None:
+    log, store, _ = criteo
+    out, figures = tmp_path / f"scores.{kind}", tmp_path / "figures"
+    words = ["predict", str(log), "--store", str(store), "--out", str(out), "--dram", "8MiB"]
+    assert main([*words, "--json", str(figures), "--batch-size", "7"]) == 0
+    if kind == "npy":
+        scores = np.load(out)
+    elif kind == "csv":
+        with out.open() as file:
+            head, *lines = csv.reader(file)
+        assert head == ["probability"]
+        scores = np.array([line[0] for line in lines], np.float32)
+    else:
+        scores = pq.read_table(out)["probability"].to_numpy()
+    assert scores.dtype == np.float32
+    assert np.array_equal(scores, scores_of(store, log, batch_size=7).numpy())
+    told = json.loads(figures.read_text())
+    assert told["examples"] == 60 and told["checkpoint"] == "final"
+    assert told["mean"] == pytest.approx(float(scores.mean()), rel=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name, "figures"] or not [
+        path for path in tmp_path.iterdir() if path.name.startswith(".")
+    ]
+
+
+def test_predict_refuses_before_it_works_and_leaves_what_is_there(
+    tmp_path: Path, criteo: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, store, _ = criteo
+
+    def refusal(*words: object) -> str:
+        assert main(["predict", "--store", str(store), *map(str, words)]) == 1
+        return capsys.readouterr().err
+
+    assert "must end in one of .parquet, .csv, .npy" in refusal(log, "--out", tmp_path / "a.txt")
+    assert "--out" in refusal(log, "--out", tmp_path / "no" / "a.npy")
+    out = tmp_path / "a.npy"
+    out.write_text("kept")
+    bad = tmp_path / "bad"
+    bad.write_bytes(log.read_bytes() + b"1\tbad\n")
+    assert "line 61" in refusal(bad, "--out", out)
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    assert "no example to score" in refusal(empty, "--out", out)
+    assert out.read_text() == "kept" and len(list(tmp_path.iterdir())) == 3
+    assert "asks for 'libsvm'" in refusal(log, "--out", out, "--format", "libsvm")
