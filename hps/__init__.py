@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hps.parameter_server.server import ParameterServer
     from hps.parameter_server.server import open as open
     from hps.pipeline import Pipeline
+    from hps.reader.keys import key_of, keys_of
     from hps.service.client.options import TlsConfig
     from hps.service.client.parameter_server import RemoteParameterServer
     from hps.train.model import Model
@@ -73,6 +74,8 @@ __all__ = [
     "TableConfig",
     "TlsConfig",
     "Uniform",
+    "key_of",
+    "keys_of",
 ]
 
 # Loaded at first use: these need the native module, and all but the first three need torch.
@@ -83,6 +86,8 @@ _LAZY = {
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
     "Model": "hps.train.model",
+    "key_of": "hps.reader.keys",
+    "keys_of": "hps.reader.keys",
     "Pipeline": "hps.pipeline",
     "RemoteParameterServer": "hps.service.client.parameter_server",
     "RowOptimizer": "hps.nn.row_optimizer",

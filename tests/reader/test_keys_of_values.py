@@ -1,0 +1,54 @@
+"""hps.key_of and hps.keys_of are the keys that readers make of raw values."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import hps
+from hps.reader import ReaderConfig, open_reader
+
+VALUES = ["", "7", "007", " ", "é", "a,b", "18446744073709551616", "x" * 1000]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_keys_are_those_of_the_readers(tmp_path: Path, is_shared: bool) -> None:
+    table = hps.TableConfig(name="ads", dim=2, shared_vocabulary=is_shared)
+    feature = None if is_shared else "C1"
+    text, columns = tmp_path / "log", tmp_path / "log.parquet"
+    text.write_text("".join(f"1\t{value}\n" for value in VALUES))
+    pq.write_table(pa.table({"label": [1] * len(VALUES), "C1": VALUES}), columns)
+    for log, config in (
+        (text, ReaderConfig(format="criteo", dense=0)),
+        (columns, ReaderConfig(format="parquet")),
+    ):
+        (batch,) = open_reader([log], tables=[table], config=config)
+        found = batch.features["ads"].keys_L.numpy().view(np.uint64)
+        assert np.array_equal(found, hps.keys_of(feature, VALUES))
+        assert found.tolist() == [hps.key_of(feature, value) for value in VALUES]
+        assert found.tolist() == [hps.key_of(feature, value.encode()) for value in VALUES]
+
+
+def test_numbers_are_hashed_as_their_decimal_text() -> None:
+    numbers = [0, 7, -3, 2**63 - 1]
+    expected = [hps.key_of("app", str(number)) for number in numbers]
+    assert [hps.key_of("app", number) for number in numbers] == expected
+    for values in (numbers, np.array(numbers), pa.array(numbers)):
+        assert hps.keys_of("app", values).tolist() == expected
+    assert hps.key_of("app", 2**64 - 1) == hps.keys_of("app", np.array([2**64 - 1]))[0]
+    assert hps.keys_of("app", np.array(["a", "b"])).tolist() == [
+        hps.key_of("app", "a"),
+        hps.key_of("app", "b"),
+    ]
+    assert hps.keys_of("app", []).tolist() == [] and hps.keys_of("app", []).dtype == np.uint64
+
+
+@pytest.mark.parametrize("value", [None, 1.5, True, ["a"], np.float32(2)])
+def test_what_has_no_key_is_refused(value: Any) -> None:
+    with pytest.raises(hps.ConfigError, match="'app'"):
+        hps.key_of("app", value)
+    with pytest.raises(hps.ConfigError, match="'app'"):
+        hps.keys_of("app", [value])
