@@ -401,7 +401,7 @@ def _half_set(found: Mapping[str, str]) -> str:
 _SPINS = "6000"  # of GNU OpenMP, about 0.3 ms
 
 
-def let_idle_threads_sleep() -> None:
+def limit_idle_spinning() -> None:
     """Has torch's threads spin between two operations for some tenths of a millisecond, not for 20;
     before torch is imported.
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import hps
-from hps.config import let_idle_threads_sleep
+from hps.config import limit_idle_spinning
 
 AD = hps.TableConfig(name="ads", dim=4)
 
@@ -121,5 +121,5 @@ def test_how_long_idle_threads_spin_is_set_where_nobody_has(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(given))
-    let_idle_threads_sleep()
+    limit_idle_spinning()
     assert os.environ == expected

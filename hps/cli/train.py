@@ -18,7 +18,7 @@ from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
 from hps.common.json_text import Json
-from hps.config import RankEnvironment, keep_torch_silent, let_idle_threads_sleep
+from hps.config import RankEnvironment, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
 from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: Stops) -> int:
     remote = client_config(arguments)
-    let_idle_threads_sleep()
+    limit_idle_spinning()
     if place is not None:
         keep_torch_silent()
     from hps.train import TrainOptions  # torch takes its time to import

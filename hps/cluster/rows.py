@@ -79,6 +79,7 @@ class RowVerbs:
             return
         ordered = in_order(reads)
         tables = [read.table for read in ordered]
+        pinned = {read.table: self._pinned(read) for read in ordered if read.rows is not None}
         bare = {read.table: self._checked(read) for read in ordered if read.rows is None}
         owned: dict[str, OwnedRows] = {}
         if bare:
@@ -91,7 +92,7 @@ class RowVerbs:
                 },
             )
             owned = {table: OwnedRows(exchanged[table], rows) for table, rows in found.items()}
-        owned |= {read.table: self._pinned(read) for read in ordered if read.rows is not None}
+        owned |= {table: rows.owned() for table, rows in pinned.items()}
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch_pooled(
                 [owned[table] for table in tables],
@@ -101,19 +102,26 @@ class RowVerbs:
 
     def _checked(self, read: PooledRead) -> Keys:
         """The keys of a read, which fit."""
-        keys, dim = as_keys(read.keys, self._local.device), self._exchanges.table(read.table).dim
-        read.pooling.check(len(keys), f"pull_tables: table {read.table!r}")
-        as_output(read.out, len(read.out), read.out.shape[1] // dim * dim, self._local.device)
+        keys = as_keys(read.keys, self._local.device)
+        self._check_read(read, len(keys))
         return on_host(keys)
 
-    def _pinned(self, read: PooledRead) -> OwnedRows:
-        """What the ranks asked this one for when the rows of a read were pinned."""
+    def _pinned(self, read: PooledRead) -> ClusterRows:
+        """The rows of a read, which are pinned."""
         rows = read.rows
-        if not isinstance(rows, ClusterRows) or not self.holds(rows):
+        if not isinstance(rows, ClusterRows) or not self.holds(rows) or rows.table != read.table:
             raise ConfigError(
-                f"pull_tables: the rows given for table {read.table!r} are those of another server"
+                f"pull_tables: the rows given for table {read.table!r} are those of another table "
+                "or server"
             )
-        return rows.owned()
+        self._check_read(read, rows.num_occurrences)
+        rows.require_held()
+        return rows
+
+    def _check_read(self, read: PooledRead, num_keys: int) -> None:
+        dim, device = self._exchanges.table(read.table).dim, self._local.device
+        read.pooling.check(num_keys, f"pull_tables: table {read.table!r}")
+        as_output(read.out, len(read.out), read.out.shape[1] // dim * dim, device)
 
     def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
         """As `ClusterParameterServer.push`."""
@@ -147,6 +155,7 @@ class RowVerbs:
         elif self._together.is_alone:
             return self._local.pin(table, keys)
         else:
+            self._exchanges.table(table)
             array = on_host(as_keys(keys, self._local.device))
             exchanged = self._exchanges.swap_keys({table: array})[table]
         local = self._local.pin(table, exchanged.received)

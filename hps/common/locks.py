@@ -6,6 +6,7 @@ Cost: well below a microsecond.
 """
 
 import threading
+from contextlib import ExitStack
 from typing import Protocol, cast
 
 from hps import _C
@@ -24,6 +25,17 @@ class OwnedLock(Protocol):
 def new_lock() -> OwnedLock:
     """A lock that nobody holds: a native object, so that no interrupt tears its `with` block."""
     return cast("OwnedLock", threading.RLock())
+
+
+def hold(lock: OwnedLock, held: ExitStack) -> None:
+    """Takes a lock, which this thread has not, until the stack is left; no interrupt tears it."""
+    held.callback(_let_go, lock)
+    lock.__enter__()
+
+
+def _let_go(lock: OwnedLock) -> None:
+    if lock._is_owned():  # an interrupt may have come before
+        lock.__exit__(None, None, None)
 
 
 def assert_held(lock: OwnedLock) -> None:

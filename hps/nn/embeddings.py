@@ -2,7 +2,7 @@
 gradient.
 
 Above it: the user's model, `hps.models`. Below it: the server's `joint` verbs, or, where it has
-none, a SparseEmbedding a table; `hps.nn.gradients`; while torch.compile looks on, look_up_op.py.
+none, tables_look_up.py; `hps.nn.gradients`; while torch.compile looks on, look_up_op.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,8 +76,8 @@ class SparseEmbeddings(nn.Module):
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
-    the step. With a gpu_cache, of servers and on ranks, as a SparseEmbedding a table; of servers
-    and on ranks what they ask for travels together.
+    the step. With a gpu_cache as a SparseEmbedding a table; of servers and on ranks, too, but
+    what the tables ask for travels together.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
     in this process's DRAM, the module knows its features, and no bag weight requires a gradient;
@@ -242,14 +242,15 @@ class SparseEmbeddings(nn.Module):
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
         found = [ids_of(batch, table) for table in layout.places.tables]
         check_counts(layout, found, len(batch))
-        weights = [ids.weights_L for ids in found]
-        if self._server.joint is None or any(want_gradients(one) for one in weights):
-            return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found))
+        is_learning = any(want_gradients(ids.weights_L) for ids in found)
+        calls: list[_Call] = [(batch, None, None, 1)] * len(found)
+        if self._server.joint is None or is_learning:
+            return self._look_up_tables(layout, calls, is_learning)
         places, rows = self._pinned(layout.places, batch)
         if rows is not None:
             return self._read(places, None, rows)
         if batch.rows is not None:  # pinned, but not together
-            return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found))
+            return self._look_up_tables(layout, calls, is_learning)
         return self._read(layout.places, KeysByTable(found, len(batch)), None)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
@@ -268,7 +269,7 @@ class SparseEmbeddings(nn.Module):
         for features in layout.places.features:
             ids = ids_of_features(keys, offsets, weights, features, num_examples)
             calls.append((*ids, len(features)))
-        output = self._look_up_tables(layout, calls)
+        output = self._look_up_tables(layout, calls, want_gradients(weights))
         self._layout = layout
         return output
 
@@ -376,25 +377,29 @@ class SparseEmbeddings(nn.Module):
             return output
         return read(self._server, places, ids, rows, self.dtype)[0]
 
-    def _look_up_tables(self, layout: FeatureLayout, calls: Sequence[_Call]) -> torch.Tensor:
+    def _look_up_tables(
+        self, layout: FeatureLayout, calls: Sequence[_Call], is_learning: bool
+    ) -> torch.Tensor:
         """By a module a table, then side by side in the order of the features.
 
         Args:
             calls: arguments of each table's module.
+            is_learning: a weight is to get a gradient.
         """
         places = layout.places
         modules = [self._module_of(places, table) for table in range(len(places.tables))]
-        parts = [
-            (module, module.look_up_of(*call)) for module, call in zip(modules, calls, strict=True)
-        ]
-        collects = self.training and torch.is_grad_enabled()
         outputs: Sequence[torch.Tensor]
-        if any(want_gradients(lookup.weights) for _, lookup in parts):
+        if is_learning:  # which is done one by one
             outputs = [
                 module(*call[:3], num_features=call[3])
                 for module, call in zip(modules, calls, strict=True)
             ]
         else:
+            parts = [
+                (module, module.look_up_of(*call))
+                for module, call in zip(modules, calls, strict=True)
+            ]
+            collects = self.training and torch.is_grad_enabled()
             outputs = look_up_tables(self._server, parts, collects)
         of_features: dict[int, torch.Tensor] = {}
         for output, dim, features in zip(outputs, places.dims, places.features, strict=True):

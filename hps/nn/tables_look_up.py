@@ -64,7 +64,7 @@ class _ReadTables(torch.autograd.Function):
         parts: Sequence[Part],
         *keys: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        ctx.parts = parts
+        ctx.server, ctx.parts = server, parts
         ctx.order = pending_of(server).next_order()
         ctx.save_for_backward(*keys)  # torch notices what was overwritten in between
         return _read(server, parts)
@@ -73,6 +73,7 @@ class _ReadTables(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
         keys = ctx.saved_tensors
-        for (module, lookup), own, grad in zip(ctx.parts, keys, grads, strict=True):
-            module.collect(ctx.order, own, lookup, grad.contiguous())
+        with pending_of(ctx.server).lock:  # a step in another thread takes all tables or none
+            for (module, lookup), own, grad in zip(ctx.parts, keys, grads, strict=True):
+                module.collect(ctx.order, own, lookup, grad.contiguous())
         return (None,) * (3 + len(keys))

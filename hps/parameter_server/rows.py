@@ -22,7 +22,7 @@ from hps.common.arrays import (
 )
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats
-from hps.contracts.reads import PooledRead
+from hps.contracts.reads import PooledRead, in_order
 from hps.errors import ConfigError
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
@@ -94,8 +94,13 @@ class RowVerbs:
 
     def pull_tables(self, reads: Sequence[PooledRead]) -> None:
         """As ParameterServer.pull_tables."""
-        for read in reads:
+        for read in in_order(reads):
             if read.rows is not None:
+                if read.rows.table != read.table:
+                    raise ConfigError(
+                        f"pull_tables: the rows given for table {read.table!r} are of table "
+                        f"{read.rows.table!r}"
+                    )
                 read.rows.pool(read.pooling, read.out)
             else:
                 self.pull_pooled(read.table, read.keys, read.pooling, read.out)

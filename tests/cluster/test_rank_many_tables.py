@@ -3,6 +3,7 @@
 Above it: pytest. Below it: tests/cluster/ranks.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,29 @@ def test_ranks_that_read_different_tables_are_told_on_all(tmp_path: Path) -> Non
                 server.pull_tables([reads[f"t{i}"] for i in range(1 + world.rank)])
             with pytest.raises(ConfigError, match="'t0' is given twice"):
                 server.pull_tables([reads["t0"], reads["t0"]])
+            with pytest.raises(ConfigError, match="no table 'bogus'"):
+                server.pin("bogus", keys)
+            with pytest.raises(ConfigError, match="of another table or server"):
+                server.pull_tables([replace(reads["t1"], rows=server.pin("t0", keys))])
+            released = server.pin("t1", keys)
+            released.release()
+            with pytest.raises(ConfigError, match="were released"):
+                server.pull_tables([reads["t0"], replace(reads["t1"], rows=released)])
             server.pull_tables([])
             order = list(reads.values())[:: 1 - 2 * world.rank]
             server.pull_tables(order)  # in any order, and the ranks are still in step
             return [server.num_rows(name) for name in server.tables]
 
     assert successes(run_ranks(2, body)) == [[0, 0], [0, 0]]
+
+
+def test_a_server_of_its_own_refuses_the_same_reads(tmp_path: Path) -> None:
+    keys = np.arange(3)
+    bags = BagPooling(make_bags(torch.tensor([0, 3]), 3, "bags"), None, False)
+    with hps.ParameterServer(config_of(tmp_path, 2)) as server:
+        read = PooledRead("t0", keys, bags, torch.empty(1, 2))
+        with pytest.raises(ConfigError, match="'t0' is given twice"):
+            server.pull_tables([read, read])
+        with pytest.raises(ConfigError, match="are of table 't1'"):
+            server.pull_tables([replace(read, rows=server.pin("t1", keys))])
+        server.pull_tables([replace(read, rows=server.pin("t0", keys))])

@@ -109,6 +109,8 @@ class RowFetcher:
             blocks.append(one.block if of_one is None else of_one.block)
             outgoing.append(one.keys.counts if of_one is None else of_one.outgoing)
             incoming.append(one.keys.own.counts if of_one is None else of_one.incoming)
+        if len(blocks) > 1:  # in one message
+            blocks = [block.to(self._device) for block in blocks]
         received = self._floats.swap(blocks, np.array(outgoing).T, np.array(incoming).T)
         return [
             rows if of_one is None else of_one.with_hot(rows)
@@ -170,7 +172,7 @@ class ClusterRows:
         hot: the table's rows that every rank has; None where there are none.
     """
 
-    joint = None  # rows of ranks go table by table
+    joint = None  # there is no native batch over the rows of ranks
 
     def __init__(
         self,
@@ -205,9 +207,13 @@ class ClusterRows:
         Raises:
             ConfigError: they were released.
         """
+        self.require_held()
+        return self._local
+
+    def require_held(self) -> None:
+        """ConfigError if they were released."""
         if self._local.is_released:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
-        return self._local
 
     def owned(self) -> OwnedRows:
         """What the ranks asked this one for, as it is now.

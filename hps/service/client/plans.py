@@ -46,7 +46,7 @@ class RemoteRows:
     """
 
     plan: _C.ShardPlan | None = None
-    joint = None  # rows of servers go table by table
+    joint = None  # there is no native batch over the rows of servers
 
     def __init__(self, reader: RowReader, pool: PlanPool, table: str, keys: AnyArray) -> None:
         self.reader = reader

@@ -5,16 +5,17 @@ which are pinned here. Below it: division.py, plans.py (which key goes where), c
 are deduplicated here before they travel, or by the shard where they travel as they are.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from hps import _C
 from hps.common.arrays import HOST, AnyArray, OutputPool, as_keys, as_output, like
 from hps.common.forked import refuse_in_children
+from hps.common.locks import hold
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, decode
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
     from hps.common.bags import BagPooling
 
-_AT_ONCE = 4  # pulls of different tables that a shard has in hand at the same time
+_AT_ONCE = 4  # pulls of one call that a shard has in hand at the same time
+
+Share = tuple[str, Session, Keys]  # keys of a table that a shard is asked for
 
 
 class Pulls:
@@ -149,9 +152,13 @@ class Pulls:
             held.callback(self._plans.give, plan)
             read.pooling.check(len(keys), f"pull_tables: {where}")
             return plan
-        if not isinstance(rows, RemoteRows) or not self.holds(rows):
-            raise ConfigError(f"pull_tables: the rows given for {where} are of another server")
-        held.enter_context(rows.lock)
+        is_own = isinstance(rows, RemoteRows) and self.holds(rows) and rows.table == read.table
+        if not is_own:
+            raise ConfigError(
+                f"pull_tables: the rows given for {where} are of another table or server"
+            )
+        rows = cast("RemoteRows", rows)
+        hold(rows.lock, held)
         read.pooling.check(rows.num_occurrences, f"pull_tables: {where}")
         return rows.held_plan()
 
@@ -161,32 +168,35 @@ class Pulls:
         return parts
 
     def _parts_of(self, plans: Sequence[tuple[str, _C.ShardPlan]]) -> Iterator[list[Floats]]:
-        """The same of each of several tables' plans; those of some tables are asked for at once."""
-        for wave in self._waves(plans):
-            shares = [
-                (table, session, keys) for table, pieces in wave for session, keys, _ in pieces
-            ]
-            replies = iter(self._ask_rows(shares))
-            for table, pieces in wave:
-                dim = self._shards.tables[table].dim
-                yield self._rows_of(pieces, [next(replies) for _ in pieces], dim)
+        """The same of each of several tables' plans; some are asked for at once."""
+        pieces = [
+            self._division.pieces(plan, self._pull_bytes(self._shards.tables[table].dim))
+            for table, plan in plans
+        ]
+        shares = [
+            (table, session, keys)
+            for (table, _), own in zip(plans, pieces, strict=True)
+            for session, keys, _ in own
+        ]
+        replies: deque[AnyIncoming] = deque()
+        waves = self._waves(shares)
+        for (table, _), own in zip(plans, pieces, strict=True):
+            while len(replies) < len(own):
+                replies += self._ask_rows(next(waves))
+            dim = self._shards.tables[table].dim
+            yield self._rows_of(own, [replies.popleft() for _ in own], dim)
 
-    def _waves(
-        self, plans: Sequence[tuple[str, _C.ShardPlan]]
-    ) -> Iterator[list[tuple[str, list[Piece]]]]:
-        """Tables, with their requests, of which no shard gets too many at once."""
+    def _waves(self, shares: Sequence[Share]) -> Iterator[list[Share]]:
+        """Requests of which no shard gets too many at once."""
         most = max(1, min(_AT_ONCE, self._shards.max_requests // 2))
-        wave: list[tuple[str, list[Piece]]] = []
+        wave: list[Share] = []
         counts: Counter[int] = Counter()
-        for table, plan in plans:
-            row_bytes = self._pull_bytes(self._shards.tables[table].dim)
-            pieces = self._division.pieces(plan, row_bytes)
-            own = Counter(session.index for session, _, _ in pieces)
-            if wave and any(counts[shard] + count > most for shard, count in own.items()):
+        for share in shares:
+            if counts[share[1].index] == most:
                 yield wave
                 wave, counts = [], Counter()
-            wave.append((table, pieces))
-            counts += own
+            wave.append(share)
+            counts[share[1].index] += 1
         if wave:
             yield wave
 
@@ -194,7 +204,7 @@ class Pulls:
         """A buffer float32 [num_rows, dim] of the pool."""
         return self._buffers.take(num_rows, self._shards.tables[table].dim)
 
-    def _ask_rows(self, shares: list[tuple[str, Session, Keys]]) -> list[AnyIncoming]:
+    def _ask_rows(self, shares: Sequence[Share]) -> list[AnyIncoming]:
         """The replies to pulls of keys of a table from a shard."""
         wire, requests = self._config.pull_format, []
         for table, session, keys in shares:

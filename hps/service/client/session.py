@@ -2,11 +2,11 @@
 and is sent again until it is answered.
 
 Above it: rounds.py. Below it: window.py, which keeps the changes; a transport. `commit` chooses
-the numbers. Changes that find everything well are sent in their order, so many under way that the
-shard refuses none for their number: who waits for the answer to one starts the next. After the
-first failure the session is broken: nothing more is sent but by `heal`, which asks the shard how
-far it is and sends what it lacks, one by one. Sending a change twice is harmless: the shard knows
-it.
+the numbers. Changes that find everything well are sent in their order, a few under way at a time,
+so that one client alone is not refused for the number of its calls; each answer starts the next,
+whether anybody waits for it or not. After the first failure the session is broken: nothing more is
+sent but by `heal`, which asks the shard how far it is and sends what it lacks, one by one. Sending
+a change twice is harmless: the shard knows it.
 """
 
 import logging
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import grpc
@@ -29,6 +30,7 @@ _LEAST_ATTEMPT_SECONDS = 5.0
 _ATTEMPTS_A_DEADLINE = 3  # of calls that get no answer at all
 _NOTICE_SECONDS = 30.0  # between two warnings of one shard
 MOST_UNDER_WAY = 8  # changes, where the shard allows as many
+_LEAST_TURN_SECONDS = 1.0  # of a change that had to wait for its turn
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +81,7 @@ class Session:
         self.most_under_way = MOST_UNDER_WAY  # changes that are sent and not answered
         self._under_way: deque[Sent] = deque()
         self._turns: deque[Sent] = deque()  # those that wait for an answer to one of them
+        self._is_starting = False
         self._shard_map = shard_map
         self._client_id = client_id
         self._deadline = deadline
@@ -141,42 +144,49 @@ class Session:
 
     def receive(self, sent: Sent) -> None:
         """Waits for the answer to a change that was sent; who is interrupted calls `break_off`."""
-        while True:
-            with self.lock:
-                if sent.pending is None and (self.is_broken or sent.change.is_settled):
-                    return
-                first = sent if sent.pending is not None else next(iter(self._under_way), None)
-                if first is None:  # nothing that could start it
+        with self.lock:
+            while sent.pending is None and not (self.is_broken or sent.change.is_settled):
+                left = sent.until - time.monotonic()
+                if left <= 0 or not self.lock.wait(left):
                     self.is_broken = True
-                    return
-            self._receive(first)
-            if first is sent:
-                return
-
-    def _start_next(self) -> None:
-        """Sends the changes whose turn it is, in their order."""
-        assert_held(self._held)
-        while self._turns and len(self._under_way) < self.most_under_way and not self.is_broken:
-            sent, change = self._turns[0], self._turns[0].change
-            change.attempts += 1
-            sent.opening = self._opening
-            seconds = self.attempt_seconds(sent.until)
-            sent.pending = self.transport.start(change.method, change.message, seconds)
-            self._under_way.append(self._turns.popleft())
-
-    def _receive(self, sent: Sent) -> None:
-        """Of one that is under way, or was; of several threads that wait for it each may."""
-        assert sent.pending is not None
+            pending = sent.pending
+        if pending is None:  # `heal` sends it, or has
+            return
         try:
-            reply = sent.pending.reply()
+            reply = pending.reply()
         except Failure as failure:
             self._reject(sent.change, failure)
         else:
             self._accept(sent.change, reply, sent.opening)
+
+    def _start_next(self) -> None:
+        """Sends the changes whose turn it is, in their order."""
+        assert_held(self._held)
+        if self._is_starting:  # an answer was there at once
+            return
+        self._is_starting = True
+        try:
+            while self._turns and len(self._under_way) < self.most_under_way and not self.is_broken:
+                sent, change = self._turns[0], self._turns[0].change
+                change.attempts += 1
+                sent.opening = self._opening
+                seconds = max(_LEAST_TURN_SECONDS, self.attempt_seconds(sent.until))
+                sent.pending = self.transport.start(change.method, change.message, seconds)
+                self._under_way.append(self._turns.popleft())
+                sent.pending.then(partial(self._answered, sent))
+        finally:
+            self._is_starting = False
+
+    def _answered(self, sent: Sent, is_good: bool) -> None:
+        """An answer has come, to whoever waits for it; in any thread."""
         with self.lock:
-            if sent in self._under_way:
-                self._under_way.remove(sent)
+            if sent not in self._under_way:
+                return  # it was healed meanwhile
+            self._under_way.remove(sent)
+            if not is_good and self._turns:
+                self.is_broken = True  # those that wait cannot be applied before it
             self._start_next()
+            self.lock.notify_all()
 
     def _forget_sent(self) -> None:
         """All that was sent is answered, or will not be."""
@@ -188,6 +198,7 @@ class Session:
         """What is under way counts as unanswered."""
         with self.lock:
             self.is_broken = True
+            self.lock.notify_all()
 
     def heal(self, until: float) -> Failure | None:
         """One attempt at bringing the shard to where the window is; returns what prevents it.

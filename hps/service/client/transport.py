@@ -37,6 +37,10 @@ class Pending(Protocol):
             Failure: there is none.
         """
 
+    def then(self, call: Callable[[bool], object]) -> None:
+        """Calls it once, in any thread, when the reply is here (True) or will not come (False);
+        now if that is so."""
+
 
 class Transport(Protocol):
     """How calls reach one shard."""
@@ -75,6 +79,12 @@ class _PendingCall:
         except grpc.FutureCancelledError:
             raise Failure(grpc.StatusCode.CANCELLED, None, "the channel was closed") from None
         return reply
+
+    def then(self, call: Callable[[bool], object]) -> None:
+        def done(future: "grpc.Future[bytes]") -> None:
+            call(not future.cancelled() and future.exception() is None)
+
+        self._future.add_done_callback(done)
 
 
 class GrpcTransport:

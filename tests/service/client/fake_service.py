@@ -5,7 +5,7 @@ Rows start at 0 and a push adds its gradients, so that what was applied how ofte
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +175,9 @@ class Answered:
         if isinstance(self._reply, Failure):
             raise self._reply
         return self._reply
+
+    def then(self, call: Callable[[bool], object]) -> None:
+        call(not isinstance(self._reply, Failure))
 
 
 class FaultyNetwork:

@@ -323,6 +323,9 @@ def test_seconds_for_which_a_loop_waits_for_shards_are_counted() -> None:
             def __init__(self, *call: Any) -> None:
                 self.reply = slowly(lambda _: start(*call).reply()).__get__(b"")
 
+            def then(self, call: Any) -> None:
+                """It is not told."""
+
         lab.networks[0].start = Late  # type: ignore[method-assign, assignment]
         client.apply([RowUpdate("ads", KEYS, ONES)])
         assert client._connections.wait_seconds > sent + 0.05 and lab.counts() == [3.0] * len(KEYS)

@@ -4,9 +4,10 @@ Above it: pytest. Below it: client_lab.py, fake_service.py.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, ClassVar
 
 import grpc
@@ -21,6 +22,7 @@ from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
+from hps.service.client.rounds import Commit
 from hps.service.client.transport import GrpcTransport
 from hps.service.server.limits import ServerLimits
 from tests.service.client.client_lab import service
@@ -61,11 +63,19 @@ class CountingTransport(GrpcTransport):
                 except Failure as failure:
                     cls.refused.append(f"{method}: {failure}")
                     raise
-                finally:
+
+            def then(self, call: Callable[[bool], object]) -> None:
+                def counted(is_good: bool) -> None:
                     with cls.lock:
                         cls.counts[place] -= 1
+                    call(is_good)
 
-        return Counted()
+                pending.then(counted)
+
+        counted = Counted()
+        if method == "Pull":  # which nothing follows
+            counted.then(lambda is_good: None)
+        return counted
 
 
 @contextmanager
@@ -164,14 +174,69 @@ def test_changes_that_wait_for_their_turn_are_sent_after_a_failure() -> None:
         assert lab.counts() == [8.0] * len(KEYS)
 
 
-def test_who_waits_for_the_last_change_starts_those_before_it() -> None:
+def test_changes_are_sent_one_after_the_other_though_nobody_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt has come before the loop could wait; a read sees the whole step."""
     lab = Lab()
     with lab.client() as client:
         client._connections.sessions[0].most_under_way = 1
-        *_, last = [client._pushes.begin("ads", KEYS, ONES, "memory") for _ in range(5)]
-        assert last is not None and lab.counts() == [1.0] * len(KEYS)
-        last.wait()
+        for _ in range(5):
+            client._pushes.begin("ads", KEYS, ONES, "memory")
         assert lab.counts() == [5.0] * len(KEYS)
+    keys = np.arange(2000, dtype=np.uint64)
+    with client_of(tmp_path, 1, 16) as remote:
+        updates = [
+            RowUpdate(table.name, keys, np.ones((len(keys), table.dim), np.float32))
+            for table in TABLES
+        ]
+
+        def interrupted(self: Commit) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Commit, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                remote.apply(updates)
+        session = remote._connections.sessions[0]
+        deadline = monotonic() + 20
+        while session._turns or session._under_way:
+            assert monotonic() < deadline, "changes were left lying"
+            sleep(0.01)
+        assert [remote.num_rows(table.name) for table in TABLES] == [len(keys)] * NUM_TABLES
+        assert CountingTransport.most["Push"] == 8
+
+
+def test_a_shard_that_is_silent_does_not_hold_up_the_others() -> None:
+    lab = Lab(2)
+    with lab.client(deadline=2.0) as client:
+        first, second = client._connections.sessions
+        first.most_under_way = second.most_under_way = 1
+        client.push("ads", KEYS, ONES)
+        network = lab.networks[0]
+        start = network.start
+        network.start = lambda *words: Silent(words[2])  # type: ignore[method-assign]
+        before = lab.services[1].mark(client.config.client_id)
+        for _ in range(3):
+            client._pushes.begin("ads", KEYS, ONES, "memory")
+        assert lab.services[1].mark(client.config.client_id) == before + 3
+        network.start = start  # type: ignore[method-assign]
+        client.push("ads", KEYS, ONES)
+        assert lab.counts() == [5.0] * len(KEYS)
+
+
+class Silent:
+    """A call that nobody answers."""
+
+    def __init__(self, timeout: float) -> None:
+        self._until = monotonic() + timeout
+
+    def reply(self) -> bytes:
+        sleep(max(0.0, self._until - monotonic()))
+        raise Failure(grpc.StatusCode.DEADLINE_EXCEEDED, None, "no answer")
+
+    def then(self, call: Callable[[bool], object]) -> None:
+        """It does not come."""
 
 
 def test_tables_are_read_together_in_few_waits(tmp_path: Path) -> None:
@@ -207,8 +272,9 @@ def test_reads_of_several_tables_that_make_no_sense_are_refused(tmp_path: Path) 
             client.pull_tables([PooledRead("users", keys, bags, out)])
         with pytest.raises(ConfigError, match="bags of 3 keys, and 2 keys"):
             client.pull_tables([PooledRead("t00", keys[:2], bags, out)])
-        with pytest.raises(ConfigError, match="of another server"):
-            client.pull_tables([PooledRead("t00", keys, bags, out, other.pin("ads", keys))])
+        for rows in (other.pin("ads", keys), client.pin("t01", keys)):
+            with pytest.raises(ConfigError, match="of another table or server"):
+                client.pull_tables([PooledRead("t00", keys, bags, out, rows)])
         rows = client.pin("t00", keys)
         rows.release()
         with pytest.raises(ConfigError, match="were released"):
@@ -217,3 +283,21 @@ def test_reads_of_several_tables_that_make_no_sense_are_refused(tmp_path: Path) 
         client.pull_tables([read])
         client.apply([RowUpdate("t00", keys, torch.ones(1, 2), pooling=bags)])
         assert client.num_rows("t00") == 3
+
+
+def test_a_table_of_many_messages_is_read_few_at_a_time(tmp_path: Path) -> None:
+    limits = ServerLimits(client_requests=6, message_bytes=2**16)
+    CountingTransport.clear()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        service(tmp_path, 1, TABLES[:1], limits=limits) as servers,
+    ):
+        patch.setattr(RemoteParameterServer, "_connect", CountingTransport)
+        with servers.client() as client:
+            keys = np.arange(50_000, dtype=np.uint64)
+            grads = np.ones((len(keys), 2), np.float32)
+            client.push("t00", np.append(keys, keys[:1]), np.append(grads, grads[:1], axis=0))
+            rows = client.pull("t00", np.append(keys, keys[:1]))
+            assert rows.shape == (50_001, 2) and np.array_equal(rows[0], rows[-1])
+            assert not CountingTransport.refused
+            assert CountingTransport.most == {"Push": 3, "Pull": 3}

@@ -344,6 +344,9 @@ class Interrupted:
     def reply(self) -> bytes:
         raise KeyboardInterrupt
 
+    def then(self, call: Any) -> None:
+        """It never comes."""
+
 
 @pytest.mark.parametrize("has_arrived", [False, True])
 def test_interrupted_push_is_on_its_way_and_goes_first_with_the_next(has_arrived: bool) -> None:
