@@ -16,7 +16,7 @@ from hps.cli.output import (
 from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import GpuCacheConfig, RankEnvironment
 from hps.errors import ConfigError
-from hps.generate.config import FORMATS
+from hps.reader.config import FORMATS
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -48,6 +48,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
     add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
     add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
+    add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
     add(
         "--batch-size",
         type=flags.whole(1, 2**24),
@@ -79,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_out_path(arguments.json)
     given = {
         "format": arguments.format,
+        "delimiter": arguments.delimiter,
         "batch_size": arguments.batch_size,
         "on_error": arguments.on_error,
     }

@@ -18,6 +18,10 @@ from hps.cli.output import checkpoint_name
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 
+DELIMITER_HELP = (
+    "csv only: the character between columns; if not given, that of comma, tab, semicolon and bar "
+    "of which the header has most"
+)
 DRAM_HELP = "most memory for cached rows, such as 800MB or 1.5GiB; taken as rows come"
 
 # argparse gives these no public names.

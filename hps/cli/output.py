@@ -41,6 +41,7 @@ def check_out_path(path: Path | None, flag: str = "--json") -> None:
     """
     if path is None or str(path) == "-":
         return
+    path = path.resolve()  # a link stays one
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which is not"
         raise ConfigError(f"{flag} {path}: {path} {what}; name a file in a folder that exists")

@@ -15,7 +15,7 @@ from hps.cli.output import (
 )
 from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
-from hps.generate.config import FORMATS
+from hps.reader.config import FORMATS
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -32,8 +32,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         nargs="+",
         type=flags.word,
         metavar="DATA",
-        help="the log's files in order, or patterns; .gz and .zst are unpacked; of parquet the "
-        "column of labels may be absent",
+        help="the log's files in order, or patterns; .gz and .zst are unpacked; of parquet and csv "
+        "the column of labels may be absent",
     )
     add("--store", type=flags.path, required=True, metavar="DIR", help="folder of the store")
     add(
@@ -54,6 +54,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
     add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
     add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
+    add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
     add(
         "--batch-size",
         type=flags.whole(1, 2**24),
@@ -80,7 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.train.predict import kind_of, predict_log
 
     kind_of(arguments.out)
-    given = {"format": arguments.format, "batch_size": arguments.batch_size}
+    given = {
+        "format": arguments.format,
+        "delimiter": arguments.delimiter,
+        "batch_size": arguments.batch_size,
+    }
     changes = {name: value for name, value in given.items() if value is not None}
     with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
         figures = predict_log(model, arguments.data, arguments.out, **changes)

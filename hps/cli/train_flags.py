@@ -10,7 +10,7 @@ from hps.cli.output import JSON_HELP, checkpoint_name
 from hps.cli.server_flags import WIRES, add_server_flags
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import ENGINES, INSTRUCTION_SETS
-from hps.generate.config import FORMATS
+from hps.reader.config import FORMATS
 
 CLUSTER_TIMEOUT_SECONDS = 600.0
 # As hps.models and hps.train.options have them, which import torch; a test compares them.
@@ -68,6 +68,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="examples in a batch, over all ranks; 1 to 16777216",
     )
+    add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
     add("--epochs", type=flags.whole(1, 2**31), default=1, metavar="N", help="passes over the log")
     add("--shuffle-files", action="store_true", help="read files in an order drawn from --seed")
     add(
@@ -95,7 +96,7 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         "--hash-keys",
         action="store_true",
         default=None,
-        help="hash keys that are whole numbers with their feature; the default for parquet",
+        help="hash keys that are whole numbers with their feature; the default for parquet and csv",
     )
     keys.add_argument(
         "--raw-keys",
@@ -120,20 +121,28 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         dest="dense_transform",
         action="store_const",
         const="signed_log1p",
-        help="take the logarithm of dense values of parquet and slots, as is done for criteo",
+        help="take the logarithm of dense values of parquet, csv and slots, as is done for criteo",
+    )
+    add(
+        "--dense-columns",
+        type=flags.word,
+        nargs="+",
+        metavar="COLUMN",
+        help="columns of numbers that are dense values; parquet and csv only; if not given, those "
+        "of floats and decimals",
     )
     add(
         "--label",
         type=flags.word,
         metavar="COLUMN",
-        help="column of labels, 0 or 1; parquet only; 'label' if not given",
+        help="column of labels, 0 or 1; parquet and csv only; 'label' if not given",
     )
     add(
         "--ignore",
         type=flags.word,
         action="append",
         metavar="COLUMN",
-        help="column to leave out; parquet only; may be repeated",
+        help="column to leave out; parquet and csv only; may be repeated",
     )
 
 

@@ -1,4 +1,4 @@
-"""Readers: click logs in five formats as batches of keys, dense values and labels.
+"""Readers: click logs in six formats as batches of keys, dense values and labels.
 
 Above it: `hps train`, `hps evaluate`, `hps.Pipeline`, users' loops. Below it: csrc/reader, pyarrow.
 """

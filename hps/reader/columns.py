@@ -1,6 +1,6 @@
 """From arrow columns to keys, dense values and labels.
 
-Above it: the parquet reader. Below it: pyarrow, the native string hash.
+Above it: records.py, keys.py. Below it: pyarrow, the native string hash.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hps.config import MAX_THREADS
 from hps.errors import ConfigError
 
-FORMATS = ("criteo", "parquet", "libsvm", "libffm", "slots")
+FORMATS = ("criteo", "parquet", "csv", "libsvm", "libffm", "slots")
+WITH_COLUMNS = ("parquet", "csv")  # whose columns have names
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
 MAX_PARTS = 2**16
@@ -20,6 +21,7 @@ NO_TRANSFORM, LOG1P, SIGNED_LOG1P = "none", "log1p", "signed_log1p"
 _TRANSFORMS = {
     "criteo": (SIGNED_LOG1P, LOG1P),
     "parquet": (NO_TRANSFORM, SIGNED_LOG1P),
+    "csv": (NO_TRANSFORM, SIGNED_LOG1P),
     "slots": (NO_TRANSFORM, SIGNED_LOG1P),
     "libsvm": (NO_TRANSFORM,),
     "libffm": (NO_TRANSFORM,),
@@ -31,19 +33,21 @@ class ReaderConfig:
     """The log's format and how it is cut into batches.
 
     Args:
-        format: "criteo", "parquet", "libsvm", "libffm" or "slots"; None: told by the files' names
-            and first bytes.
+        format: "criteo", "parquet", "csv", "libsvm", "libffm" or "slots"; None: told by the files'
+            names and first bytes.
         batch_size: examples in a batch; the last of an epoch may have fewer.
         dense: numbers in an example. None: 13 for criteo, else as the log has it.
-        dense_columns: parquet only: names of the columns of dense values, in their order. None:
-            every column of floats and decimals, in the order of the first file.
+        dense_columns: parquet and csv only: names of the columns of dense values, in their order.
+            None: every column of floats and decimals, in the order of the first file.
         dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
             else "none".
-        label: parquet only: the column of labels.
-        needs_labels: parquet only: False reads a log without that column as one of labels 0.
-        ignore: parquet only: columns that are left out.
+        label: parquet and csv only: the column of labels.
+        needs_labels: parquet and csv only: False reads a log without that column as of labels 0.
+        ignore: parquet and csv only: columns that are left out.
+        delimiter: csv only: one character; None takes that of comma, tab, semicolon and bar of
+            which the header has most.
         hash_keys: of keys that are whole numbers. True: hashed with their feature, as text. False:
-            keys as they are. None: hashed in parquet, as they are in libsvm, libffm and slots.
+            keys as they are. None: hashed in parquet and csv, as they are in libsvm, libffm, slots.
             Other values are always hashed.
         on_error: "raise" at a bad line, or "skip" it and count.
         epochs: how often the whole log is read. No batch spans two epochs.
@@ -70,6 +74,7 @@ class ReaderConfig:
     label: str = "label"
     needs_labels: bool = True
     ignore: Sequence[str] = ()
+    delimiter: str | None = None
     hash_keys: bool | None = None
     on_error: str = "raise"
     epochs: int = 1
@@ -85,6 +90,8 @@ class ReaderConfig:
             raise ConfigError(f"ReaderConfig.on_error={self.on_error!r} must be 'raise' or 'skip'")
         if not isinstance(self.label, str) or not self.label:
             raise ConfigError(f"ReaderConfig.label={self.label!r} must be the name of a column")
+        if self.delimiter is not None:
+            self._check_delimiter(self.delimiter)
         if not isinstance(self.needs_labels, bool):
             raise ConfigError(f"ReaderConfig.needs_labels={self.needs_labels!r} must be a bool")
         if not isinstance(self.hash_keys, bool | None):
@@ -111,17 +118,30 @@ class ReaderConfig:
                 f"ReaderConfig.dense_transform={self.dense_transform!r} (--dense-log): dense "
                 f"values of {given} can be read by one of {_TRANSFORMS[given]}"
             )
-        if given == "criteo" and self.hash_keys is False:
+        if given in ("criteo", "csv") and self.hash_keys is False:
             raise ConfigError(
-                "ReaderConfig.hash_keys=False (--raw-keys): the categories of criteo are text, "
+                f"ReaderConfig.hash_keys=False (--raw-keys): the categories of {given} are text, "
                 "which is always hashed; leave it out"
             )
         for field in ("dense_columns", "ignore"):
-            if given != "parquet" and getattr(self, field):
+            if given not in WITH_COLUMNS and getattr(self, field):
                 raise ConfigError(
-                    f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet has columns "
-                    f"with names, and the log is read as {given}"
+                    f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet and csv have "
+                    f"columns with names, and the log is read as {given}"
                 )
+        if given != "csv" and self.delimiter is not None:
+            raise ConfigError(
+                f"ReaderConfig.delimiter={self.delimiter!r} (--delimiter) is for csv, and the log "
+                f"is read as {given}"
+            )
+
+    def _check_delimiter(self, given: object) -> None:
+        is_one = isinstance(given, str) and len(given) == 1 and given.isascii()
+        if not is_one or given in ('"', "\n", "\r"):
+            raise ConfigError(
+                f"ReaderConfig.delimiter={given!r} (--delimiter) must be one ASCII character that "
+                "is neither a quote nor a line end"
+            )
 
     def _check_names(self, field: str, names: Sequence[str]) -> None:
         is_list = isinstance(names, Sequence) and not isinstance(names, str)
@@ -140,12 +160,12 @@ class ReaderConfig:
     def hashes_numbers(self) -> bool:
         """True if keys that are whole numbers are hashed with their feature.
 
-        >>> [ReaderConfig(format=kind).hashes_numbers for kind in ("parquet", "slots")]
+        >>> [ReaderConfig(format=kind).hashes_numbers for kind in ("csv", "slots")]
         [True, False]
         """
         if self.hash_keys is not None:
             return self.hash_keys
-        return self.format in ("parquet", "criteo")
+        return self.format in (*WITH_COLUMNS, "criteo")
 
     @property
     def key_rule(self) -> str:

@@ -1,6 +1,6 @@
 """The dense transform of the readers that have numbers as floats; that of criteo is native.
 
-Above it: the text and the parquet reader. Below it: numpy.
+Above it: the text reader, records.py. Below it: numpy.
 """
 
 import numpy as np

@@ -73,12 +73,12 @@ def find_format(paths: Sequence[Path], dense: int | None = None) -> str:
         )
     raise ConfigError(
         f"{paths[0]}: the format cannot be told by its lines, such as {shown!r}; if it is one of "
-        f"criteo, libsvm, libffm, slots, {_SETTLE}{_advice(lines)}"
+        f"criteo, csv, libsvm, libffm, slots, {_SETTLE}{_advice(lines)}"
     )
 
 
 def _kind_of(path: Path) -> str | None:
-    """ "parquet"; None for text.
+    """ "parquet" or "csv", which goes by its name; None for other text.
 
     Raises:
         ConfigError: something that is not read at all.
@@ -104,12 +104,7 @@ def _kind_of(path: Path) -> str | None:
             f"{path} is {found or 'no text'}, which is not read; write the log as parquet, or as "
             f"text of one of the other formats, and if it is one of them, {_SETTLE}"
         )
-    if names.endswith(".csv"):
-        raise ConfigError(
-            f"{path}: csv is not read; write the log as parquet, or if it is tab separated as "
-            f"criteo's is, {_SETTLE}"
-        )
-    return None
+    return "csv" if names.endswith(".csv") else None
 
 
 def _most(lines: Sequence[bytes], fits: Callable[[bytes], bool]) -> bool:
@@ -145,5 +140,5 @@ def _advice(lines: Sequence[bytes]) -> str:
     """What the lines look like that are none of the formats."""
     for separator, name in ((b",", "commas"), (b";", "semicolons"), (b"|", "bars")):
         if all(line.count(separator) >= 1 for line in lines):
-            return f"; columns separated by {name} (csv) are not read: write them as parquet"
+            return f"; of columns separated by {name} under a header line, it is csv (--format csv)"
     return ""

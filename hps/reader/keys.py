@@ -56,9 +56,13 @@ def keys_of(feature: str | None, values: Any) -> Keys:
 
     from hps.reader.columns import is_feature, to_keys, value_type
 
+    if isinstance(values, str | bytes):
+        raise ConfigError(f"keys_of: {values!r} of feature {feature!r} is one value; use key_of")
     try:
         column = pa.array(values) if not isinstance(values, pa.Array) else values
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"keys_of: values of feature {feature!r}: {error}") from None
     if len(column) == 0:
         column = column.cast(pa.string())

@@ -1,6 +1,6 @@
 """The way in: `open_reader` picks the reader of a format.
 
-Above it: the command line, users. Below it: the text and the parquet reader.
+Above it: the command line, users. Below it: the readers of text and of records.
 """
 
 from collections.abc import Sequence
@@ -58,10 +58,10 @@ def open_reader(
     if config.format is None:
         config = replace(config, format=find_format(files, config.dense))
     reader: Reader
-    if config.format == "parquet":
-        from hps.reader.parquet_reader import ParquetReader  # pyarrow takes its time to import
+    if config.format in ("parquet", "csv"):
+        from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
 
-        reader = ParquetReader(files, checked, config)
+        reader = RecordReader(files, checked, config)
     else:
         from hps.reader.text_reader import TextReader
 

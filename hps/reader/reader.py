@@ -1,7 +1,7 @@
 """What every reader is: an iterator of batches whose position can be saved and taken up again.
 
 Above it: `open_reader`, `hps.Pipeline`, checkpoints, which store the position. Below it: the text
-and the parquet reader, which fill in how a format is read.
+and the record reader, which fill in how a format is read.
 """
 
 from abc import ABC, abstractmethod
@@ -36,8 +36,8 @@ class Position:
     Args:
         epoch: times that the log has been read whole.
         file: place of the file in the epoch's order.
-        offset: bytes of the file (uncompressed) before the place; in parquet its rows.
-        line: lines of the file before the place; in parquet its rows.
+        offset: bytes of the file (uncompressed) before the place; in parquet and csv its rows.
+        line: lines of the file before the place; in parquet and csv its rows.
         examples: handed out before the place, all epochs together.
         skipped: bad lines passed over before the place, all epochs together.
     """

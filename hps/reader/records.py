@@ -4,7 +4,7 @@ Above it: the parquet reader, `hps.Model`. Below it: pyarrow, hps/reader/columns
 train and what is scored pass through here, so that a value is the same key in both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from hps.reader.columns import (
     LogRows,
     is_feature,
     is_number,
+    is_string,
     is_text_feature,
     to_floats,
     to_keys,
@@ -27,6 +28,36 @@ from hps.reader.config import LOG1P, SIGNED_LOG1P, ReaderConfig
 from hps.reader.dense import signed_log1p
 from hps.reader.schema import Schema
 from hps.types import Batch, Ids
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file.
+
+    Args:
+        batch: of all columns that are read.
+        row_ends: int64 [n]; rows of the file up to and including each.
+        num_bad: int64 [n]; rows that are no rows of the batch and were bad, before each.
+        total_bad: those before all, and after the last.
+    """
+
+    batch: pa.RecordBatch
+    row_ends: NDArray[np.int64]
+    num_bad: NDArray[np.int64]
+    total_bad: int
+
+    @staticmethod
+    def whole(batch: pa.RecordBatch, first_row: int) -> "Piece":
+        """Of rows one after the other; `first_row` rows come before it."""
+        ends = np.arange(first_row + 1, first_row + 1 + len(batch))
+        return Piece(batch, ends, np.zeros(len(batch), np.int64), 0)
+
+    @staticmethod
+    def bad(types: Mapping[str, pa.DataType], num_rows: int) -> "Piece":
+        """Of bad rows alone."""
+        nothing = np.empty(0, np.int64)
+        schema = pa.schema(list(types.items()))
+        return Piece(pa.RecordBatch.from_pylist([], schema), nothing, nothing, num_rows)
 
 
 @dataclass(frozen=True)
@@ -73,21 +104,19 @@ class RecordColumns:
                     f"which does not fit that of {like}"
                 )
 
-    def rows_of(self, piece: pa.RecordBatch, where: str, first_row: int) -> tuple[LogRows, int]:
-        """The rows of a piece, and how many of them were bad and left out.
+    def rows_of(self, piece: Piece, where: str) -> tuple[LogRows, int]:
+        """The rows of a piece, and how many bad ones were left out.
 
         Args:
-            piece: with all of the columns.
             where: it is from, in words.
-            first_row: rows before it.
 
         Raises:
             DataError: a bad row, unless they are skipped.
         """
-        piece = without_views(piece)
-        columns = dict(zip(piece.schema.names, piece.columns, strict=True))
-        labels = self._labels(columns, len(piece), where)
-        dense = np.empty((len(piece), len(self.dense)), np.float32)
+        batch = without_views(piece.batch)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        labels = self._labels(columns, len(batch), where)
+        dense = np.empty((len(batch), len(self.dense)), np.float32)
         with np.errstate(over="ignore"):
             for idx, name in enumerate(self.dense):
                 dense[:, idx] = self._dense_values(columns[name])
@@ -95,9 +124,10 @@ class RecordColumns:
         good = is_label & np.isfinite(dense).all(axis=1)
         if not good.all():
             if self.config.on_error == "raise":
-                self._raise_bad_row(where, int(np.argmin(good)), first_row, (labels, dense))
-            piece = piece.filter(pa.array(good))
-            columns = dict(zip(piece.schema.names, piece.columns, strict=True))
+                bad = int(np.argmin(good))
+                self._raise_bad_row(f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad])
+            batch = batch.filter(pa.array(good))
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         keys = [
             to_keys(self._feature(columns[column.name]), column.seed, self.config.hashes_numbers)
             for table in self.schema.tables.values()
@@ -108,10 +138,10 @@ class RecordColumns:
             dense=dense[good],
             keys=[column for column, _ in keys],
             offsets=[offsets for _, offsets in keys],
-            row_ends=first_row + 1 + np.flatnonzero(good),
-            num_skipped=np.cumsum(~good)[good],
+            row_ends=piece.row_ends[good],
+            num_skipped=(piece.num_bad + np.cumsum(~good))[good],
         )
-        return rows, int(len(good) - good.sum())
+        return rows, int(len(good) - good.sum()) + piece.total_bad
 
     def batch_of(self, pieces: Sequence[LogRows], num_examples: int) -> Batch:
         """The batch that pieces make up; `num_examples` are those of all ranks."""
@@ -154,29 +184,27 @@ class RecordColumns:
         return np.log1p(np.maximum(values, 0.0)) if self.config.transform == LOG1P else values
 
     def _feature(self, column: pa.Array) -> pa.Array:
-        """As it is; of criteo an empty category is text as any other."""
-        if self.config.format != "criteo" or not is_text_feature(column.type):
+        """As it is; of criteo an empty category is text as any other, of csv it is missing."""
+        if self.config.format not in ("criteo", "csv") or not is_text_feature(column.type):
             return column
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        return pc.fill_null(column, "" if pa.types.is_unicode(column.type) else b"")
+        if self.config.format == "criteo":
+            return pc.fill_null(column, "" if pa.types.is_unicode(column.type) else b"")
+        if not is_string(column.type):
+            return column
+        is_empty = pc.equal(pc.binary_length(column), 0)
+        if not pc.any(is_empty, min_count=0).as_py():
+            return column
+        return pc.if_else(is_empty, None, column)
 
-    def _raise_bad_row(
-        self,
-        where: str,
-        row: int,
-        first_row: int,
-        values: tuple[NDArray[np.float64], NDArray[np.float32]],
-    ) -> None:
-        labels, dense = values
-        bad = np.flatnonzero(~np.isfinite(dense[row]))
+    def _raise_bad_row(self, where: str, label: float, dense: NDArray[np.float32]) -> None:
+        bad = np.flatnonzero(~np.isfinite(dense))
         if bad.size:
-            reason = (
-                f"column {self.dense[bad[0]]!r} holds {dense[row, bad[0]]}, not a finite number"
-            )
+            reason = f"column {self.dense[bad[0]]!r} holds {dense[bad[0]]}, not a finite number"
         else:
-            reason = f"label {labels[row]} in column {self.label!r} is not 0, 1 or -1"
+            reason = f"label {label} in column {self.label!r} is not 0, 1 or -1"
         raise DataError(
-            f"{where}, row {first_row + row + 1}: {reason}; "
-            "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
+            f"{where}: {reason}; correct the row, or skip bad rows with on_error='skip' "
+            "(--on-error skip)"
         )

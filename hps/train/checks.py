@@ -11,6 +11,7 @@ from hps.checkpoint.names import text_of
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import FEATURE, IGNORED
+from hps.reader.config import WITH_COLUMNS
 from hps.reader.open import open_reader
 from hps.train.base_rate import FirstLabels, first_labels, names_of, why_empty
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
@@ -171,7 +172,7 @@ def _check_columns(
     each line, and a test log may lack some."""
     if reader.config.format == "criteo":
         _check_criteo_columns(recipe, options, reader)
-    elif reader.config.format == "parquet":
+    elif reader.config.format in WITH_COLUMNS:
         _check_named_columns(recipe, options, progress)
 
 

@@ -1,7 +1,8 @@
 """Course: how far a training run is on its way, where the length of the log is known.
 
 Above it: `Progress`. Below it: the reader's positions. Plain text goes by bytes, parquet by rows
-within a file's share of the bytes; how long a compressed text is, nobody knows before its end.
+within a file's share of the bytes; how long a compressed text is, or how many rows csv has, nobody
+knows before its end.
 """
 
 from functools import lru_cache
@@ -28,6 +29,7 @@ class Course:
         self._limit = limit
         self._is_parquet = reader.config.format == "parquet"
         is_packed = any(path.suffix in (".gz", ".zst") for path in self._paths)
+        is_packed |= reader.config.format == "csv"
         self._is_known = sum(self._sizes) > 0 and (self._is_parquet or not is_packed)
         self.epochs = reader.config.epochs
 

@@ -19,6 +19,7 @@ from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.parameter_server.server import open as open_store
+from hps.reader.config import WITH_COLUMNS
 from hps.reader.reader import Reader
 from hps.reader.schema import make_schema
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from hps.models import ClickModel
     from hps.reader.records import RecordColumns
-
-_WITH_COLUMNS = ("parquet", "criteo")  # formats whose columns have names
 
 
 class Model:
@@ -169,6 +168,8 @@ class Model:
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         import pyarrow as pa
 
+        from hps.reader.records import Piece
+
         columns = self._record_columns()
         if isinstance(given, Mapping):
             missing = [name for name in columns.names() if name not in given]
@@ -183,7 +184,7 @@ class Model:
                         for name in columns.names()
                     }
                 )
-            except (pa.ArrowException, TypeError, ValueError) as error:
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise ConfigError(f"predict: these columns make no batch: {error}") from None
         elif not isinstance(given, pa.RecordBatch):
             raise ConfigError(
@@ -191,7 +192,15 @@ class Model:
                 "a dict of columns"
             )
         columns.check("predict: the batch", given.schema, "the model's log")
-        rows, _ = columns.rows_of(given.select(columns.names()), "predict", 0)
+        flags = [
+            name for name in given.schema.names if pa.types.is_boolean(given.column(name).type)
+        ]
+        if flags and columns.config.format == "csv":
+            raise ConfigError(
+                f"predict: columns {flags} are booleans, and keys of csv come from its text; give "
+                "the text, such as 'True'"
+            )
+        rows, _ = columns.rows_of(Piece.whole(given.select(columns.names()), 0), "predict")
         return columns.batch_of([rows], len(rows))
 
     def _record_columns(self) -> "RecordColumns":
@@ -203,7 +212,7 @@ class Model:
         dense = config.dense_columns
         if config.format == "criteo":
             dense = [f"I{number}" for number in range(1, self.recipe.num_dense + 1)]
-        if config.format not in _WITH_COLUMNS or dense is None:
+        if config.format not in (*WITH_COLUMNS, "criteo") or dense is None:
             raise ConfigError(
                 f"predict: the model was trained on a log of {config.format}, whose columns have "
                 "no names; give it batches of open_reader"

@@ -92,8 +92,10 @@ class TrainOptions:
         compile: the model's forward and backward by torch.compile, which takes its C++ compiler and
             half a minute at first; not with several ranks. The dense part's sums are then rounded
             otherwise; rows step with the same bits for equal gradients.
-        hash_keys, dense, dense_transform, label, ignore, shared_vocabulary: how the log is read;
-            see `hps.reader`. None takes its default, or when resuming what the model has.
+        hash_keys, dense, dense_columns, dense_transform, label, ignore, shared_vocabulary: how the
+            log is read; see `hps.reader`. None takes its default, or when resuming what the model
+            has.
+        delimiter: of csv; None: told by the header.
         on_error: "raise" at a bad line, or "skip" it.
         seed: of rows, dense weights and dropout.
         threads: of the native core; 0 takes all cores.
@@ -158,6 +160,8 @@ class TrainOptions:
     dense_transform: str | None = None
     label: str | None = None
     ignore: Sequence[str] | None = None
+    dense_columns: Sequence[str] | None = None
+    delimiter: str | None = None
     shared_vocabulary: bool | None = None
     seed: int = 0
     threads: int = 0
@@ -320,6 +324,8 @@ class TrainOptions:
             dense_transform=self.dense_transform,
             label="label" if self.label is None else self.label,
             ignore=self.ignore or (),
+            dense_columns=self.dense_columns,
+            delimiter=self.delimiter,
             hash_keys=self.hash_keys,
             on_error=self.on_error,
             epochs=self.epochs,

@@ -42,8 +42,8 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
 
     Args:
         model: that scores.
-        data: the log's files, of the format the model was trained on; of parquet the column of
-            labels may be absent.
+        data: the log's files, of the format the model was trained on; of parquet and csv
+            the column of labels may be absent.
         out: the file, replaced whole once all is scored: parquet or csv with one column, or npy.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
@@ -57,7 +57,10 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
     """
     kind_of(out)
     start = time.perf_counter()
-    reader = model.open_reader(data, needs_labels=False, **changes)
+    reader = model.open_reader(data, **{"on_error": "raise", "needs_labels": False, **changes})
+    for path in reader.paths:
+        if Path(out).exists() and path.samefile(out):
+            raise ConfigError(f"{str(out)!r} is a file of DATA; name another one for the scores")
     parts: list[Floats] = [model.predict(batch).numpy() for batch in reader]
     scores = np.concatenate([np.empty(0, np.float32), *parts])
     if not len(scores):
@@ -82,7 +85,7 @@ def write_scores(path: Path, scores: Floats) -> None:
     Raises:
         StoreError: the operating system refused.
     """
-    kind = kind_of(path)
+    kind, path = kind_of(path), path.resolve()  # a link stays one
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
@@ -91,7 +94,9 @@ def write_scores(path: Path, scores: Floats) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(error.errno or 0, f"cannot write {path}: {error.strerror}") from error
+        raise StoreError(
+            error.errno or 0, f"cannot write {path}: {error.strerror or error}"
+        ) from error
 
 
 def _write(path: Path, kind: str, scores: Floats) -> None:

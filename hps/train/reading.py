@@ -67,9 +67,7 @@ class StoredModel:
         known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
-        reading = recipe.reading()
-        del reading["dense_columns"]  # no option
-        return known | reading
+        return known | recipe.reading()
 
 
 def model_to_resume(options: TrainOptions, world: "World | None") -> StoredModel | None:

@@ -28,7 +28,7 @@ _FLAGS = {
     "hash_keys": "--hash-keys, --raw-keys",
     "dense": "--dense",
     "dense_transform": "--dense-log",
-    "dense_columns": "the columns of floats in DATA",
+    "dense_columns": "--dense-columns; if not given, the columns of floats in DATA",
     "ignore": "--ignore",
     "shared_vocabulary": "--shared-vocabulary",
 }

@@ -84,7 +84,7 @@ WRONG = [
     (TRAIN, "--init-std", "-1 nan x"),
     (TRAIN, "--seed", f"-1 x {2**64}"),
     (TRAIN, "--on-error", "x ignore"),
-    (TRAIN, "--format", "x csv"),
+    (TRAIN, "--format", "x tsv"),
     (TRAIN, "--model", "x"),
     (TRAIN, "--optimizer", "x"),
     (TRAIN, "--progress-seconds", "-1 nan x"),

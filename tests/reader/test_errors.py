@@ -166,7 +166,7 @@ def test_a_missing_file_is_a_store_error(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"format": "csv"}, "format='csv' must be one of"),
+        ({"format": "tsv"}, "format='tsv' must be one of"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": True}, "batch_size=True"),
         ({"epochs": 0}, "epochs=0"),

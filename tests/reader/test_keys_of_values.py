@@ -52,3 +52,13 @@ def test_what_has_no_key_is_refused(value: Any) -> None:
         hps.key_of("app", value)
     with pytest.raises(hps.ConfigError, match="'app'"):
         hps.keys_of("app", [value])
+
+
+def test_one_value_is_not_many_and_a_missing_one_is_told() -> None:
+    with pytest.raises(hps.ConfigError, match="use key_of"):
+        hps.keys_of("app", "abc")
+    with pytest.raises(hps.ConfigError, match="'app'"):
+        hps.keys_of("app", [2**64])
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
+    with pytest.raises(hps.ConfigError, match="1 of the values"):
+        hps.keys_of("app", coded)

@@ -16,6 +16,7 @@ import hps
 from hps.cli.main import main
 from hps.metrics import BinaryMetrics
 from hps.train import TrainOptions, evaluate_store, train
+from hps.train.predict import predict_log
 from tests.logs import NUM_DENSE, NUM_FEATURES, write_criteo
 
 SMALL = {"dim": 2, "hidden": (4,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
@@ -243,4 +244,23 @@ def test_predict_refuses_before_it_works_and_leaves_what_is_there(
     empty.write_text("")
     assert "no example to score" in refusal(empty, "--out", out)
     assert out.read_text() == "kept" and len(list(tmp_path.iterdir())) == 3
+    assert "is a file of DATA" in refusal(
+        bad.rename(tmp_path / "b.csv"), "--out", tmp_path / "b.csv"
+    )
     assert "asks for 'libsvm'" in refusal(log, "--out", out, "--format", "libsvm")
+
+
+def test_predict_of_a_model_that_skipped_bad_lines_stops_at_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"{row % 2} {row % 7}:1\n" for row in range(80)) + "bad\n")
+    store = train_on(log, tmp_path / "store", on_error="skip")
+    link, out = tmp_path / "link.npy", tmp_path / "scores.npy"
+    out.write_text("kept")
+    link.symlink_to(out)
+    with hps.Model.load(store, dram="8MiB") as model:
+        with pytest.raises(hps.DataError, match="line 81"):
+            predict_log(model, [log], link)
+        assert out.read_text() == "kept"
+        log.write_text(log.read_text()[:-4])
+        assert predict_log(model, [log], link)["examples"] == 80
+    assert link.is_symlink() and np.load(out).shape == (80,)

@@ -397,7 +397,7 @@ def test_reduced_precision_trains(tmp_path: Path) -> None:
         ({"gpu": "1GiB", "device": "gpu"}, "GpuCacheConfig.device='gpu'"),
         ({"depth": 9}, "depth.*=9"),
         ({"depth": "deep"}, "auto.*'deep'"),
-        ({"format": "csv"}, "csv"),
+        ({"format": "tsv"}, "tsv"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

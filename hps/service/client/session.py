@@ -147,8 +147,10 @@ class Session:
         with self.lock:
             while sent.pending is None and not (self.is_broken or sent.change.is_settled):
                 left = sent.until - time.monotonic()
-                if left <= 0 or not self.lock.wait(left):
+                if left <= 0:
                     self.is_broken = True
+                else:
+                    self.lock.wait(left)
             pending = sent.pending
         if pending is None:  # `heal` sends it, or has
             return
@@ -185,8 +187,13 @@ class Session:
             self._under_way.remove(sent)
             if not is_good and self._turns:
                 self.is_broken = True  # those that wait cannot be applied before it
-            self._start_next()
-            self.lock.notify_all()
+            try:
+                self._start_next()
+            except BaseException:
+                self.is_broken = True  # a channel that was closed, say: `heal` sends them
+                raise
+            finally:
+                self.lock.notify_all()
 
     def _forget_sent(self) -> None:
         """All that was sent is answered, or will not be."""
@@ -246,6 +253,7 @@ class Session:
             self.is_broken = False
             self.ended = None
             self.lineage = lineage
+            self.lock.notify_all()
 
     def _reopen(self, until: float) -> None:
         """Opens the session, or asks how far it is; raises Failure."""

@@ -1,16 +1,16 @@
-"""Reads parquet logs with pyarrow, row group by row group.
+"""RecordReader: logs whose examples are rows of columns with names.
 
-Above it: `open_reader`. Below it: pyarrow, hps/reader/records.py.
+Above it: `open_reader`. Below it: records.py; parquet_files.py or csv_files.py, which read files.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from hps.errors import ConfigError, DataError, StoreError
+from hps.errors import ConfigError
 from hps.reader.column_use import ColumnUse
 from hps.reader.columns import (
     LogRows,
@@ -21,26 +21,48 @@ from hps.reader.columns import (
     part_of,
 )
 from hps.reader.config import SIGNED_LOG1P
+from hps.reader.csv_files import CsvFiles
+from hps.reader.parquet_files import ParquetFiles
 from hps.reader.reader import Position, Reader
-from hps.reader.records import RecordColumns
+from hps.reader.records import Piece, RecordColumns
 from hps.types import Batch
 
-_PIECE_ROWS = 16384
-_ARROW_ERRORS = (pa.ArrowException, OSError)
+
+class RecordFiles(Protocol):
+    """Files of a format."""
+
+    def fields(self, path: Path) -> list[pa.Field]:
+        """The columns of a file.
+
+        Raises:
+            StoreError: it cannot be read. DataError: it is not of the format.
+        """
+
+    def pieces(
+        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+    ) -> Iterator[Piece]:
+        """The rows of a file from one on; `like` is the file whose columns it must have.
+
+        Raises:
+            DataError: it lacks a column, or is damaged. ConfigError: it has fewer rows.
+        """
 
 
-class ParquetReader(Reader):
-    """A reader of a log whose examples are rows of parquet files."""
+class RecordReader(Reader):
+    """A reader of a log whose examples are rows of parquet or csv files."""
 
     def _begin(self) -> None:
         self.has_labels = True
+        named = [name for table in self._tables for name in table.features or ()]
+        self._record_files: RecordFiles = (
+            CsvFiles(self.config, named) if self.format == "csv" else ParquetFiles()
+        )
         self._dense: list[str] = []
         self._fields: list[pa.Field] = []  # of the first file
         _ = self.schema  # shows a mistake at once
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
-        with _open(self.paths[0]) as file:
-            self._fields = list(file.schema_arrow)
+        self._fields = self._record_files.fields(self.paths[0])
         names = [field.name for field in self._fields]
         self.has_labels = self.config.label in names
         if self.config.needs_labels and not self.has_labels:
@@ -178,32 +200,8 @@ class ParquetReader(Reader):
     def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[LogRows, int]]:
         """Pieces of a file from a row on, each with the number of its bad rows."""
         columns = self._record_columns()
-        with _open(path) as file:
-            columns.check(str(path), file.schema_arrow, str(self.paths[0]))
-            num_rows = file.metadata.num_rows
-            if first_row > num_rows:
-                raise ConfigError(
-                    f"{path} has {num_rows} rows; the position {first_row} is not of this file"
-                )
-            row = 0
-            groups: list[int] = []
-            for group in range(file.metadata.num_row_groups):
-                group_rows = file.metadata.row_group(group).num_rows
-                if not groups and row + group_rows <= first_row:
-                    row += group_rows
-                else:
-                    groups.append(group)
-            if not groups:
-                return
-            try:
-                for piece in file.iter_batches(_PIECE_ROWS, groups, columns.names()):
-                    begin = min(max(first_row - row, 0), len(piece))
-                    row += len(piece)
-                    if begin < len(piece):
-                        first = row - len(piece) + begin
-                        yield columns.rows_of(piece.slice(begin), str(path), first)
-            except _ARROW_ERRORS as error:
-                raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
+        for piece in self._record_files.pieces(path, columns, first_row, self.paths[0]):
+            yield columns.rows_of(piece, str(path))
 
     def _record_columns(self) -> RecordColumns:
         label = self.config.label if self.has_labels else None
@@ -214,16 +212,3 @@ class ParquetReader(Reader):
         if self.config.part[1] > 1:
             pieces = part_of(pieces, *self.config.own_part(num_examples))
         return self._record_columns().batch_of(pieces, num_examples)
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    try:
-        with path.open("rb"):
-            pass  # pyarrow's own error does not tell a missing file from a damaged one
-        return pq.ParquetFile(path)
-    except pa.ArrowException as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
-    except OSError as error:
-        if error.errno is None:
-            raise DataError(f"{path} is not a parquet file: {error}") from error
-        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,324 @@
+"""Csv files as record batches, block by block, parsed by pyarrow.
+
+Above it: record_reader.py. Below it: pyarrow, source.py (compressed files). A row that cannot be
+divided into the header's columns is a bad row; a row without anything in it is passed over.
+"""
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from hps.errors import DataError, StoreError
+from hps.reader.config import ReaderConfig
+from hps.reader.records import Piece, RecordColumns
+
+DELIMITERS = (",", "\t", ";", "|")
+_BLOCK_BYTES = 1 << 20
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_BAD_VALUE = re.compile(r"column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'", re.DOTALL)
+_BAD_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+_TOO_LONG = "straddl"
+_QUOTED = re.compile(r'"[^"]*"')
+# What is a missing number, as pyarrow has it; of text only what is empty is missing.
+_MISSING = csv.ConvertOptions().null_values
+_ADVICE = "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
+
+
+class CsvFiles:
+    """Reads what RecordReader asks for.
+
+    Args:
+        config: the delimiter; what becomes of bad rows.
+        named: features that tables name, whatever their values look like.
+    """
+
+    def __init__(self, config: ReaderConfig, named: Collection[str] = ()) -> None:
+        self._config = config
+        self._named = frozenset(named)
+
+    def fields(self, path: Path) -> list[pa.Field]:
+        """The columns of a file, in types that its first block fits: int64, float64 or string;
+        those that were named dense are float64.
+
+        Raises:
+            DataError: a file without a header, or with a name twice.
+        """
+        with self._inferred(path) as reader:
+            fields = list(reader.schema)
+        names = [field.name for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DataError(f"{path}: columns {twice} appear twice in the header")
+        empty = [place for place, name in enumerate(names, 1) if not name]
+        if empty and "" not in self._config.ignore:
+            raise DataError(
+                f"{path}: column {empty[0]} has no name in the header; name it, or leave it out"
+            )
+        floats = [field.name for field in fields if pa.types.is_floating(field.type)]
+        whole = self._too_large(path, [name for name in floats if name not in self._named])
+        return [pa.field(one.name, self._kind_of(one, whole)) for one in fields]
+
+    def _kind_of(self, field: pa.Field, whole: Collection[str]) -> pa.DataType:
+        if field.name in (self._config.dense_columns or ()):
+            return pa.float64()
+        if field.name in self._named:
+            return pa.string()
+        return pa.uint64() if field.name in whole else _plain(field.type)
+
+    def _too_large(self, path: Path, names: list[str]) -> set[str]:
+        """Those columns whose numbers are all whole: some are beyond 63 bits."""
+        if not names:
+            return set()
+        convert = csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), include_columns=names
+        )
+        with _reader(path, self._parse_options(path, deque(), skips=True), convert) as reader:
+            batch = _next(reader, path, 0, names)
+        if batch is None:
+            return set()
+        pattern = r"^\s*[+-]?\d*\s*$"
+        return {
+            name
+            for name in names
+            if pc.all(pc.match_substring_regex(batch.column(name), pattern), min_count=0).as_py()
+        }
+
+    def pieces(
+        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+    ) -> Iterator[Piece]:
+        """As RecordFiles has it."""
+        numbers = [*columns.dense, *([] if columns.label is None else [columns.label])]
+        is_lenient = self._config.on_error == "skip"
+        # Of features the raw bytes, which are hashed; what is empty is missing: records.py.
+        types = dict.fromkeys(columns.names(), pa.binary())
+        types |= dict.fromkeys(numbers, pa.string() if is_lenient else pa.float64())
+        bad: deque[int] = deque()  # rows that could not be divided, from 1
+        row = first_row
+        options = self._parse_options(path, bad)
+        header = self._header(path)
+        _check_header(path, header, columns.names(), like)
+        # The last one, too: what a quote that is not closed has swallowed would end up there.
+        names = list(dict.fromkeys([*columns.names(), header[-1]]))
+        types.setdefault(header[-1], pa.binary())
+        convert = csv.ConvertOptions(column_types=types, include_columns=names)
+        last: object = None
+        with _reader(path, options, convert, first_row, header) as reader:
+            while True:
+                batch = _next(reader, path, row, header)
+                if batch is None:
+                    break
+                if len(batch):
+                    last = batch.column(header[-1])[-1].as_py()
+                piece, row = self._piece(batch, row, bad, numbers if is_lenient else [])
+                yield self._without_blanks(piece, path, columns)
+        text = last.encode() if isinstance(last, str) else last
+        if isinstance(text, bytes) and b"\n" in text:
+            _check_quotes(path)
+        if bad:
+            yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
+
+    def _header(self, path: Path) -> list[str]:
+        with self._inferred(path) as reader:
+            return list(reader.schema.names)
+
+    def _inferred(self, path: Path) -> AbstractContextManager[csv.CSVStreamingReader]:
+        """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
+        return _reader(path, self._parse_options(path, deque(), skips=True), csv.ConvertOptions())
+
+    def _piece(
+        self, batch: pa.RecordBatch, row: int, bad: deque[int], lenient: list[str]
+    ) -> tuple[Piece, int]:
+        """A block's rows with their numbers, and the number of the last.
+
+        Args:
+            row: rows of the file before the block.
+            bad: rows that were left out of this block, and maybe of some that follow.
+            lenient: columns of text that are numbers, or bad.
+        """
+        row_ends = np.empty(len(batch), np.int64)
+        num_bad = np.zeros(len(batch), np.int64)
+        place, count = 0, 0
+        while place < len(batch):
+            while bad and bad[0] == row + 1:
+                bad.popleft()
+                row, count = row + 1, count + 1
+            end = len(batch) if not bad else min(len(batch), place + bad[0] - row - 1)
+            row_ends[place:end] = np.arange(row + 1, row + 1 + end - place)
+            num_bad[place:end] = count
+            row, place = row + end - place, end
+        for name in lenient:
+            text = pc.utf8_trim_whitespace(batch.column(name))
+            is_missing = pc.is_in(text, pa.array(_MISSING))
+            numbers = pc.if_else(pc.match_substring_regex(text, _NUMBER), text, "nan")
+            values = pc.cast(pc.if_else(is_missing, None, numbers), pa.float64())
+            batch = batch.set_column(batch.schema.get_field_index(name), name, values)
+        return Piece(batch, row_ends, num_bad, count), row
+
+    def _without_blanks(self, piece: Piece, path: Path, columns: RecordColumns) -> Piece:
+        """Without rows that have nothing in them.
+
+        Raises:
+            DataError: there is one, and no labels tell whether it is an example.
+        """
+        batch = piece.batch
+        is_blank = pa.array(np.ones(len(batch), bool))
+        for column in batch.columns:
+            is_empty = pc.is_null(column)
+            if pa.types.is_binary(column.type):
+                is_empty = pc.or_(is_empty, pc.equal(pc.binary_length(column), 0))
+            is_blank = pc.and_(is_blank, is_empty)
+            if not pc.any(is_blank, min_count=0).as_py():
+                return piece
+        mask = ~is_blank.to_numpy(zero_copy_only=False)
+        if columns.label is None:
+            row = int(piece.row_ends[np.argmin(mask)])
+            raise DataError(
+                f"{path}, row {row}: nothing is in it, and without a column of labels it may be a "
+                "blank line or an example; leave it out"
+            )
+        kept = batch.filter(pa.array(mask))
+        return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
+
+    def _parse_options(
+        self, path: Path, bad: deque[int], *, skips: bool = False
+    ) -> csv.ParseOptions:
+        """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
+        skipped."""
+        skips |= self._config.on_error == "skip"
+
+        def bad_row(row: csv.InvalidRow) -> str:
+            if not skips:
+                return "error"
+            bad.append(row.number - 1)  # without the header
+            return "skip"
+
+        return csv.ParseOptions(
+            delimiter=self._config.delimiter or told_delimiter(path),
+            newlines_in_values=True,
+            ignore_empty_lines=False,
+            invalid_row_handler=bad_row,
+        )
+
+
+def told_delimiter(path: Path) -> str:
+    """The one of DELIMITERS that a file's first line has most of.
+
+    Raises:
+        DataError: the file is empty.
+    """
+    with _open(path) as file:
+        try:
+            head = file.read(_BLOCK_BYTES)
+        except OSError as error:
+            raise _failure(path, error, 0, []) from error
+    line = head.split(b"\n")[0]
+    if not line.strip():
+        raise DataError(f"{path} has no header line; csv begins with the names of the columns")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: its header is not UTF-8 ({error}); write the file as UTF-8"
+        ) from None
+    unquoted = _QUOTED.sub("", text)
+    return max(DELIMITERS, key=unquoted.count)
+
+
+def _open(path: Path) -> pa.NativeFile:
+    """The file's bytes, unpacked by its name; no Python runs in the threads that read them."""
+    kind = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    try:
+        return pa.input_stream(str(path), compression=kind)
+    except OSError as error:
+        raise StoreError(error.errno or 0, f"cannot read {path}: {error}") from error
+
+
+@contextmanager
+def _reader(
+    path: Path,
+    parse: csv.ParseOptions,
+    convert: csv.ConvertOptions,
+    first_row: int = 0,
+    header: Sequence[str] = (),
+) -> Iterator[csv.CSVStreamingReader]:
+    read = csv.ReadOptions(
+        use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
+    )
+    with _open(path) as file:
+        try:
+            reader = csv.open_csv(file, read, parse, convert)
+        except (pa.ArrowException, OSError) as error:
+            raise _failure(path, error, first_row, header) from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
+        with closing(reader):
+            yield reader
+
+
+def _next(
+    reader: csv.CSVStreamingReader, path: Path, row: int, header: list[str]
+) -> pa.RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+    except (pa.ArrowException, OSError) as error:
+        raise _failure(path, error, row, header) from error
+
+
+def _failure(path: Path, error: Exception, row: int, header: Sequence[str]) -> Exception:
+    """What pyarrow has said, in the words of the file."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
+    found = _BAD_VALUE.search(str(error))
+    if found is not None and header:
+        where = f"row {int(found[2]) - 1}" if found[2] else f"after row {row}"
+        return DataError(
+            f"{path}, {where}: column {header[int(found[1])]!r} holds {found[3]!r}, which is no "
+            f"number of its kind; {_ADVICE}"
+        )
+    found = _BAD_ROW.search(str(error))
+    if found is not None:
+        return DataError(
+            f"{path}, row {int(found[1]) - 1}: {found[3]} columns, and the header has {found[2]}: "
+            f"{found[4][:60]!r}; {_ADVICE}"
+        )
+    if _TOO_LONG in str(error):
+        return DataError(f"{path}, after row {row}: a row of more than {_BLOCK_BYTES} bytes")
+    return DataError(f"{path}, after row {row}: {error}")
+
+
+def _check_quotes(path: Path) -> None:
+    """DataError if a quote is open at the end of a file."""
+    count = 0
+    with _open(path) as file:
+        while piece := file.read(_BLOCK_BYTES):
+            count += piece.count(b'"')
+    if count % 2:
+        raise DataError(
+            f"{path}: a quote is opened and never closed, and has taken in all lines after it; "
+            "correct the file (a quote within a value is written twice, in a quoted value)"
+        )
+
+
+def _check_header(path: Path, header: list[str], wanted: list[str], like: Path) -> None:
+    missing = [name for name in wanted if header.count(name) != 1]
+    if missing:
+        raise DataError(
+            f"{path} has no columns {missing} (or more than one of a name), which {like} has; it "
+            f"has {header}"
+        )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """int64, float64 or string: what a column of csv can be."""
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else pa.string()

@@ -1,0 +1,69 @@
+"""Parquet files as record batches, row group by row group.
+
+Above it: record_reader.py. Below it: pyarrow.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hps.errors import ConfigError, DataError, StoreError
+from hps.reader.records import Piece, RecordColumns
+
+_PIECE_ROWS = 16384
+_ARROW_ERRORS = (pa.ArrowException, OSError)
+
+
+class ParquetFiles:
+    """Reads what RecordReader asks for."""
+
+    def fields(self, path: Path) -> list[pa.Field]:
+        """The columns of a file."""
+        with _open(path) as file:
+            return list(file.schema_arrow)
+
+    def pieces(
+        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+    ) -> Iterator[Piece]:
+        """As RecordFiles has it."""
+        with _open(path) as file:
+            columns.check(str(path), file.schema_arrow, str(like))
+            num_rows = file.metadata.num_rows
+            if first_row > num_rows:
+                raise ConfigError(
+                    f"{path} has {num_rows} rows; the position {first_row} is not of this file"
+                )
+            row = 0
+            groups: list[int] = []
+            for group in range(file.metadata.num_row_groups):
+                group_rows = file.metadata.row_group(group).num_rows
+                if not groups and row + group_rows <= first_row:
+                    row += group_rows
+                else:
+                    groups.append(group)
+            if not groups:
+                return
+            try:
+                for batch in file.iter_batches(_PIECE_ROWS, groups, columns.names()):
+                    begin = min(max(first_row - row, 0), len(batch))
+                    first = row + begin
+                    row += len(batch)
+                    if begin < len(batch):
+                        yield Piece.whole(batch.slice(begin), first)
+            except _ARROW_ERRORS as error:
+                raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        with path.open("rb"):
+            pass  # pyarrow's own error does not tell a missing file from a damaged one
+        return pq.ParquetFile(path)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+    except OSError as error:
+        if error.errno is None:
+            raise DataError(f"{path} is not a parquet file: {error}") from error
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
