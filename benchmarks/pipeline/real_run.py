@@ -20,7 +20,7 @@ import torch
 import hps
 from benchmarks.common.modules import run_module
 from benchmarks.common.server import row_bytes
-from hps.config import let_idle_threads_sleep, num_cores
+from hps.config import limit_idle_spinning, num_cores
 from hps.models import DeepFM
 from hps.pipeline import Trace
 from hps.reader import Reader, ReaderConfig, open_reader
@@ -80,7 +80,7 @@ class RealRun:
 
     def run_apart(self, depth: int, torch_threads: int, trace: Path | None = None) -> Timed:
         """`run` in a process of its own, unless `is_here`."""
-        let_idle_threads_sleep()  # as hps train does; the process inherits it
+        limit_idle_spinning()  # as hps train does; the process inherits it
         words = ["benchmarks.pipeline.real_run", self._folder, json.dumps(self._options)]
         words += ["--depth", depth, "--torch-threads", torch_threads]
         words += [] if trace is None else ["--trace", trace]

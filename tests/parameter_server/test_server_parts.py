@@ -31,7 +31,7 @@ USERS_VERBS = """
     apply assign checkpoint checkpoint_blob_bytes checkpoint_blobs checkpoint_state checkpoints
     close compact contains delete_checkpoint device digest digest_parts erase has_gpu_cache holds
     is_changed items joint learning_rates num_open_pipelines num_rows parts pending_gradients pin
-    pins pull pull_pooled push restore space_of_compact stats tables want warm config
+    pins pull pull_pooled pull_tables push restore space_of_compact stats tables want warm config
 """
 OF_TRAINING = "agree divide exchange exchanges_keys ranks "
 OF_TRAINING += "pipeline_closed pipeline_closing pipeline_opened"
