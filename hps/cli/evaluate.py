@@ -6,17 +6,11 @@ Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 import argparse
 
 from hps.cli import flags
-from hps.cli.output import (
-    JSON_HELP,
-    check_out_path,
-    checkpoint_name,
-    stream_for_people,
-    write_json,
-)
+from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
+from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.config import GpuCacheConfig, RankEnvironment
+from hps.config import RankEnvironment
 from hps.errors import ConfigError
-from hps.reader.config import FORMATS
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -38,24 +32,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     add(
         "--store", type=flags.path, metavar="DIR", help="folder of the store; give this or --server"
     )
-    add(
-        "--checkpoint",
-        type=checkpoint_name,
-        metavar="TAG",
-        help="tag of the checkpoint, or its id as id:N; if not given, the newest with a model",
-    )
-    add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
-    add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
-    add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
-    add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
-    add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
-    add(
-        "--batch-size",
-        type=flags.whole(1, 2**24),
-        default=4096,
-        metavar="N",
-        help="examples in a batch, 1 to 16777216",
-    )
+    add_model_flags(parser)
     add(
         "--on-error",
         choices=("raise", "skip"),
@@ -78,25 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
             "torchrun"
         )
     check_out_path(arguments.json)
-    given = {
-        "format": arguments.format,
-        "delimiter": arguments.delimiter,
-        "batch_size": arguments.batch_size,
-        "on_error": arguments.on_error,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = reading_of(arguments, "on_error")
     remote = client_config(arguments)
     if (remote is None) == (arguments.store is None):
         raise ConfigError("the model lies in a store or on servers; give --store or --server")
     if remote is not None and (arguments.gpu or arguments.device):
         raise ConfigError("--gpu and --device are the servers' own; leave them out with --server")
-    gpu = None
-    if arguments.gpu is not None:
-        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
-    elif arguments.device is not None:
-        raise ConfigError(
-            f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"
-        )
+    gpu = gpu_of(arguments)
     from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
     from hps.train.report import format_table
 

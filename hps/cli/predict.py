@@ -6,16 +6,8 @@ Above it: `hps.cli.main`. Below it: `hps.train.predict`.
 import argparse
 
 from hps.cli import flags
-from hps.cli.output import (
-    JSON_HELP,
-    check_out_path,
-    checkpoint_name,
-    stream_for_people,
-    write_json,
-)
-from hps.config import GpuCacheConfig
-from hps.errors import ConfigError
-from hps.reader.config import FORMATS
+from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
+from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -43,25 +35,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         metavar="FILE",
         help="written whole at the end: .parquet or .csv with the column 'probability', or .npy",
     )
-    add(
-        "--checkpoint",
-        "--tag",
-        type=checkpoint_name,
-        metavar="TAG",
-        help="tag of the checkpoint, or its id as id:N; if not given, the newest with a model",
-    )
-    add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
-    add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
-    add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
-    add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
-    add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
-    add(
-        "--batch-size",
-        type=flags.whole(1, 2**24),
-        default=4096,
-        metavar="N",
-        help="examples in a batch, 1 to 16777216",
-    )
+    add_model_flags(parser)
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     parser.set_defaults(run=run)
 
@@ -70,23 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Scores as the flags say; returns the exit status."""
     check_out_path(arguments.json)
     check_out_path(arguments.out, "--out")
-    gpu = None
-    if arguments.gpu is not None:
-        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
-    elif arguments.device is not None:
-        raise ConfigError(
-            f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"
-        )
+    gpu = gpu_of(arguments)
     from hps.train.model import Model  # torch takes its time to import
     from hps.train.predict import kind_of, predict_log
 
     kind_of(arguments.out)
-    given = {
-        "format": arguments.format,
-        "delimiter": arguments.delimiter,
-        "batch_size": arguments.batch_size,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = reading_of(arguments)
     with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
         figures = predict_log(model, arguments.data, arguments.out, **changes)
     print(
