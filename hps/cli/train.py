@@ -188,6 +188,12 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
             f"stopped by {figures['stopped']} after {figures['model_examples']:,} examples of the "
             "model's life, all of them in a checkpoint; --resume goes on there"
         )
+    if figures["stopped_early"]:
+        best = figures["best"]
+        return (
+            f"ended early: {arguments.patience} validation(s) in a row were no better than that "
+            f"after {best['examples']:,} examples, whose model is kept under the tag 'best'"
+        )
     if figures["examples"]:
         return None if resumed_from is None else f"resumed from checkpoint {resumed_from}"
     why = f"{why_empty(figures['skipped_lines'])} ({names_of(arguments.data)})"
@@ -206,7 +212,7 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
 
 def _report(arguments: argparse.Namespace, figures: Json) -> None:
     from hps.train.rank_report import format_ranks
-    from hps.train.report import format_stages, format_table
+    from hps.train.report import format_evaluations, format_stages, format_table
 
     out = stream_for_people(arguments.json)
     outcome = _outcome(arguments, figures)
@@ -215,6 +221,8 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)
+    if figures["evaluations"]:
+        print(f"\n{format_evaluations(figures['evaluations'], figures['best'])}", file=out)
     print(f"\n{format_stages(figures)}", file=out)
     if "ranks" in figures:
         print(f"\n{format_ranks(figures['ranks'])}", file=out)

@@ -16,6 +16,7 @@ CLUSTER_TIMEOUT_SECONDS = 600.0
 # As hps.models and hps.train.options have them, which import torch; a test compares them.
 MODELS = ("deepfm", "dlrm", "wide_deep", "dcn_v2")
 SCHEDULERS = ("constant", "warmup", "cosine")
+BEST_BY = ("auc", "logloss")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
 
@@ -23,12 +24,20 @@ _DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Adds all of them, in groups."""
     _add_data_flags(parser)
+    _add_valid_flags(parser)
     _add_model_flags(parser)
     _add_optimizer_flags(parser)
     _add_run_flags(parser)
     _add_speed_flags(parser)
     _add_rank_flags(parser)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
+
+
+def _eval_every(text: str) -> int | str:
+    try:
+        return text if text == "epoch" else flags.whole(1, 2**62)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or epoch") from error
 
 
 def _depth(text: str) -> int | str:
@@ -86,6 +95,39 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--allow-empty", action="store_true", help="accept a log without examples")
     _add_reading_flags(group)
+
+
+def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("validation").add_argument
+    add(
+        "--valid",
+        nargs="+",
+        type=flags.word,
+        default=[],
+        metavar="DATA",
+        help="a log of the same format to measure the model on while it is trained; the best one "
+        "is kept under the tag 'best'",
+    )
+    add(
+        "--eval-every",
+        type=_eval_every,
+        default="epoch",
+        metavar="N",
+        help="batches between two validations, or epoch: at the end of each; one more at the end",
+    )
+    add(
+        "--patience",
+        type=flags.whole(0, 2**31),
+        default=0,
+        metavar="K",
+        help="end the run after K validations in a row that were no better than the best; 0: never",
+    )
+    add(
+        "--best-by",
+        choices=BEST_BY,
+        default="auc",
+        help="what makes a model the best one",
+    )
 
 
 def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hps.reader.column_use import ColumnUse, format_columns
 from hps.train.base_rate import first_labels
 from hps.train.checks import (
-    check_test_log,
+    check_measured_logs,
     checkpoint_to_resume,
     on_first_rank,
     read_ahead,
@@ -21,6 +21,7 @@ from hps.train.dense_watch import DenseWatch
 from hps.train.recipe import recipe_of
 from hps.train.store_checks import refuse_model
 from hps.train.trainer import Trainer
+from hps.train.validation import Validation
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -39,6 +40,7 @@ class Begun:
         reader: where the run begins in the log.
         columns: of the log.
         watch: over its dense columns.
+        validation: of the model between steps; None for none.
         resumed_from: the checkpoint that the run goes on from, in words; None for a new model.
         changes: what goes on otherwise than it was stored, a line each.
         base_rate: the share of clicks that a new model begins at; None where it does not.
@@ -48,6 +50,7 @@ class Begun:
     reader: "Reader"
     columns: list[ColumnUse]
     watch: DenseWatch
+    validation: Validation | None
     resumed_from: str | None
     changes: list[str]
     base_rate: float | None
@@ -82,8 +85,8 @@ def begin(
     def check_logs() -> None:
         """Where it was not clear before what features the model has."""
         if options.new_data:
-            require_examples(options, first_labels(reader, 1), "DATA")
-        check_test_log(recipe, options, reader, context.progress)
+            require_examples(options, first_labels(reader, 1))
+        check_measured_logs(recipe, options, reader, context.progress)
 
     base_rate: float | None = None
     changes: list[str] = []
@@ -95,6 +98,8 @@ def begin(
         # Nothing refuses the run from here on; one that is refused has not gone back.
         server.restore(stored.name)
         changes = trainer.load_state(stored.model)
+        if options.new_data:
+            trainer.evaluations.num_epochs = 0
         checkpoints.boundary.checkpoint_done()
         if options.new_data:
             # What is resumed from now on goes on here, not where the run before was.
@@ -105,7 +110,8 @@ def begin(
     for line in format_columns(columns):
         context.progress.say(line)
     resumed_from = None if stored is None else str(stored)
-    return Begun(trainer, reader, columns, watch, resumed_from, changes, base_rate)
+    validation = Validation(trainer, options, checkpoints, context) if options.valid else None
+    return Begun(trainer, reader, columns, watch, validation, resumed_from, changes, base_rate)
 
 
 def _stored(options: "TrainOptions", server: "TrainingServer") -> "ModelCheckpoint | None":

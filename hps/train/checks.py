@@ -1,10 +1,12 @@
-"""What a run looks at before it trains: a checkpoint to resume, examples in DATA and in --test.
+"""What a run looks at before it trains: a checkpoint to resume, examples in DATA and in the logs
+that the model is measured on.
 
 Above it: opening.py, beginning.py. Below it: the readers, the checkpoints. Each of these faults
 would else show after hours, or not at all.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from hps.checkpoint.names import text_of
@@ -18,6 +20,9 @@ from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with
 from hps.train.start import together
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from hps.contracts.training import TrainingServer
     from hps.reader.reader import Reader
     from hps.train.options import TrainOptions
@@ -95,7 +100,7 @@ def read_ahead(
 
     def count() -> list[int]:
         labels = first_labels(reader)
-        require_examples(options, labels, "DATA")
+        require_examples(options, labels)
         return [labels.clicks, labels.others, labels.skipped]
 
     counts = on_first_rank(ranks, "reading the first examples", count)
@@ -116,28 +121,40 @@ def on_first_rank(ranks: "TrainingRanks", what: str, act: Callable[[], T]) -> T:
     return cast("T", of_ranks[0])
 
 
-def require_examples(options: "TrainOptions", labels: FirstLabels, what: str) -> None:
+def require_examples(
+    options: "TrainOptions",
+    labels: FirstLabels,
+    what: str = "DATA",
+    files: "Sequence[str | Path] | None" = None,
+) -> None:
     """Refuses a log without examples.
+
+    Args:
+        options: of the run.
+        labels: of the log's first examples.
+        what: the log is, in words.
+        files: of the log; None for DATA's.
 
     Raises:
         ConfigError: there is none, and that is not allowed.
     """
     if labels.examples or options.allow_empty:
         return
-    files = options.data if what == "DATA" else options.test
+    files = options.data if files is None else files
     raise ConfigError(
         f"{names_of(files)}: {what} has no example, {why_empty(labels.skipped)}; --allow-empty "
         "accepts it"
     )
 
 
-def check_test_log(
+def check_measured_logs(
     recipe: "ModelRecipe",
     options: "TrainOptions",
     reader: "Reader",
     progress: "Progress",
 ) -> None:
-    """Opens --test as it will be measured, compares its columns, and reads its first batch.
+    """Opens --test and --valid as they will be measured, compares their columns with those trained
+    on, and reads their first batch.
 
     Args:
         recipe: of the model; its features and dense columns are wanted.
@@ -149,65 +166,89 @@ def check_test_log(
         ConfigError: other columns than those trained on, or no example.
         HpsError: what its beginning cannot be read for.
     """
-    if not options.test:
-        return
+    for log in (_Measured("--valid", options.valid), _Measured("--test", options.test)):
+        if log.files:
+            _check_measured(log, recipe, options, reader, progress)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A log that a model is measured on, and the flag that names it."""
+
+    flag: str
+    files: "Sequence[str | Path]"
+
+
+def _check_measured(
+    log: _Measured,
+    recipe: "ModelRecipe",
+    options: "TrainOptions",
+    reader: "Reader",
+    progress: "Progress",
+) -> None:
     try:
-        _check_columns(recipe, options, reader, progress)
-        test = recipe.open_reader(options.test, [options.table()])
+        _check_columns(log, recipe, options, reader, progress)
+        measured = recipe.open_reader(log.files, [options.table()])
         try:
-            batch, skipped = next(test, None), test.counts.skipped
+            batch, skipped = next(measured, None), measured.counts.skipped
         finally:
-            test.close()
+            measured.close()
     except HpsError as error:
-        error.add_note("this is --test, which is looked at before training")
+        error.add_note(f"this is {log.flag}, which is looked at before training")
         raise
     if batch is None:
-        require_examples(options, FirstLabels(0, 0, skipped), "--test")
+        require_examples(options, FirstLabels(0, 0, skipped), log.flag, log.files)
 
 
 def _check_columns(
-    recipe: "ModelRecipe", options: "TrainOptions", reader: "Reader", progress: "Progress"
+    log: _Measured,
+    recipe: "ModelRecipe",
+    options: "TrainOptions",
+    reader: "Reader",
+    progress: "Progress",
 ) -> None:
     """Of formats whose columns show at their beginning; slots and libffm name their features on
-    each line, and a test log may lack some."""
+    each line, and a log may lack some."""
     if reader.config.format == "criteo":
-        _check_criteo_columns(recipe, options, reader)
+        _check_criteo_columns(log, recipe, options, reader)
     elif reader.config.format in WITH_COLUMNS:
-        _check_named_columns(recipe, options, progress)
+        _check_named_columns(log, recipe, options, progress)
 
 
-def _check_criteo_columns(recipe: "ModelRecipe", options: "TrainOptions", reader: "Reader") -> None:
+def _check_criteo_columns(
+    log: _Measured, recipe: "ModelRecipe", options: "TrainOptions", reader: "Reader"
+) -> None:
     everything = [TableConfig(name=options.table().name, dim=1)]
-    test = open_reader(options.test, tables=everything, config=reader.config)
+    measured = open_reader(log.files, tables=everything, config=reader.config)
     try:
-        found = [name for names in test.features.values() for name in names]
+        found = [name for names in measured.features.values() for name in names]
     finally:
-        test.close()
+        measured.close()
     num_wanted = sum(len(names) for names in recipe.features.values())
     if len(found) != num_wanted:  # columns have no names: any may be the one that differs
         raise ConfigError(
-            f"{test.paths[0]}: it has {len(found)} categories, the log trained on {num_wanted}"
+            f"{measured.paths[0]}: it has {len(found)} categories, the log trained on {num_wanted}"
         )
 
 
 def _check_named_columns(
-    recipe: "ModelRecipe", options: "TrainOptions", progress: "Progress"
+    log: _Measured, recipe: "ModelRecipe", options: "TrainOptions", progress: "Progress"
 ) -> None:
     """Dense columns are compared by the reader, which is given those of the recipe."""
-    test = recipe.open_reader(options.test, [options.table()])
+    measured = recipe.open_reader(log.files, [options.table()])
     try:
-        columns = test.columns
+        columns = measured.columns
     finally:
-        test.close()
+        measured.close()
     wanted = [name for names in recipe.features.values() for name in names]
     found = [column.name for column in columns if column.kind == FEATURE]
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ConfigError(
-            f"{test.paths[0]}: it lacks features that the log trained on has: {missing}; it has "
-            f"{[column.name for column in columns]}"
+            f"{measured.paths[0]}: it lacks features that the log trained on has: {missing}; it "
+            f"has {[column.name for column in columns]}"
         )
     known = recipe.reading()["ignore"]
     more = [one.name for one in columns if one.kind == IGNORED and one.name not in known]
     if more:
-        progress.say(f"--test has columns that the log trained on lacks, left out: {more}")
+        progress.say(f"{log.flag} has columns that the log trained on lacks, left out: {more}")

@@ -21,13 +21,17 @@ FINAL_TAG = "final"
 
 
 def save_end(
-    checkpoints: "StepCheckpoints", trainer: "Trainer", ended: "LoopEnd", num_examples: int
+    checkpoints: "StepCheckpoints", trainer: "Trainer", ended: "LoopEnd", *, is_changed: bool
 ) -> None:
     """The last checkpoint: tagged "final", or without a tag where the run was stopped and has
-    trained since the one before. A run that had nothing to train on leaves none."""
+    trained since the one before. A run that had nothing to train on leaves none.
+
+    Args:
+        is_changed: the run has trained, or validated.
+    """
     if ended.stopped and not checkpoints.boundary.is_saved:
         checkpoints.take(None, trainer, ended.position)
-    elif num_examples and not ended.stopped:
+    elif is_changed and not ended.stopped:
         checkpoints.take(FINAL_TAG, trainer, ended.position)
 
 

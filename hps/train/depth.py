@@ -50,7 +50,10 @@ class DepthChooser:
         self.trials: list[Trial] = []  # finished ones
         self._trial: Trial | None = None
         self._to_time: list[int] = []  # depths of the trial's spans to come
-        self._moments: list[float] = []  # when the batches of a timed span were done
+        self._timed: list[float] = []  # seconds of the span's batches that count
+        self._last = 0.0  # when the batch before was done
+        self._num_seen = 0  # batches of the pipeline under way
+        self.is_span_over = False
         self._num_batches = 0
         self._next_trial = _FIRST_TRIAL
 
@@ -70,24 +73,34 @@ class DepthChooser:
             excluded_seconds: what depth has no part in: a checkpoint after the batch.
         """
         self._num_batches += 1
-        if not self._is_auto:
-            return False
-        if self._trial is None:
-            return self._num_batches >= self._next_trial
-        self._moments = [moment + excluded_seconds for moment in self._moments]
-        self._moments.append(time.perf_counter())
-        return len(self._moments) > self._num_filling + _TIMED
+        if self._is_auto and self._trial is None:
+            self.is_span_over = self._num_batches >= self._next_trial
+        elif self._is_auto:
+            self._time_batch(excluded_seconds)
+            self.is_span_over = len(self._timed) >= _TIMED
+        return self.is_span_over
+
+    def _time_batch(self, excluded_seconds: float) -> None:
+        now = time.perf_counter()
+        if self._num_seen > self.depth + 1 and len(self._timed) < _TIMED:
+            self._timed.append(now - self._last - excluded_seconds)
+        self._last = now
+        self._num_seen += 1
+
+    def paused(self) -> None:
+        """The pipeline has ended within the span: the next one's queues have to fill again."""
+        self._num_seen = 0
 
     def next_span(self) -> None:
         """Takes in the span that has ended, and sets the depth of the next."""
         if self._trial is not None:
-            first = self._num_filling
-            timed = self._moments[first + _TIMED] - self._moments[first]
-            self._trial.seconds[self.depth].append(timed / _TIMED)
+            self._trial.seconds[self.depth].append(sum(self._timed) / len(self._timed))
         elif self._is_auto and self._num_batches >= self._next_trial:
             self._trial = Trial(self._num_batches)
             self._to_time = [AHEAD, 0] * _NUM_PAIRS
-        self._moments = []
+        self._timed = []
+        self._num_seen = 0
+        self.is_span_over = False
         if self._to_time:
             self.depth = self._to_time.pop(0)
         elif self._trial is not None:
@@ -96,8 +109,3 @@ class DepthChooser:
             self.trials.append(self._trial)
             self._trial = None
             self._next_trial = 4 * self._num_batches
-
-    @property
-    def _num_filling(self) -> int:
-        """Batches at the begin of a span that come before the stages keep step."""
-        return self.depth + 1

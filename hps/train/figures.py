@@ -67,18 +67,28 @@ class RunFigures:
         """Trained on so far."""
         return self._begun.trainer.totals.examples - int(self._before["examples"])
 
+    @property
+    def is_changed(self) -> bool:
+        """True if a checkpoint of now would differ from one at the beginning."""
+        validation = self._begun.validation
+        return self.num_examples > 0 or (validation is not None and validation.num_done > 0)
+
     def start(self) -> None:
         """Training begins."""
         self._exchanged = self._ranks.exchange_seconds()
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     def stop(self, stages: dict[str, dict[str, float]]) -> None:
-        """Training has ended; adds to the stages what ranks spent in exchanges."""
+        """Training has ended; adds to the stages what ranks spent in exchanges. Validation counts
+        neither here nor there."""
         if self._ranks.world is not None:
             seconds = self._ranks.exchange_seconds() - self._exchanged
             stages["compute"]["exchange_seconds"] = seconds
         self._seconds = time.perf_counter() - self._start
         self._cpu_seconds = time.process_time() - self._cpu_start
+        if self._begun.validation is not None:
+            self._seconds -= self._begun.validation.seconds
+            self._cpu_seconds -= self._begun.validation.cpu_seconds
 
     def to_dict(self, ended: "LoopEnd") -> Json:
         """All figures but those that are measured after training. Every rank calls it.
@@ -101,6 +111,7 @@ class RunFigures:
             **_logloss(self._before, totals.to_dict()),
             "base_rate": self._begun.base_rate,
             "stopped": name_of(ended.stopped),
+            **self._of_validation(),
             "test_error": None,
             "test_auc": None,
             "test_logloss": None,
@@ -112,8 +123,10 @@ class RunFigures:
             "resumed_with": self._begun.changes,
             "checkpoints": self._checkpoints.count,
             "checkpoint_seconds": self._checkpoints.seconds,
-            # A reader that was left in a wait is elsewhere.
-            "skipped_lines": ended.position["skipped"] if ended.stopped else reader.counts.skipped,
+            # Else the reader may be elsewhere: left in a wait, or a batch ahead.
+            "skipped_lines": (
+                reader.counts.skipped if ended.is_finished else ended.position["skipped"]
+            ),
             "test_skipped_lines": None,
             "format": reader.config.format,
             "columns": describe_columns(self._begun.columns, self._begun.watch.found()),
@@ -123,6 +136,15 @@ class RunFigures:
             "depth": self._depths.depth,
             "depth_trials": [asdict(trial) for trial in self._depths.trials],
             **self._sums(stages),
+        }
+
+    def _of_validation(self) -> Json:
+        validation, done = self._begun.validation, self._begun.trainer.evaluations
+        return {
+            "evaluations": done.to_dict()["evaluations"],
+            "best": done.best(self._options.best_by),
+            "stopped_early": validation is not None and validation.is_over,
+            "validation_seconds": 0.0 if validation is None else validation.seconds,
         }
 
     def _bound(self, stages: Mapping[str, Mapping[str, float]]) -> Bound:

@@ -1,6 +1,7 @@
 """TrainingLoop: a run's batches, one step after the other, in spans of one depth each.
 
-Above it: `hps.train.run`. Below it: `hps.Pipeline`, `Trainer`, `DepthChooser`, `StepCheckpoints`.
+Above it: `hps.train.run`. Below it: `hps.Pipeline`, `PausingLog`, `Trainer`, `DepthChooser`,
+`Validation`, `StepCheckpoints`.
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
 from hps.pipeline import Pipeline, Trace, add_seconds
+from hps.reader.store_rules import check_store
 from hps.stops import StopWaiting
+from hps.train.pausing_log import PausingLog
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -26,16 +29,19 @@ class LoopEnd:
     Args:
         stages: seconds by stage, as `Pipeline.seconds` has them, of all spans.
         position: of the reader, after the last applied batch.
+        is_finished: the log has come to its end.
         stopped: the number of the signal that has ended it; 0 for none.
     """
 
     stages: dict[str, dict[str, float]]
     position: Json
+    is_finished: bool
     stopped: int
 
 
 class TrainingLoop:
-    """Trains to the end of the log, to the limit, or to a stop. Every rank does the same.
+    """Trains to the end of the log, to the limit, until validations get no better, or to a stop.
+    Every rank does the same.
 
     Args:
         server: of the rows.
@@ -55,9 +61,10 @@ class TrainingLoop:
         depths: "DepthChooser",
         context: "RunContext",
     ) -> None:
+        check_store(begun.reader, server)
         self._server = server
         self._options = options
-        self._reader = begun.reader
+        self._log = PausingLog(begun.reader, options.accumulate)
         self._trainer = begun.trainer
         self._watch = begun.watch
         self._checkpoints = checkpoints
@@ -65,36 +72,64 @@ class TrainingLoop:
         self._progress = context.progress
         self._ranks = context.ranks
         self._stops = context.stops
+        self._validation = begun.validation
         self._stopped = 0  # the signal
 
     def run(self, trace: Trace | None = None) -> LoopEnd:
         """Trains; to be called once."""
         self._trainer.model.train()
         stages: dict[str, dict[str, float]] = {}
-        accumulate = self._options.accumulate
+        self._set_pause()
         while True:
-            depth = self._depths.depth
-            batches = Pipeline(
-                self._reader,
-                self._server,
-                depth,
-                accumulate,
-                lookahead=self._options.lookahead if depth else 0,
-                trace=trace,
-            )
+            batches = self._pipeline(trace)
             try:
                 with batches:
                     self._span(batches)
             except StopWaiting as stop:  # between two steps
                 self._stopped = stop.signal_number
             add_seconds(stages, batches.seconds())
-            if batches.is_exhausted or self._is_limit_reached or self._stopped:
-                position = batches.state_dict()
+            position = batches.state_dict()
+            is_over = self._log.is_finished or self._is_limit_reached
+            if not self._stopped and (is_over or self._log.is_paused):
+                self._validate()
+            if self._stopped or is_over or self._has_enough:
                 break
-            self._depths.next_span()
+            if self._depths.is_span_over:
+                self._depths.next_span()
+            else:
+                self._depths.paused()
         for line in self._watch.finish():
             self._progress.say(line)
-        return LoopEnd(stages, position, self._stopped)
+        is_finished = self._log.is_finished and not self._stopped
+        return LoopEnd(stages, position, is_finished, self._stopped)
+
+    def _pipeline(self, trace: Trace | None) -> Pipeline:
+        depth = self._depths.depth
+        lookahead = self._options.lookahead if depth else 0
+        accumulate = self._options.accumulate
+        return Pipeline(
+            self._log, self._server, depth, accumulate, lookahead=lookahead, trace=trace
+        )
+
+    @property
+    def _has_enough(self) -> bool:
+        return self._validation is not None and self._validation.is_over
+
+    def _set_pause(self) -> None:
+        """Where the next validation is due; where none is ever wanted again, here."""
+        if self._has_enough:  # a run that goes on after its last validation
+            self._log.go_on(num_batches=0)
+        elif self._validation is not None:
+            self._validation.set_pause(self._log)
+
+    def _validate(self) -> None:
+        if self._validation is None:
+            return
+        try:
+            self._validation.measure(self._log)
+        except StopWaiting as stop:
+            self._stopped = stop.signal_number
+        self._set_pause()
 
     def _span(self, batches: Pipeline) -> None:
         """Trains on batches until they end, or as many examples have been seen as are asked for, or

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
-from hps.train.checks import check_test_log, checkpoint_to_resume, is_strict
+from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
 from hps.train.context import RunContext
 from hps.train.options import TrainOptions
 from hps.train.reading import StoredModel, free_fields
@@ -46,9 +46,10 @@ def open_log(options: TrainOptions, context: RunContext, stored: StoredModel | N
 
 def _prepare(
     options: TrainOptions, context: RunContext, stored: StoredModel | None
-) -> tuple["Reader", list[Path]]:
+) -> tuple["Reader", dict[str, list[Path]]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
-    made: the first run fixes its dim, optimizer and seed. Returns the test log's files, too."""
+    made: the first run fixes its dim, optimizer and seed. Returns the files of the logs to measure
+    on, too."""
     ranks, progress = context.ranks, context.progress
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if stored is None:
@@ -57,11 +58,12 @@ def _prepare(
     else:  # the features are the model's: new data may lack some
         fields = free_fields(config)
         reader = stored.recipe.open_reader(options.data, [options.table()], **fields)
-    test_files = list(find_files(options.test)) if options.test else []
+    measured = {"test": options.test, "valid": options.valid}
+    measured_files = {name: list(find_files(log)) if log else [] for name, log in measured.items()}
     if not options.resume:
         new = recipe_of(options, reader)  # here, as it may read the whole log
         if ranks.rank == 0:
-            check_test_log(new, options, reader, progress)
+            check_measured_logs(new, options, reader, progress)
     elif is_strict(options) and options.remote is not None:
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)
@@ -72,4 +74,4 @@ def _prepare(
                 f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
                 f"{ranks.size} rank(s)"
             )
-    return reader, test_files
+    return reader, measured_files

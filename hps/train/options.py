@@ -30,8 +30,10 @@ from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
 from hps.train.depth import AUTO
+from hps.train.evaluations import BEST_BY
 
 TABLE = "features"
+EPOCH = "epoch"
 SCHEDULERS = ("constant", "warmup", "cosine")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
@@ -71,6 +73,13 @@ class TrainOptions:
         shuffle_files: read the log's files in an order drawn from `seed`, another each epoch.
         limit: stop after as many examples, resumed ones included; 0 is no limit.
         test: a log to measure the model on in the end; empty for none.
+        valid: a log to measure the model on while it is trained; empty for none. The best model is
+            kept under the tag "best".
+        eval_every: batches between two validations, or "epoch": one at the end of each. There is
+            one at the end of the run in any case.
+        patience: end the run after as many validations in a row that were no better than the best;
+            0 for never.
+        best_by: what makes a model the best one: "auc" or "logloss".
         dram: budget of the host tier.
         gpu: budget of the GPU tier; None for none.
         device: of the GPU tier.
@@ -137,6 +146,10 @@ class TrainOptions:
     shuffle_files: bool = False
     limit: int = 0
     test: Sequence[str | Path] = ()
+    valid: Sequence[str | Path] = ()
+    eval_every: int | str = EPOCH
+    patience: int = 0
+    best_by: str = "auc"
     dram: int | str = "1GiB"
     gpu: int | str | None = None
     device: str | None = None
@@ -194,6 +207,7 @@ class TrainOptions:
             ("scheduler", SCHEDULERS),
             ("precision", PRECISIONS),
             ("engine", ENGINES),
+            ("best_by", BEST_BY),
         ):
             if getattr(self, field) not in choices:
                 raise ConfigError(f"{field}={getattr(self, field)!r} must be one of {choices}")
@@ -207,6 +221,7 @@ class TrainOptions:
             if rate is not None:
                 require_number(field, rate, above=0)
         require_number("checkpoint_seconds", self.checkpoint_seconds)
+        self._check_validation()
         self.cluster_config()
         if self.depth != AUTO:
             require_whole(f"depth ({AUTO!r} chooses)", self.depth, 0, MAX_DEPTH)
@@ -225,6 +240,20 @@ class TrainOptions:
                 f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
                 "(gpu, --gpu) too"
             )
+
+    def _check_validation(self) -> None:
+        require_whole("patience", self.patience, 0, 2**31)
+        if self.eval_every != EPOCH:
+            require_whole(f"eval_every ({EPOCH!r}, or batches)", self.eval_every, 1, 2**62)
+        if not self.valid:
+            given = {"eval_every": EPOCH, "patience": 0, "best_by": "auc"}
+            for field, default in given.items():
+                if getattr(self, field) != default:
+                    flag = field.replace("_", "-")
+                    raise ConfigError(
+                        f"{field}={getattr(self, field)!r} (--{flag}) is for validation; give the "
+                        "log to validate on (valid, --valid)"
+                    )
 
     def _check_shape(self) -> None:
         shape = self.shape()

@@ -90,8 +90,15 @@ class Progress:
                 self._metrics.update(values, labels.cpu())
         self._seen.clear()
 
+    def pause(self, seconds: float) -> None:
+        """Leaves out of rates and of the time left what was not spent in training."""
+        self._since += seconds
+        if self._begun is not None:
+            self._begun = (self._begun[0] + seconds, self._begun[1])
+
     def say(self, line: str) -> None:
         """A line of its own, whatever the seconds are: how the run begins."""
+        self.finish()
         self._stream.write(f"hps: {line}\n")
         self._stream.flush()
 

@@ -4,9 +4,11 @@ Above it: `hps train`, `hps evaluate`. Below it: `ParameterServer.stats`.
 """
 
 import resource
+from collections.abc import Sequence
 
 from hps.common.json_text import Json, JsonView
 
+_MAX_EVALUATIONS = 20  # that are shown of a run
 TIERS = ("gpu_cache", "dram_cache", "ssd_store")
 
 
@@ -94,6 +96,27 @@ def format_stages(figures: JsonView) -> str:
             f"{times['wait_output_seconds']:>16.2f}"
         )
     lines.append(f"depth {figures['depth']}; {figures['bound']['text']}")
+    return "\n".join(lines)
+
+
+def format_evaluations(evaluations: Sequence[JsonView], best: JsonView) -> str:
+    """The validations of a model's life, one line each; of many the first, the best and the last.
+
+    >>> entries = [{"examples": 100 * n, "auc": n / 10, "logloss": 1 / n} for n in (1, 2)]
+    >>> print(format_evaluations(entries, entries[1]))
+    validated after      auc  logloss
+                100  0.10000  1.00000
+                200  0.20000  0.50000  best
+    """
+    lines = [f"{'validated after':>15}{'auc':>9}{'logloss':>9}"]
+    last = len(evaluations) - _MAX_EVALUATIONS // 2
+    for number, entry in enumerate(evaluations):
+        if _MAX_EVALUATIONS // 2 <= number < last and entry != best:
+            if number == _MAX_EVALUATIONS // 2:
+                lines.append(f"{'...':>15}")
+            continue
+        mark = "  best" if entry == best else ""
+        lines.append(f"{entry['examples']:>15,}{entry['auc']:>9.5f}{entry['logloss']:>9.5f}{mark}")
     return "\n".join(lines)
 
 

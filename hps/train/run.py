@@ -45,7 +45,8 @@ def train(
 ) -> Json:
     """Trains as asked; leaves a checkpoint that holds all it takes to go on.
 
-    It is tagged "final"; where the run was stopped it has no tag.
+    It is tagged "final"; where the run was stopped it has no tag. With `options.valid` the model
+    that validated best is kept, too, under the tag "best".
 
     Args:
         options: what to train, on what, where.
@@ -102,7 +103,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             run_figures.start()
             ended = loop.run(trace)
             run_figures.stop(ended.stages)
-            save_end(checkpoints, begun.trainer, ended, run_figures.num_examples)
+            save_end(checkpoints, begun.trainer, ended, is_changed=run_figures.is_changed)
             progress.finish()
             figures |= run_figures.to_dict(ended)
             add_end_figures(figures, server, begun.trainer, options, context)

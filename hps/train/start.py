@@ -3,7 +3,7 @@
 Above it: opening.py, checks.py, reading.py. Below it: `hps.cluster.world.agreement`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +32,7 @@ _OF_A_HOST = (
     "threads",
     "torch_threads",
     "trace",
+    "valid",
 )
 
 T = TypeVar("T")
@@ -40,12 +41,13 @@ T = TypeVar("T")
 def start_together(
     world: "World",
     options: TrainOptions,
-    prepare: "Callable[[], tuple[Reader, Sequence[Path]]]",
+    prepare: "Callable[[], tuple[Reader, Mapping[str, Sequence[Path]]]]",
 ) -> "Reader":
     """Prepares on every rank, then compares what they have; all go on or none.
 
     Args:
-        prepare: what may fail on one rank alone: opens the log, finds the test log's files.
+        prepare: what may fail on one rank alone: opens the log, finds the files of
+            the logs to measure on, by their kind.
 
     Raises:
         ConfigError: two ranks differ; names the rank, the field and both values.
@@ -54,9 +56,9 @@ def start_together(
     prepared: list[Reader] = []
 
     def facts() -> Json:
-        reader, test_files = prepare()
+        reader, measured = prepare()
         prepared.append(reader)
-        return facts_of(options, reader, test_files)
+        return facts_of(options, reader, measured)
 
     of_ranks = together(world, "preparing to train", facts)
 
@@ -76,14 +78,19 @@ def together(world: "World", what: str, act: Callable[[], T]) -> list[T]:
     return outcome.value()
 
 
-def facts_of(options: TrainOptions, reader: "Reader", test_files: Sequence[Path]) -> Json:
+def facts_of(
+    options: TrainOptions, reader: "Reader", measured: "Mapping[str, Sequence[Path]]"
+) -> Json:
     """What all ranks must have in common, by name; what JSON holds."""
     facts: Json = {
         "hps version": __version__,
         "torch version": torch.__version__,
         "gpu tier": options.gpu is not None,
         "files": reader.files,
-        "test files": [[path.name, path.stat().st_size] for path in test_files],
+        **{
+            f"{name} files": [[path.name, path.stat().st_size] for path in files]
+            for name, files in measured.items()
+        },
     }
     for field in fields(options):
         if field.name not in _OF_A_HOST:

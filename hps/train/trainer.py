@@ -18,6 +18,7 @@ from hps.models import ClickModel
 from hps.nn.grad_scaler import ClusterGradScaler
 from hps.nn.row_optimizer import RowOptimizer
 from hps.train.dense import DenseAverages
+from hps.train.evaluations import Evaluations
 from hps.train.options import TrainOptions
 from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
@@ -58,6 +59,7 @@ class Trainer:
         self._ranks = ranks or TrainingRanks()
         self.recipe = recipe
         self.totals = Totals(ranks=self._ranks)
+        self.evaluations = Evaluations()
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
         self._dense: DenseAverages | None = None
@@ -142,6 +144,7 @@ class Trainer:
             "recipe": self.recipe.to_dict(),
             "settings": self._settings(),
             "totals": self.totals.to_dict(),
+            **self.evaluations.to_dict(),
             "model": self.model.state_dict(),
             "dense_optimizer": self.dense_optimizer.state_dict(),
             "row_optimizer": self.row_optimizer.state_dict(),
@@ -172,6 +175,7 @@ class Trainer:
         """
         self.check_state(state)
         self.totals = Totals(**state["totals"], ranks=self._ranks)
+        self.evaluations = Evaluations.from_dict(state)
         self.model.load_state_dict(state["model"])
         self.dense_optimizer.load_state_dict(state["dense_optimizer"])
         self.row_optimizer.load_state_dict(state["row_optimizer"])

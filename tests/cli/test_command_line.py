@@ -20,6 +20,7 @@ from hps.models import MODELS
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import FORMATS, MAX_BATCH_SIZE, MAX_DENSE
 from hps.train import TrainOptions
+from hps.train.evaluations import BEST_BY
 from hps.train.options import PRECISIONS, SCHEDULERS
 
 TRAIN = ["train", "no-log.tsv", "--store", "no-store"]
@@ -50,6 +51,7 @@ def test_the_choices_and_limits_of_flags_are_those_of_the_options() -> None:
     """The flags know them by heart, because importing them would import torch."""
     assert tuple(MODELS) == train_flags.MODELS
     assert SCHEDULERS == train_flags.SCHEDULERS and PRECISIONS == train_flags.PRECISIONS
+    assert BEST_BY == train_flags.BEST_BY
     assert tuple(train_flags.FORMATS) == tuple(FORMATS)
     for flag, least, most in (
         ("depth", 0, MAX_DEPTH),

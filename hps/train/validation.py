@@ -1,0 +1,173 @@
+"""Validation: measures the model on --valid between two steps, keeps the best, says when to stop.
+
+Above it: loop.py. Below it: `evaluate_model`, `Evaluations`, `StepCheckpoints`. It runs between
+two pipelines, so that no batch of DATA is pinned meanwhile; it reads rows and creates none.
+"""
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hps.common.json_text import Json
+from hps.errors import HpsError
+from hps.reader.files import find_files
+from hps.train.evaluate import evaluate_model
+from hps.train.options import EPOCH
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+    from hps.train.context import RunContext
+    from hps.train.evaluations import Evaluations
+    from hps.train.options import TrainOptions
+    from hps.train.pausing_log import PausingLog
+    from hps.train.step_checkpoints import StepCheckpoints
+    from hps.train.trainer import Trainer
+
+BEST_TAG = "best"
+
+
+class Validation:
+    """Validates a run's model. Every rank does the same, and sees the same figures.
+
+    Args:
+        trainer: of the model; its `evaluations` are added to.
+        options: of the run, with `valid`.
+        checkpoints: that take the best model.
+        context: who measures, who is told, what may stop it.
+
+    Raises:
+        ConfigError: no file of --valid is there.
+    """
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        options: "TrainOptions",
+        checkpoints: "StepCheckpoints",
+        context: "RunContext",
+    ) -> None:
+        self._trainer = trainer
+        self._options = options
+        self._checkpoints = checkpoints
+        self._context = context
+        self.num_done = 0  # by this run
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
+        done, log = trainer.evaluations, log_of(options)
+        if done.entries and done.log != log:
+            context.progress.say(
+                f"--valid is another log than that of the {len(done.entries)} evaluation(s) so "
+                "far: they and the best model are counted anew"
+            )
+            done.entries.clear()
+        done.log = log
+
+    @property
+    def evaluations(self) -> "Evaluations":
+        """Of the model's life."""
+        return self._trainer.evaluations
+
+    @property
+    def is_over(self) -> bool:
+        """True once as many validations in a row as --patience says were no better."""
+        patience = self._options.patience
+        return 0 < patience <= self.evaluations.num_since_best(self._options.best_by)
+
+    def set_pause(self, log: "PausingLog") -> None:
+        """Has a log pause where the next validation is due; at once where one is overdue."""
+        every = self._options.eval_every
+        if every == EPOCH:
+            return log.go_on(num_epochs=self.evaluations.num_epochs)
+        number = self._trainer.totals.batches
+        due = (self.evaluations.num_batches // int(every) + 1) * int(every)
+        return log.go_on(num_batches=max(0, due - number))
+
+    def measure(self, log: "PausingLog") -> None:
+        """Validates, unless the model as it is has been.
+
+        Args:
+            log: DATA, paused or at its end.
+
+        Raises:
+            StopWaiting: asked to stop; nothing was noted.
+            HpsError: --valid cannot be read; what has been trained is in a checkpoint.
+        """
+        done, totals = self.evaluations, self._trainer.totals
+        ended = log.num_epochs
+        if done.entries and done.num_batches == totals.batches:
+            done.num_epochs = max(done.num_epochs, ended)
+            return
+        start, cpu_start = time.perf_counter(), time.process_time()
+        try:
+            figures = self._figures(log)
+        finally:
+            seconds = time.perf_counter() - start
+            self.seconds += seconds
+            self.cpu_seconds += time.process_time() - cpu_start
+            self._context.progress.pause(seconds)
+        entry = {
+            "examples": totals.examples,
+            "batches": totals.batches,
+            "valid_examples": figures.pop("examples"),
+            **figures,
+        }
+        done.entries.append(entry)
+        done.num_epochs = ended
+        self.num_done += 1
+        is_best = done.num_since_best(self._options.best_by) == 0
+        self._say(entry, is_best=is_best)
+        if is_best:
+            self._checkpoints.take(BEST_TAG, self._trainer, log.state_dict())
+
+    def _figures(self, log: "PausingLog") -> Json:
+        context, trainer = self._context, self._trainer
+        try:
+            reader = open_valid(trainer, self._options, context)
+            return dict(evaluate_model(trainer.model, reader, context.ranks, context.stops))
+        except HpsError as error:
+            if context.ranks.world is None or error.is_shared:
+                self._save_before(error, log)
+            error.add_note("this is --valid, which is measured between two steps")
+            raise
+
+    def _save_before(self, error: HpsError, log: "PausingLog") -> None:
+        """What has been trained is not lost by a log that cannot be measured."""
+        if self._checkpoints.boundary.is_saved:
+            return
+        with suppress(HpsError):  # the same fault may refuse it, too
+            self._checkpoints.take(None, self._trainer, log.state_dict())
+            error.add_note("what was trained until here is in a checkpoint; --resume goes on there")
+
+    def _say(self, entry: Json, *, is_best: bool) -> None:
+        since = self.evaluations.num_since_best(self._options.best_by)
+        best = "the best so far" if is_best else f"{since} after the best"
+        self._context.progress.say(f"validation {format_entry(entry)}  {best}")
+
+
+def log_of(options: "TrainOptions") -> Json:
+    """What names the log that a run is validated on: its files and their sizes."""
+    files = [[path.name, path.stat().st_size] for path in find_files(options.valid)]
+    return {"files": files}
+
+
+def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext") -> "Reader":
+    """The log to validate on, as the model reads logs; of several ranks each one's part.
+
+    Raises:
+        HpsError: it cannot be read.
+    """
+    return trainer.recipe.open_reader(
+        options.valid, [options.table()], part=context.ranks.part, threads=options.threads
+    )
+
+
+def format_entry(entry: Json) -> str:
+    """One validation as text.
+
+    >>> format_entry({"examples": 4096, "auc": 0.71, "logloss": 0.45, "calibration": 1.02})
+    'after 4,096 examples: auc 0.71000  logloss 0.45000  calibration 1.0200'
+    """
+    return (
+        f"after {entry['examples']:,} examples: auc {entry['auc']:.5f}  "
+        f"logloss {entry['logloss']:.5f}  calibration {entry['calibration']:.4f}"
+    )
