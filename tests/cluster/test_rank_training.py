@@ -101,6 +101,26 @@ def test_one_step_of_any_number_of_ranks_is_the_step_of_one_process(
         assert max(float((alone[name] - found[name]).abs().max()) for name in alone) <= 1e-5
 
 
+def test_ranks_validate_as_one_process_and_go_on_with_their_evaluations(
+    tmp_path: Path, ranks: Nursery, log: Path
+) -> None:
+    valid = write_criteo(tmp_path / "valid.tsv", 333, seed=1)
+    flags = ["--epochs", "2", "--valid", str(valid), "--eval-every", "9", "--patience", "9"]
+    alone = ranks.figures(Job(words(log, tmp_path / "alone", *flags)))
+    both = ranks.figures(Job(words(log, tmp_path / "both", *flags), 2))
+    assert [entry["batches"] for entry in both["evaluations"]] == [9, 18, 26]
+    for one, two in zip(both["evaluations"], alone["evaluations"], strict=True):
+        assert one["examples"] == two["examples"] and one["valid_examples"] == 333
+        assert one["logloss"] == pytest.approx(two["logloss"], abs=1e-3)
+    ranks.figures(Job(words(log, tmp_path / "part", *flags, "--limit", "1000"), 2))
+    rest = ranks.figures(Job(words(log, tmp_path / "part", *flags, "--resume"), 2))
+    assert [entry["batches"] for entry in rest["evaluations"]] == [9, 10, 18, 26]
+    assert rest["evaluations"][2:] == both["evaluations"][1:]
+    for store in ("alone", "both"):
+        with hps.open(tmp_path / store) as server:
+            assert {"best", "final"} <= {entry["tag"] for entry in server.checkpoints()}
+
+
 @pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (3,)), ("adagrad", (1, 2, 3, 4))])
 def test_any_number_of_ranks_ends_with_the_logloss_of_one_process(
     tmp_path: Path, ranks: Nursery, log: Path, optimizer: str, sizes: tuple[int, ...]

@@ -54,22 +54,23 @@ def test_a_checkpoint_is_counted_and_begins_the_next_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stopped", "num_batches", "num_examples", "tags"),
+    ("stopped", "num_batches", "is_changed", "tags"),
     [
-        (0, 1, 8, [FINAL_TAG]),
-        (0, 0, 0, []),  # nothing to train on: the checkpoint that is there stays the newest
-        (15, 1, 8, [None]),
-        (15, 0, 8, []),  # nothing since the checkpoint before
+        (0, 1, True, [FINAL_TAG]),
+        (0, 0, False, []),  # nothing to train on: the checkpoint that is there stays the newest
+        (15, 1, True, [None]),
+        (15, 0, True, []),  # nothing since the checkpoint before
     ],
 )
 def test_how_a_run_ends_decides_on_its_last_checkpoint(
-    stopped: int, num_batches: int, num_examples: int, tags: list[str | None]
+    stopped: int, num_batches: int, is_changed: bool, tags: list[str | None]
 ) -> None:
     server, checkpoints = parts()
     checkpoints.boundary.checkpoint_done()
     for _ in range(num_batches):
         checkpoints.boundary.batch_done()
-    save_end(checkpoints, TRAINER, LoopEnd({}, {"file": 2}, stopped), num_examples)
+    ended = LoopEnd({}, {"file": 2}, is_finished=not stopped, stopped=stopped)
+    save_end(checkpoints, TRAINER, ended, is_changed=is_changed)
     assert [tag for tag, _, _ in server.taken] == tags
 
 

@@ -159,7 +159,7 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(
     def killed(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("hps.train.opening.check_test_log", killed)
+    monkeypatch.setattr("hps.train.opening.check_measured_logs", killed)
     with pytest.raises(Interrupted) as caught:
         run(options(log, tmp_path / "store"))
     assert caught.value.signal_number == signal.SIGTERM
