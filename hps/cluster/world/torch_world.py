@@ -6,6 +6,7 @@ a row of short waits, so that an interrupt is felt and a rank that has given up 
 the timeout to be heard.
 """
 
+import atexit
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -27,6 +28,7 @@ TIMEOUT_SECONDS = 600.0
 _MOMENT = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5  # between two looks whether a rank has left a note
 _PATIENCE_SECONDS = 1.0  # with the store, where its answer matters
+_LAST_SECONDS = 10.0  # for its last answer
 _GONE = "hps/gone"
 _HALT = "hps/halt-"  # and the number of times that all ranks have gone on
 
@@ -52,10 +54,19 @@ class _Watch:
         self._heard_halt: Halt | None = None  # of the first rank that has come to one
         self.num_meetings = 0  # how often this rank has gone on after a halt
         self._looks_next = 0.0
-        self._questions: SimpleQueue[threading.Event] = SimpleQueue()
+        self._questions: SimpleQueue[threading.Event | None] = SimpleQueue()
         self._last = threading.Event()  # set once the last question has its answer
         self._last.set()
-        threading.Thread(target=self._answer_all, name="watch of ranks", daemon=True).start()
+        self._thread = threading.Thread(target=self._answer_all, name="watch of ranks", daemon=True)
+        self._thread.start()
+        # A process that ends while its thread is in the store is aborted by the C++ runtime.
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Ends the thread, once the store has answered; nothing the second time."""
+        atexit.unregister(self.close)
+        self._questions.put(None)
+        self._thread.join(_LAST_SECONDS)
 
     @property
     def is_aborted(self) -> bool:
@@ -113,8 +124,7 @@ class _Watch:
         self._last.wait(patience_seconds)
 
     def _answer_all(self) -> None:
-        while True:
-            asked = self._questions.get()
+        while (asked := self._questions.get()) is not None:
             try:
                 self._speak_with_store()
             except RuntimeError as error:
@@ -250,6 +260,7 @@ class TorchWorld:
         if not is_open or self._watch.is_aborted:
             return
         self.control.barrier()
+        self._watch.close()
         if self._is_owner:
             dist.destroy_process_group()
 

@@ -123,6 +123,25 @@ def test_a_store_that_does_not_answer_keeps_nobody() -> None:
     answers.set()
 
 
+def test_no_thread_is_left_in_the_store_when_a_process_ends() -> None:
+    """There the C++ runtime would abort it ("terminate called without an active exception")."""
+    asked, answers = threading.Event(), threading.Event()
+
+    class SlowStore:
+        def check(self, keys: list[str]) -> bool:
+            asked.set()
+            answers.wait(60)
+            return False
+
+    watch = _Watch(0, SlowStore())
+    watch.look("rows")
+    assert asked.wait(60)
+    threading.Timer(0.2, answers.set).start()
+    watch.close()
+    assert answers.is_set() and not watch._thread.is_alive()
+    watch.close()
+
+
 @pytest.mark.parametrize("first", [None, "rank 0 has left the training: its disk is full"])
 def test_the_first_to_leave_has_heard_of_nobody_also_where_the_store_goes_with_its_note(
     first: str | None,
