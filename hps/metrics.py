@@ -156,6 +156,44 @@ class BinaryMetrics:
             "calibration": calibration,
         }
 
+    def scores(self, num_bins: int = 20) -> Json:
+        """How predictions are spread, and how often clicks followed them.
+
+        Args:
+            num_bins: of each kind.
+
+        Returns:
+            reliability: bins of about equally many examples, lowest predictions first, equal
+                predictions together: examples, clicks, predicted (the mean probability).
+            histogram: num_bins pairs [examples without, with a click] of equally wide ranges of
+                probability from 0 to 1.
+
+        >>> metrics = BinaryMetrics()
+        >>> metrics.update([-20.0, 0.0, 0.0, 20.0], [0, 1, 0, 1])
+        >>> metrics.scores(num_bins=2)["histogram"]
+        [[1, 0], [1, 2]]
+        """
+        self._settle()
+        counts = self._counts.sum(axis=1)
+        chances = _chances(self._codes.astype(np.uint64) << np.uint64(self._dropped_bits))
+        before = np.cumsum(counts) - counts
+        bins = before * num_bins // max(int(counts.sum()), 1)
+        reliability = []
+        for number in np.unique(bins):
+            own = bins == number
+            examples = int(counts[own].sum())
+            reliability.append(
+                {
+                    "examples": examples,
+                    "clicks": int(self._counts[own, 1].sum()),
+                    "predicted": float((chances[own] * counts[own]).sum() / examples),
+                }
+            )
+        places = np.minimum((chances * num_bins).astype(np.int64), num_bins - 1)
+        histogram = np.zeros((num_bins, 2), np.int64)
+        np.add.at(histogram, places, self._counts)
+        return {"reliability": reliability, "histogram": histogram.tolist()}
+
     def state_dict(self) -> Json:
         """Everything seen, as plain numbers and arrays (copies)."""
         self._settle()
@@ -238,3 +276,13 @@ def _ordered_codes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     bits = (values + np.float32(0.0)).view(np.uint32)
     sign = np.uint32(0x80000000)
     return np.where(bits & sign, ~bits, bits | sign)
+
+
+def _chances(codes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Probabilities of the logits that codes stand for."""
+    bits = codes.astype(np.uint32)
+    sign = np.uint32(0x80000000)
+    logits = np.where(bits & sign, bits ^ sign, ~bits).view(np.float32).astype(np.float64)
+    decay = np.exp(-np.abs(logits))
+    chances: npt.NDArray[np.float64] = np.where(logits >= 0, 1.0, decay) / (1.0 + decay)
+    return chances

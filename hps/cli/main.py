@@ -24,6 +24,7 @@ COMMANDS = {
     "train": ("train", "train a model from click logs"),
     "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
     "predict": ("predict", "write a stored model's probabilities for a log"),
+    "report": ("report", "a page of plots of training runs"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),

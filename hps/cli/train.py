@@ -6,10 +6,11 @@ they become: budgets, reader, model), `hps.train`.
 
 import argparse
 import re
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
@@ -20,6 +21,7 @@ from hps.common.full_disk import is_full_disk
 from hps.common.json_text import Json
 from hps.config import RankEnvironment, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
+from hps.report.page import require_plotly
 from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: Stops) -> int:
     remote = client_config(arguments)
+    if arguments.report is not None:
+        require_plotly()
     limit_idle_spinning()
     if place is not None:
         keep_torch_silent()
@@ -230,3 +234,15 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
         of_rank = ".rank-0, one for each rank" if "ranks" in figures else ""
         print(f"trace: {arguments.trace}{of_rank} (open it at ui.perfetto.dev)", file=out)
     write_json(arguments.json, figures)
+    if arguments.report is not None:
+        _write_report(arguments.report, figures, out)
+
+
+def _write_report(folder: Path, figures: Json, out: TextIO) -> None:
+    """The page of the run beside its history."""
+    from hps.report.page import write_page
+    from hps.report.runs import FIGURES, read_run
+
+    write_json(folder / FIGURES, {**figures, "command": shlex.join(["hps", *sys.argv[1:]])})
+    write_page([read_run(folder)], folder / "report.html")
+    print(f"report: {folder / 'report.html'}", file=out)

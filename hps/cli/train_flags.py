@@ -353,6 +353,18 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="leave out the tables' digests, which read every row (digests: %(default)s)",
     )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    add(
+        "--report",
+        type=flags.path,
+        metavar="DIR",
+        help="folder for the run's history, its figures and a page of plots (report.html)",
+    )
+    add(
+        "--tensorboard",
+        type=flags.path,
+        metavar="DIR",
+        help="folder for TensorBoard's event files: losses, AUC, rates, hit rates",
+    )
 
 
 def _add_speed_flags(parser: argparse.ArgumentParser) -> None:

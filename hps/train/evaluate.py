@@ -36,7 +36,7 @@ def evaluate_model(
     batches: Iterable[Batch],
     ranks: TrainingRanks | None = None,
     stops: Stops | None = None,
-) -> dict[str, float]:
+) -> Json:
     """Runs a model over batches in eval mode: rows are read, none is created.
 
     Args:
@@ -46,7 +46,8 @@ def evaluate_model(
         stops: what asks to stop; None for nothing.
 
     Returns:
-        What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more.
+        What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more; and
+        under `scores` what `BinaryMetrics.scores` returns.
 
     Raises:
         StopWaiting: it was asked to stop, on any rank; all have left it.
@@ -64,7 +65,8 @@ def evaluate_model(
                 metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
-    return joined_metrics(metrics, ranks).compute()
+    joined = joined_metrics(metrics, ranks)
+    return {**joined.compute(), "scores": joined.scores()}
 
 
 def _in_step(batches: Iterator[Batch], ranks: TrainingRanks, stops: Stops) -> Iterator[Batch]:

@@ -144,6 +144,7 @@ class RunFigures:
             "evaluations": done.to_dict()["evaluations"],
             "best": done.best(self._options.best_by),
             "stopped_early": validation is not None and validation.is_over,
+            "scores": None if validation is None else validation.scores,
             "validation_seconds": 0.0 if validation is None else validation.seconds,
         }
 

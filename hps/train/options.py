@@ -88,6 +88,8 @@ class TrainOptions:
         lookahead: batches read before they are fetched, whose rows caches keep if they can; where
             the depth is 0, none.
         trace: file for a trace of the stages; None for none.
+        report: folder for the run's history (`run.jsonl`), written as it goes; None for none.
+        tensorboard: folder for TensorBoard's event files with the same figures; None for none.
         optimizer: of rows; a name in `hps.common.optimizers.OPTIMIZERS`.
         lr: of rows; None takes 0.02 (Adam 0.001, FTRL 0.05), or when resuming the stored one; a
             number wins over the stored one, unless a scheduler runs.
@@ -157,6 +159,8 @@ class TrainOptions:
     depth: int | str = AUTO
     lookahead: int = 0
     trace: str | Path | None = None
+    report: str | Path | None = None
+    tensorboard: str | Path | None = None
     optimizer: str | None = None
     lr: float | None = None
     dense_lr: float | None = None

@@ -1,6 +1,7 @@
-"""The live line of a training run: examples a second, loss, AUC, and each tier's hit rate.
+"""The live line of a training run: examples a second, loss, AUC, and each tier's hit rate; the same
+figures go into the run's history.
 
-Above it: `hps.train.run`. Below it: `hps.metrics`.
+Above it: `hps.train.run`. Below it: `hps.metrics`, `hps.report.history`.
 """
 
 import sys
@@ -12,14 +13,18 @@ import torch
 
 from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
+from hps.report.history import TRAIN, VALID, History
 from hps.train.report import hit_rates
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hps.train.course import Course
     from hps.train.totals import Totals
     from hps.types import Batch
 
 
+RECORD_SECONDS = 2.0  # between two moments of the history where no lines are written
 _MAX_SEEN = 256  # batches of a device that are held until they are measured
 
 
@@ -36,6 +41,8 @@ class Progress:
 
     def __init__(self, seconds: float, stream: TextIO | None = None) -> None:
         self._seconds = seconds
+        self.history = History([])
+        self._last: tuple[Totals, Callable[[], Json]] | None = None  # of the batch seen last
         self._stream = stream or sys.stderr
         self._metrics = BinaryMetrics()
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # not measured yet
@@ -64,8 +71,9 @@ class Progress:
             batch: itself; of several ranks its part that is here.
             stats: gives the counters of the tiers here.
         """
-        if not self._seconds:
+        if not self._seconds and self.history.is_empty:
             return
+        self._last = (totals, stats)
         self._seen.append((logits, batch.labels))
         if logits.device.type == "cpu" or len(self._seen) >= _MAX_SEEN:
             self._measure()
@@ -74,13 +82,32 @@ class Progress:
         if self._begun is None and self._course is not None:
             share = self._course.share(batch.position, totals.examples)
             self._begun = None if share is None else (now, share)
-        if now - self._since >= self._seconds:
-            self._measure()
+        if now - self._since >= (self._seconds or RECORD_SECONDS):
             where = self._where(batch.position, totals.examples, now)
-            self._write(where, totals, self._examples / (now - self._since), stats())
-            self._metrics.reset()
-            self._examples = 0
-            self._since = time.perf_counter()
+            self._tell(where, totals, stats())
+
+    def _tell(self, where: str, totals: "Totals", stats: Json) -> None:
+        """Writes what was measured since the last time, and begins anew."""
+        self._measure()
+        figures = self._metrics.compute()
+        rate = self._examples / max(time.perf_counter() - self._since, 1e-9)
+        rates = hit_rates(stats)
+        if self._seconds:
+            self._write(f"{where}{totals.examples:,} examples", rate, figures, rates)
+        values = {name: figures[name] for name in ("logloss", "auc", "calibration")}
+        values["examples_per_second"] = rate
+        values |= {f"hit_rate/{tier}": hit_rate for tier, hit_rate in rates.items()}
+        self.history.add(TRAIN, totals.examples, values)
+        self._metrics.reset()
+        self._examples = 0
+        self._since = time.perf_counter()
+
+    def validated(self, entry: JsonView, line: str) -> None:
+        """Notes a validation, and says it."""
+        names = ("auc", "logloss", "calibration", "normalized_entropy", "gauc")
+        values = {name: entry[name] for name in names if name in entry}
+        self.history.add(VALID, entry["examples"], values)
+        self.say(line)
 
     def _measure(self) -> None:
         """Takes in the batches seen; waits for those that a device still works on."""
@@ -98,12 +125,20 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line of its own, whatever the seconds are: how the run begins."""
-        self.finish()
+        self._leave_line()
         self._stream.write(f"hps: {line}\n")
         self._stream.flush()
 
     def finish(self) -> None:
-        """Leaves the line standing."""
+        """Leaves the line standing; the history has what came after it."""
+        if self._last is not None and self._examples and not self.history.is_empty:
+            totals, stats = self._last
+            self._seconds, seconds = 0.0, self._seconds
+            self._tell("", totals, stats())
+            self._seconds = seconds
+        self._leave_line()
+
+    def _leave_line(self) -> None:
         if self._is_open:
             self._stream.write("\n")
             self._is_open = False
@@ -122,13 +157,12 @@ class Progress:
             parts.append(f"{format_time((now - begun) * (1 - share) / (share - before))} left")
         return "  ".join([*parts, ""])
 
-    def _write(self, where: str, totals: "Totals", rate: float, stats: Json) -> None:
-        figures = self._metrics.compute()
-        tiers = "  ".join(
-            f"{name} {100 * hit_rate:.1f} %" for name, hit_rate in hit_rates(stats).items()
-        )
+    def _write(
+        self, where: str, rate: float, figures: JsonView, rates: "Mapping[str, float]"
+    ) -> None:
+        tiers = "  ".join(f"{name} {100 * hit_rate:.1f} %" for name, hit_rate in rates.items())
         line = (
-            f"{where}{totals.examples:,} examples  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
+            f"{where}  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
             f"auc {figures['auc']:.4f}  hits: {tiers}"
         )
         if self._stream.isatty():

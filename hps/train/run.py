@@ -4,7 +4,7 @@ Above it: `hps train`. Below it, in the order of a run: reading.py (the model to
 opening.py (the log), row_server.py (the rows), beginning.py, loop.py, closing.py, figures.py.
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import torch
 
 from hps.common.json_text import Json
 from hps.pipeline import Trace
+from hps.report.history import BEGIN, History, open_history
 from hps.stops import Stops
 from hps.train.beginning import begin
 from hps.train.boundary import Boundary
@@ -75,6 +76,13 @@ def train(
         raise
 
 
+def _history(options: TrainOptions, ranks: TrainingRanks) -> AbstractContextManager[History]:
+    """Of several ranks the first one's alone."""
+    if ranks.rank > 0:
+        return nullcontext(History([]))
+    return open_history(options.report, options.tensorboard, goes_on=options.resume)
+
+
 def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> Json:
     ranks, progress, stops = context.ranks, context.progress, context.stops
     if options.torch_threads:
@@ -88,6 +96,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     try:
         with (
             nullcontext() if options.trace is None else Trace(options.trace) as trace,
+            _history(options, ranks) as progress.history,
             open_server(options, ranks.world) as server,
         ):
             boundary = Boundary(options.checkpoint_every, options.checkpoint_seconds, stops, ranks)
@@ -100,6 +109,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             stops.defer()
             run_figures = RunFigures(server, options, ranks, begun, checkpoints, depths)
             progress.begin(Course(reader, options.limit))
+            progress.history.add(BEGIN, begun.trainer.totals.examples, {})
             run_figures.start()
             ended = loop.run(trace)
             run_figures.stop(ended.stages)

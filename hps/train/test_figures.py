@@ -46,4 +46,5 @@ def measure_test(trainer: "Trainer", options: "TrainOptions", context: RunContex
         "test_logloss": test["logloss"],
         "test_calibration": test["calibration"],
         "test_skipped_lines": reader.counts.skipped,
+        "scores": {"log": "--test", **test["scores"]},
     }

@@ -51,6 +51,7 @@ class Validation:
         self._checkpoints = checkpoints
         self._context = context
         self.num_done = 0  # by this run
+        self.scores: Json | None = None  # of the last one
         self.seconds = 0.0
         self.cpu_seconds = 0.0
         done, log = trainer.evaluations, log_of(options)
@@ -105,6 +106,7 @@ class Validation:
             self.seconds += seconds
             self.cpu_seconds += time.process_time() - cpu_start
             self._context.progress.pause(seconds)
+        self.scores = {"log": "--valid", **figures.pop("scores")}
         entry = {
             "examples": totals.examples,
             "batches": totals.batches,
@@ -141,7 +143,8 @@ class Validation:
     def _say(self, entry: Json, *, is_best: bool) -> None:
         since = self.evaluations.num_since_best(self._options.best_by)
         best = "the best so far" if is_best else f"{since} after the best"
-        self._context.progress.say(f"validation {format_entry(entry)}  {best}")
+        line = f"validation {format_entry(entry)}  {best}"
+        self._context.progress.validated(entry, line)
 
 
 def log_of(options: "TrainOptions") -> Json:

@@ -1,0 +1,1 @@
+"""What a training run did: its history as it goes, and one page of plots of several runs."""
