@@ -28,6 +28,7 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
     _add_model_flags(parser)
     _add_optimizer_flags(parser)
     _add_run_flags(parser)
+    _add_output_flags(parser)
     _add_speed_flags(parser)
     _add_rank_flags(parser)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
@@ -339,6 +340,10 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--resume-from names must exist",
     )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
+
+
+def _add_output_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is told").add_argument
     add(
         "--progress-seconds",
         type=flags.number(0),
