@@ -12,6 +12,8 @@ from hps.common.json_text import Json
 from hps.report.history import TRAIN, VALID
 from hps.report.runs import Run
 
+# The live figures are of examples that come next: before the model is trained on them.
+_WHAT = {"logloss": ", trained on next", "auc": ", trained on next"}
 _COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
 
 
@@ -20,7 +22,7 @@ def figures_of(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
     plots = (
         ("Logloss", _curves(runs, "logloss")),
         ("AUC", _curves(runs, "auc")),
-        ("Calibration: clicks that came over clicks predicted", _reliability(runs)),
+        ("Calibration", _reliability(runs)),
         ("Scores", _scores(runs)),
         ("Hit rates of the tiers", _curves(runs, "hit_rate/")),
         ("Examples a second", _curves(runs, "examples_per_second")),
@@ -42,8 +44,8 @@ def _curves(runs: Sequence[Run], name: str) -> Any:
         if name.endswith("/"):
             names = sorted({key for line in run.of_kind(TRAIN) for key in line if name in key})
         for key in names:
-            what = f"{run.name}: {key.removeprefix(name) or key}" if key != name else run.name
-            _add(figure, f"{what}, trained on next", run.of_kind(TRAIN), key, color, "lines")
+            what = f": {key.removeprefix(name)}" if key != name else _WHAT.get(key, "")
+            _add(figure, f"{run.name}{what}", run.of_kind(TRAIN), key, color, "lines")
         _add(figure, f"{run.name}, --valid", _evaluations(run), name, color, "lines+markers")
         of_test = run.figures.get(f"test_{name}")
         if of_test is not None:

@@ -82,7 +82,7 @@ def test_the_page_of_a_run_holds_its_figures(tmp_path: Path, log: Path) -> None:
     assert traces["Time of the stages"][0]["y"] == busy
     shown = {trace["name"].split(", ")[-1]: trace for trace in traces["Scores"]}
     assert sum(shown["click"]["y"]) + sum(shown["no click"]["y"]) == 1500
-    exact = traces["Calibration: clicks that came over clicks predicted"][0]
+    exact = traces["Calibration"][0]
     bins = figures["scores"]["reliability"]
     assert exact["x"] == [one["predicted"] for one in bins]
     assert "to repeat it: <code>hps " in body and "<td>C26</td>" in body

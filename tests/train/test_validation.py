@@ -339,3 +339,24 @@ def test_it_is_no_part_of_the_run_s_time(
     figures = train(options(log, tmp_path / "store", valid=[valid], eval_every=24))
     assert figures["validation_seconds"] >= 2.0
     assert figures["seconds"] < figures["validation_seconds"]
+
+
+def test_epochs_of_new_data_are_counted_from_its_beginning(
+    tmp_path: Path, log: Path, valid: Path
+) -> None:
+    store = tmp_path / "store"
+    train(options(log, store, valid=[valid]))
+    figures = train(options(log, store, valid=[valid], resume=True, new_data=True))
+    assert batches_of(figures) == [24, 48, 72, 96]
+
+
+def test_lines_skipped_after_the_end_of_a_run_are_not_counted(
+    tmp_path: Path, log: Path, valid: Path
+) -> None:
+    """The run ends by --patience; the next epoch's first batch, read ahead, has a bad line."""
+    bad = tmp_path / "bad.txt"
+    bad.write_text("no\tlabel\n" + log.read_text())
+    changes = {"eval_every": "epoch", "patience": 1, "lr": 0.5, "epochs": 50, "on_error": "skip"}
+    figures = train(options(bad, tmp_path / "store", valid=[valid], **changes))
+    assert figures["stopped_early"]
+    assert figures["skipped_lines"] == len(figures["evaluations"]) < 50
