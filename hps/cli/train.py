@@ -216,7 +216,12 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
 
 def _report(arguments: argparse.Namespace, figures: Json) -> None:
     from hps.train.rank_report import format_ranks
-    from hps.train.report import format_evaluations, format_stages, format_table
+    from hps.train.report import (
+        format_evaluations,
+        format_progressive,
+        format_stages,
+        format_table,
+    )
 
     out = stream_for_people(arguments.json)
     outcome = _outcome(arguments, figures)
@@ -227,6 +232,8 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     print(format_table(figures), file=out)
     if figures["evaluations"]:
         print(f"\n{format_evaluations(figures['evaluations'], figures['best'])}", file=out)
+    if figures["progressive"]:
+        print(f"\n{format_progressive(figures['progressive'])}", file=out)
     print(f"\n{format_stages(figures)}", file=out)
     if "ranks" in figures:
         print(f"\n{format_ranks(figures['ranks'])}", file=out)

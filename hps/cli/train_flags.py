@@ -129,6 +129,11 @@ def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
         default="auc",
         help="what makes a model the best one",
     )
+    add(
+        "--progressive",
+        action="store_true",
+        help="measure, by file of DATA, how the model scores examples before it is trained on them",
+    )
 
 
 def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:

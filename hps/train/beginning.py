@@ -18,6 +18,7 @@ from hps.train.checks import (
 )
 from hps.train.context import RunContext
 from hps.train.dense_watch import DenseWatch
+from hps.train.progressive import Progressive
 from hps.train.recipe import recipe_of
 from hps.train.store_checks import refuse_model
 from hps.train.trainer import Trainer
@@ -81,6 +82,8 @@ def begin(
         reader.load_state_dict(stored.reader)
     recipe = recipe_of(options, reader)
     trainer = Trainer(server, recipe, options, context.ranks)
+    if options.progressive:
+        trainer.progressive = Progressive(reader.paths, context.ranks)
 
     def check_logs() -> None:
         """Where it was not clear before what features the model has."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from hps.common.json_text import Json, JsonView
@@ -19,6 +18,7 @@ from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.joined_metrics import joined_metrics
 from hps.train.model import Model
 from hps.train.ranks import TrainingRanks
 from hps.train.report import peak_rss_bytes, tiers_of
@@ -98,24 +98,6 @@ def _raise_failed(failure: HpsError | None, ranks: TrainingRanks) -> None:
     error = failure or ClusterError(f"rank {rank}: {told[rank]}")
     error.is_shared = True
     raise error
-
-
-def joined_metrics(metrics: BinaryMetrics, ranks: TrainingRanks) -> BinaryMetrics:
-    """What all ranks have seen, on every rank: the figures of one that has seen it all."""
-    if ranks.world is None:
-        return metrics
-    state = metrics.state_dict()
-    codes, counts = state.pop("codes"), state.pop("counts")
-    entries = torch.from_numpy(np.column_stack([codes.astype(np.int64), counts]))
-    sums = ranks.gather(state)
-    joined = BinaryMetrics(metrics.max_distinct)
-    parts = ranks.world.control.all_to_all([entries] * ranks.size)
-    for numbers, part in zip(sums, parts, strict=True):
-        of_rank = BinaryMetrics(metrics.max_distinct)
-        columns = part.numpy()
-        of_rank.load_state_dict({**numbers, "codes": columns[:, 0], "counts": columns[:, 1:]})
-        joined.merge(of_rank)
-    return joined
 
 
 def evaluate_store(

@@ -140,10 +140,12 @@ class RunFigures:
 
     def _of_validation(self) -> Json:
         validation, done = self._begun.validation, self._begun.trainer.evaluations
+        progressive = self._begun.trainer.progressive
         return {
             "evaluations": done.to_dict()["evaluations"],
             "best": done.best(self._options.best_by),
             "stopped_early": validation is not None and validation.is_over,
+            "progressive": None if progressive is None else progressive.entries(),
             "scores": None if validation is None else validation.scores,
             "validation_seconds": 0.0 if validation is None else validation.seconds,
         }

@@ -71,6 +71,8 @@ class TrainOptions:
         accumulate: batches a step.
         epochs: passes over the log.
         shuffle_files: read the log's files in an order drawn from `seed`, another each epoch.
+        progressive: measure, too, how well the model scores each example before it is trained on
+            it, by file; see `hps.train.progressive`.
         limit: stop after as many examples, resumed ones included; 0 is no limit.
         test: a log to measure the model on in the end; empty for none.
         valid: a log to measure the model on while it is trained; empty for none. The best model is
@@ -146,6 +148,7 @@ class TrainOptions:
     accumulate: int = 1
     epochs: int = 1
     shuffle_files: bool = False
+    progressive: bool = False
     limit: int = 0
     test: Sequence[str | Path] = ()
     valid: Sequence[str | Path] = ()

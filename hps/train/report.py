@@ -120,6 +120,21 @@ def format_evaluations(evaluations: Sequence[JsonView], best: JsonView) -> str:
     return "\n".join(lines)
 
 
+def format_progressive(entries: Sequence[JsonView]) -> str:
+    """How the model scored each file before it was trained on it, one line each.
+
+    >>> print(format_progressive([{"file": "a.tsv", "examples": 8, "auc": 0.5, "logloss": 0.69}]))
+    scored before training    examples      auc  logloss
+    a.tsv                            8  0.50000  0.69000
+    """
+    lines = [f"{'scored before training':<22}{'examples':>12}{'auc':>9}{'logloss':>9}"]
+    lines += [
+        f"{entry['file']:<22}{entry['examples']:>12,}{entry['auc']:>9.5f}{entry['logloss']:>9.5f}"
+        for entry in entries
+    ]
+    return "\n".join(lines)
+
+
 def _headline(figures: JsonView) -> list[tuple[str, str]]:
     formats = {
         "examples": "{:,.0f}",

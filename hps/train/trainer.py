@@ -20,6 +20,7 @@ from hps.nn.row_optimizer import RowOptimizer
 from hps.train.dense import DenseAverages
 from hps.train.evaluations import Evaluations
 from hps.train.options import TrainOptions
+from hps.train.progressive import Progressive
 from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
 from hps.train.totals import Totals
@@ -60,6 +61,7 @@ class Trainer:
         self.recipe = recipe
         self.totals = Totals(ranks=self._ranks)
         self.evaluations = Evaluations()
+        self.progressive: Progressive | None = None  # once somebody wants it
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
         self._dense: DenseAverages | None = None
@@ -99,8 +101,12 @@ class Trainer:
     def backward(self, batch: Batch) -> torch.Tensor:
         """Forward and backward of one batch; returns its logits [B], detached, on the device."""
         batch = batch.to(self.device)
+        is_scored = self.progressive is not None and Progressive.is_due(batch)
+        scores = self._score(batch) if is_scored and self.recipe.dropout else None
         with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
             logits: torch.Tensor = self._forward(batch)
+        if is_scored and self.progressive is not None:
+            self.progressive.add(batch, logits.detach() if scores is None else scores)
         loss = self._mean_loss(logits, batch)
         share = loss / self._accumulate if self._accumulate > 1 else loss
         if self._dense is not None:
@@ -111,6 +117,15 @@ class Trainer:
             self._dense.raise_failed()
         self.totals.add(loss.detach(), batch)
         return logits.detach()
+
+    def _score(self, batch: Batch) -> torch.Tensor:
+        """Logits [B] without dropout, whose generator it leaves as it is."""
+        self.model.eval()
+        enabled = self._dtype is not None
+        with torch.no_grad(), torch.autocast(self._device_type, dtype=self._dtype, enabled=enabled):
+            logits: torch.Tensor = self.model(batch)
+        self.model.train()
+        return logits
 
     def _mean_loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Over the examples here; 0 with a graph where the rank has none of the batch."""
@@ -145,6 +160,7 @@ class Trainer:
             "settings": self._settings(),
             "totals": self.totals.to_dict(),
             **self.evaluations.to_dict(),
+            "progressive": None if self.progressive is None else self.progressive.state_dict(),
             "model": self.model.state_dict(),
             "dense_optimizer": self.dense_optimizer.state_dict(),
             "row_optimizer": self.row_optimizer.state_dict(),
@@ -176,6 +192,9 @@ class Trainer:
         self.check_state(state)
         self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.evaluations = Evaluations.from_dict(state)
+        progressive = state.get("progressive")
+        if self.progressive is not None and progressive is not None:
+            self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)
         self.model.load_state_dict(state["model"])
         self.dense_optimizer.load_state_dict(state["dense_optimizer"])
         self.row_optimizer.load_state_dict(state["row_optimizer"])

@@ -106,6 +106,7 @@ def test_ranks_validate_as_one_process_and_go_on_with_their_evaluations(
 ) -> None:
     valid = write_criteo(tmp_path / "valid.tsv", 333, seed=1)
     flags = ["--epochs", "2", "--valid", str(valid), "--eval-every", "9", "--patience", "9"]
+    flags += ["--progressive"]
     alone = ranks.figures(Job(words(log, tmp_path / "alone", *flags)))
     both = ranks.figures(Job(words(log, tmp_path / "both", *flags), 2))
     assert [entry["batches"] for entry in both["evaluations"]] == [9, 18, 26]
@@ -116,6 +117,10 @@ def test_ranks_validate_as_one_process_and_go_on_with_their_evaluations(
     rest = ranks.figures(Job(words(log, tmp_path / "part", *flags, "--resume"), 2))
     assert [entry["batches"] for entry in rest["evaluations"]] == [9, 10, 18, 26]
     assert rest["evaluations"][2:] == both["evaluations"][1:]
+    assert rest["progressive"] == both["progressive"]
+    (scored,), (scored_alone,) = both["progressive"], alone["progressive"]
+    assert scored["examples"] == scored_alone["examples"] == 1250
+    assert scored["logloss"] == pytest.approx(scored_alone["logloss"], abs=1e-3)
     for store in ("alone", "both"):
         with hps.open(tmp_path / store) as server:
             assert {"best", "final"} <= {entry["tag"] for entry in server.checkpoints()}

@@ -1,0 +1,92 @@
+"""Progressive validation: each file scored by the model as it was before it was trained on it.
+
+Above it: pytest. Below it: `hps.train.progressive`, the training run.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hps.train import evaluate_store, train
+from tests.logs import write_criteo
+from tests.parity.test_resume import options, same_bits
+from tests.train.test_stops import At
+from tests.train.test_stops import run as run_until_signal
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("days")
+    return [
+        write_criteo(folder / f"day-{number}.txt", 640, num_keys=2000, seed=number)
+        for number in range(3)
+    ]
+
+
+def run(days: list[Path], store: Path, **changes: Any) -> dict[str, Any]:
+    return train(options(days[0], store, data=days, progressive=True, epochs=1, **changes))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_files_are_scored_before_they_are_trained_on_and_no_bit_changes(
+    tmp_path: Path, days: list[Path], dropout: float
+) -> None:
+    large = {"batch_size": 640, "lr": 0.1, "dram": "16MiB"}
+    found = run(days, tmp_path / "a", dropout=dropout, **large)
+    entries = found["progressive"]
+    assert [(entry["file"], entry["examples"]) for entry in entries] == [
+        (day.name, 640) for day in days
+    ]
+    plain = train(options(days[0], tmp_path / "b", data=days, epochs=1, dropout=dropout, **large))
+    assert same_bits(found) == same_bits(plain) and plain["progressive"] is None
+    # With a batch a file the model that scores a file is the one after the file before it.
+    for number in (1, 2):
+        store = tmp_path / f"until-{number}"
+        run(days, store, dropout=dropout, **large, limit=640 * number)
+        measured = evaluate_store([days[number]], store)
+        assert entries[number]["auc"] == measured["auc"]
+        assert entries[number]["logloss"] == measured["logloss"]
+
+
+def test_later_epochs_count_nothing_and_new_data_begins_a_file(
+    tmp_path: Path, days: list[Path]
+) -> None:
+    store = tmp_path / "store"
+    once = run(days, tmp_path / "once", depth=2)
+    twice = train(options(days[0], store, data=days, progressive=True, epochs=2, depth=2))
+    assert twice["progressive"] == once["progressive"]
+    again = run(days[:1], store, resume=True, new_data=True)
+    assert [entry["file"] for entry in again["progressive"]] == [
+        "day-0.txt", "day-1.txt", "day-2.txt", "day-0.txt"
+    ]  # fmt: skip
+    assert again["progressive"][:3] == once["progressive"]
+    assert again["progressive"][3]["auc"] > again["progressive"][0]["auc"]  # it has seen that
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_stopped_run_goes_on_with_the_same_figures(
+    tmp_path: Path, days: list[Path], shuffle: bool
+) -> None:
+    changes = {"depth": 2, "checkpoint_every": 0, "shuffle_files": shuffle, "seed": 6}
+    whole = run(days, tmp_path / "whole", **changes)
+    options_of = options(
+        days[0], tmp_path / "part", data=days, progressive=True, epochs=1, **changes
+    )
+    stopped = run_until_signal(options_of, At(13, number=signal.SIGTERM))
+    assert stopped["total_batches"] == 13 and len(stopped["progressive"]) == 2
+    rest = run(days, tmp_path / "part", resume=True, **changes)
+    assert rest["progressive"] == whole["progressive"] and same_bits(rest) == same_bits(whole)
+    order = [entry["file"] for entry in whole["progressive"]]
+    assert sorted(order) == [day.name for day in days] and (order != sorted(order)) == shuffle
