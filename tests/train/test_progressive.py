@@ -90,3 +90,10 @@ def test_a_stopped_run_goes_on_with_the_same_figures(
     assert rest["progressive"] == whole["progressive"] and same_bits(rest) == same_bits(whole)
     order = [entry["file"] for entry in whole["progressive"]]
     assert sorted(order) == [day.name for day in days] and (order != sorted(order)) == shuffle
+
+
+def test_the_same_file_as_new_data_is_another_one(tmp_path: Path, days: list[Path]) -> None:
+    first = run(days[:1], tmp_path / "store")
+    again = run(days[:1], tmp_path / "store", resume=True, new_data=True)
+    assert [entry["examples"] for entry in again["progressive"]] == [640, 640]
+    assert again["progressive"][0] == first["progressive"][0]
