@@ -442,6 +442,15 @@ class UpdateLog:
 
 # --- reader
 
+class SampleRule:
+    def __init__(self, low: float, high: float, negative_rate: float) -> None: ...
+    def choose(
+        self,
+        hashes: npt.NDArray[np.uint64],
+        is_negative: npt.NDArray[np.bool_],
+        out: npt.NDArray[np.bool_],
+    ) -> None: ...
+
 class TextSchema:
     num_dense: int
     num_categories: int
@@ -449,6 +458,7 @@ class TextSchema:
     hash_keys: bool
     skip_bad_lines: bool
     refuse_unknown: bool
+    sample: SampleRule
     def __init__(
         self, format: str, columns: list[tuple[bytes, int, int]], table_sizes: list[int]
     ) -> None: ...
@@ -474,7 +484,7 @@ class TextParser:
 
 class BatchLines:
     num_ready: int
-    def __init__(self, format: str) -> None: ...
+    def __init__(self, format: str, sample: SampleRule) -> None: ...
     def start_file(self, file: int, byte: int, line: int) -> None: ...
     def feed(self, data: npt.NDArray[np.uint8], at_end: bool) -> int: ...
     def take(

@@ -19,6 +19,7 @@
 #include "common/check.h"
 #include "common/hash.h"
 #include "reader/batch_lines.h"
+#include "reader/sample_rule.h"
 #include "reader/text_parser.h"
 #include "reader/token_parser.h"
 
@@ -87,7 +88,9 @@ nb::tuple Take(TextParser& parser, size_t count, size_t first, size_t last) {
 std::tuple<int64_t, uint64_t, uint64_t> TakeLines(BatchLines& lines, TextParser& parser,
                                                   size_t count, size_t first, size_t last) {
   CheckTake(count, first, last, lines.num_ready());
-  if (count == 0 || parser.num_ready() > 0 || parser.schema().skip_bad_lines) {
+  const TextSchema& schema = parser.schema();
+  const bool takes_all = !schema.skip_bad_lines && schema.sample.keeps_all();
+  if (count == 0 || parser.num_ready() > 0 || !takes_all) {
     ThrowIfError(Status(StatusCode::kConfig,
                         "take: at least one line, for a parser without examples that skips none"));
   }
@@ -130,6 +133,28 @@ nb::tuple Collect(const TextSchema& schema, const Bytes& data) {
   return nb::make_tuple(list, block.num_lines, error);
 }
 
+// Whether each example is kept, by the hash of its content and whether its label is 0.
+void ChooseRows(const SampleRule& rule,
+                nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig> hashes,
+                nb::ndarray<const bool, nb::ndim<1>, nb::c_contig> is_negative,
+                nb::ndarray<bool, nb::ndim<1>, nb::c_contig> out) {
+  if (is_negative.size() != hashes.size() || out.size() != hashes.size()) {
+    ThrowIfError(Status(StatusCode::kConfig, "choose: the arrays differ in length"));
+  }
+  nb::gil_scoped_release release;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    out.data()[i] = rule.Keeps(hashes.data()[i], is_negative.data()[i]);
+  }
+}
+
+SampleRule MakeSampleRule(double low, double high, double negative_rate) {
+  const bool valid = low >= 0 && low < high && high <= 1;
+  if (!valid || !(negative_rate > 0 && negative_rate <= 1)) {
+    ThrowIfError(Status(StatusCode::kConfig, "SampleRule: a range or a rate outside [0, 1]"));
+  }
+  return {low, high, negative_rate};
+}
+
 void HashStrings(const Bytes& data, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig> offsets,
                  uint64_t seed, nb::ndarray<uint64_t, nb::ndim<1>, nb::c_contig> out) {
   const size_t num_strings = offsets.size() == 0 ? 0 : offsets.size() - 1;
@@ -149,9 +174,17 @@ void HashStrings(const Bytes& data, nb::ndarray<const int64_t, nb::ndim<1>, nb::
   }
 }
 
-}  // namespace
-
-void BindReader(nb::module_& module) {
+// What a parser is made from.
+void BindSchema(nb::module_& module) {
+  nb::class_<SampleRule>(module, "SampleRule")
+      .def(
+          "__init__",
+          [](SampleRule* self, double low, double high, double negative_rate) {
+            new (self) SampleRule(MakeSampleRule(low, high, negative_rate));
+          },
+          nb::arg("low"), nb::arg("high"), nb::arg("negative_rate"))
+      .def("choose", &ChooseRows, nb::arg("hashes").noconvert(), nb::arg("is_negative").noconvert(),
+           nb::arg("out").noconvert());
   nb::class_<TextSchema>(module, "TextSchema")
       .def(
           "__init__",
@@ -173,7 +206,14 @@ void BindReader(nb::module_& module) {
       .def_rw("hash_keys", &TextSchema::hash_keys)
       .def_rw("skip_bad_lines", &TextSchema::skip_bad_lines)
       .def_rw("refuse_unknown", &TextSchema::refuse_unknown)
+      .def_rw("sample", &TextSchema::sample)
       .def("collect_features", &Collect, nb::arg("data").noconvert());
+}
+
+}  // namespace
+
+void BindReader(nb::module_& module) {
+  BindSchema(module);
   nb::class_<TextParser>(module, "TextParser")
       .def(
           "__init__",
@@ -199,10 +239,10 @@ void BindReader(nb::module_& module) {
   nb::class_<BatchLines>(module, "BatchLines")
       .def(
           "__init__",
-          [](BatchLines* self, const std::string& format) {
-            new (self) BatchLines(FormatOf(format));
+          [](BatchLines* self, const std::string& format, const SampleRule& sample) {
+            new (self) BatchLines(FormatOf(format), sample);
           },
-          nb::arg("format"))
+          nb::arg("format"), nb::arg("sample"))
       .def("start_file", &BatchLines::StartFile, nb::arg("file"), nb::arg("byte"), nb::arg("line"))
       .def("feed", &Feed<BatchLines>, nb::arg("data").noconvert(), nb::arg("at_end"))
       .def("take", &TakeLines, nb::arg("parser"), nb::arg("count"), nb::arg("first"),

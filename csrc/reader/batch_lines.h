@@ -2,9 +2,9 @@
 //
 // Where several ranks read one log, each parses the lines of its own part of every batch; of the
 // others' it finds the ends and no more. Every line that is not blank counts as an example, so a
-// bad one must end the run: where bad lines are skipped, all must be parsed to be counted.
-// Above it: csrc/bindings/reader.cc (hps/reader/part_parser.py). Below it: TextParser. One thread
-// at a time may call it.
+// bad one must end the run: where bad lines are skipped, all must be parsed to be counted. Lines
+// that a sample leaves out are neither counted nor held. Above it: csrc/bindings/reader.cc
+// (hps/reader/part_parser.py). Below it: TextParser. One thread at a time may call it.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "reader/kept_lines.h"
 #include "reader/text_parser.h"
 #include "reader/text_schema.h"
 
@@ -27,7 +28,8 @@ struct LogPlace {
 
 class BatchLines {
  public:
-  explicit BatchLines(TextFormat format) : format_(format) {}
+  explicit BatchLines(TextFormat format, SampleRule sample = {})
+      : format_(format), sample_(sample) {}
   BatchLines(const BatchLines&) = delete;
   BatchLines& operator=(const BatchLines&) = delete;
 
@@ -38,27 +40,23 @@ class BatchLines {
   // taken, 0 if no line ends in it. The rest must be fed again with what follows it. size < 2^32.
   size_t Feed(const char* data, size_t size, bool at_end);
 
-  // Lines taken in, blank ones left out, and not handed out yet.
+  // Lines taken in, those that are blank or not kept left out, and not handed out yet.
   size_t num_ready() const { return num_ready_; }
 
   // Takes `count` lines, 1 <= count <= num_ready(), out of the queue and feeds lines [first, last)
-  // of them to `parser`, which has no examples ready and skips no bad line. Returns the place after
-  // the last of the `count`. If one of the part's lines is bad, parser->error() says so.
+  // of them to `parser`, which has no examples ready, skips no bad line and keeps all lines.
+  // Returns the place after the last of the `count`. If one of the part's lines is bad,
+  // parser->error() says so.
   LogPlace Take(size_t count, size_t first, size_t last, TextParser* parser);
 
  private:
-  // Text as it was fed, and where the lines in it that are not blank end.
   struct Piece {
     LogPlace start;
-    std::vector<char> text;
-    std::vector<uint32_t> byte_ends;  // bytes of the text up to and including the line
-    std::vector<uint32_t> line_ends;  // lines of the text, blank ones too, likewise
+    KeptLines kept;  // of the text that was fed
   };
 
-  // Gives lines [from, to) of a piece to the parser.
-  static void Parse(const Piece& piece, size_t from, size_t to, TextParser* parser);
-
   const TextFormat format_;
+  const SampleRule sample_;
   std::deque<std::unique_ptr<Piece>> ready_;
   std::vector<std::unique_ptr<Piece>> free_;  // keep their memory
   size_t num_taken_ = 0;                      // lines taken of ready_.front()

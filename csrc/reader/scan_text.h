@@ -28,6 +28,17 @@ inline bool IsBlank(std::string_view line) {
   return true;
 }
 
+// Takes the next token off the front of `line`; empty at the end.
+inline std::string_view NextToken(std::string_view* line) {
+  const char* text = line->data();
+  const char* end = text + line->size();
+  while (text < end && IsSpace(*text)) ++text;
+  const char* begin = text;
+  while (text < end && !IsSpace(*text)) ++text;
+  *line = std::string_view(text, static_cast<size_t>(end - text));
+  return std::string_view(begin, static_cast<size_t>(text - begin));
+}
+
 // True if all eight bytes of `word` are decimal digits.
 inline bool IsEightDigits(uint64_t word) {
   return ((word & 0xF0F0F0F0F0F0F0F0ULL) |
@@ -97,6 +108,16 @@ inline bool ScanLabel(std::string_view text, float* label) {
   if (!ScanFloat(text, &number) || (number != 0 && number != 1 && number != -1)) return false;
   *label = number == 1 ? 1.0F : 0.0F;
   return true;
+}
+
+// The label of a slots line: click:0 or label:0 opens the named layout, 0:1 the other.
+inline bool ScanSlotLabel(std::string_view text, bool* named, float* label) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return false;
+  const std::string_view front = text.substr(0, colon);
+  const std::string_view back = text.substr(colon + 1);
+  *named = front == "click" || front == "label";
+  return *named ? ScanLabel(back, label) : back == "1" && ScanLabel(front, label);
 }
 
 }  // namespace hps

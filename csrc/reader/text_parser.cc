@@ -1,5 +1,5 @@
 // The queue of parsed blocks. Above it: csrc/bindings/reader.cc. Below it: the line parsers,
-// AssembleBatch, ThreadPool.
+// KeepLines, AssembleBatch, ThreadPool.
 #include "reader/text_parser.h"
 
 #include <algorithm>
@@ -30,6 +30,28 @@ std::vector<size_t> CutBlocks(const char* data, size_t size) {
   return ends;
 }
 
+// Turns the places of a block that was parsed from kept lines, the first of which has number
+// `first`, into those of the piece that the lines are of: from the end of the line before on.
+// Returns the number of the line after the block's last.
+size_t RestorePlaces(const KeptLines& kept, size_t first, ExampleBlock* block) {
+  const uint32_t first_byte = first == 0 ? 0 : kept.ends[first - 1].byte;
+  const uint32_t first_line = first == 0 ? 0 : kept.ends[first - 1].line;
+  for (size_t i = 0; i < block->num_examples; ++i) {
+    const size_t line = first + block->line_ends[i] - 1;
+    block->byte_ends[i] = kept.ends[line].byte - first_byte;
+    block->line_ends[i] = kept.ends[line].line - first_line;
+  }
+  if (block->error_line != 0) {
+    block->error_line = kept.ends[first + block->error_line - 1].line - first_line;
+  }
+  const size_t end = first + block->num_lines;
+  if (end > first) {
+    block->num_bytes = kept.ends[end - 1].byte - first_byte;
+    block->num_lines = kept.ends[end - 1].line - first_line;
+  }
+  return end;
+}
+
 }  // namespace
 
 TextParser::TextParser(TextSchema schema, int num_threads)
@@ -37,6 +59,7 @@ TextParser::TextParser(TextSchema schema, int num_threads)
   HPS_CHECK(num_threads >= 1);
   HPS_CHECK(!schema_.weighted() || schema_.num_dense == 0);
   if (num_threads > 1) pool_ = std::make_unique<ThreadPool>(num_threads);
+  kept_.resize(pool_ == nullptr ? 1 : static_cast<size_t>(pool_->num_threads()));
 }
 
 void TextParser::StartFile(int64_t file, uint64_t byte, uint64_t line) {
@@ -53,14 +76,17 @@ void TextParser::Parse(const char* data, size_t size, ExampleBlock* block) const
   }
 }
 
-size_t TextParser::Feed(const char* data, size_t size, bool at_end) {
-  HPS_CHECK(size < (uint64_t{1} << 32));
-  if (error_ != nullptr) return 0;
-  if (!at_end) {
-    const void* newline = size == 0 ? nullptr : memrchr(data, '\n', size);
-    size = newline == nullptr ? 0 : static_cast<const char*>(newline) - data + 1;
-  }
-  const std::vector<size_t> ends = CutBlocks(data, size);
+void TextParser::ParseKept(const char* data, size_t size, KeptLines* kept,
+                           ExampleBlock* block) const {
+  KeepLines(schema_.format, schema_.sample, data, size, kept);
+  Parse(kept->text.data(), kept->text.size(), block);
+  RestorePlaces(*kept, 0, block);
+  block->num_bytes = size;  // also what comes after the last line that is kept
+  block->num_lines = kept->num_lines;
+}
+
+std::vector<TextParser::BlockPtr> TextParser::ParseBlocks(const char* data,
+                                                          const std::vector<size_t>& ends) {
   std::vector<BlockPtr> blocks(ends.size());
   for (BlockPtr& block : blocks) {
     if (free_.empty()) {
@@ -71,10 +97,14 @@ size_t TextParser::Feed(const char* data, size_t size, bool at_end) {
     }
   }
   std::atomic<size_t> next{0};
-  const auto work = [&](int) {
+  const auto work = [&](int worker) {
     for (size_t i = next.fetch_add(1); i < ends.size(); i = next.fetch_add(1)) {
       const size_t begin = i == 0 ? 0 : ends[i - 1];
-      Parse(data + begin, ends[i] - begin, blocks[i].get());
+      if (schema_.sample.keeps_all()) {
+        Parse(data + begin, ends[i] - begin, blocks[i].get());
+      } else {
+        ParseKept(data + begin, ends[i] - begin, &kept_[worker], blocks[i].get());
+      }
     }
   };
   if (pool_ != nullptr && ends.size() > 1) {
@@ -82,8 +112,32 @@ size_t TextParser::Feed(const char* data, size_t size, bool at_end) {
   } else {
     work(0);
   }
-  for (BlockPtr& block : blocks) Queue(std::move(block));
+  return blocks;
+}
+
+size_t TextParser::Feed(const char* data, size_t size, bool at_end) {
+  HPS_CHECK(size < (uint64_t{1} << 32));
+  if (error_ != nullptr) return 0;
+  if (!at_end) {
+    const void* newline = size == 0 ? nullptr : memrchr(data, '\n', size);
+    size = newline == nullptr ? 0 : static_cast<const char*>(newline) - data + 1;
+  }
+  for (BlockPtr& block : ParseBlocks(data, CutBlocks(data, size))) Queue(std::move(block));
   return size;
+}
+
+void TextParser::FeedKept(const KeptLines& kept, size_t from, size_t to) {
+  HPS_CHECK(from <= to && to <= kept.size() && schema_.sample.keeps_all());
+  if (error_ != nullptr || from == to) return;
+  const size_t begin = from == 0 ? 0 : kept.ends[from - 1].text_byte;
+  const char* data = kept.text.data() + begin;
+  next_byte_ += from == 0 ? 0 : kept.ends[from - 1].byte;
+  next_line_ += from == 0 ? 0 : kept.ends[from - 1].line;
+  size_t line = from;
+  for (BlockPtr& block : ParseBlocks(data, CutBlocks(data, kept.ends[to - 1].text_byte - begin))) {
+    if (error_ == nullptr) line = RestorePlaces(kept, line, block.get());
+    Queue(std::move(block));
+  }
 }
 
 void TextParser::Queue(BlockPtr block) {

@@ -2,6 +2,7 @@
 //
 // Fed text is cut at line ends into blocks of about 128 KiB, which threads parse side by side; the
 // blocks queue in the order of the text, so the number of threads shows in nothing but the speed.
+// Of a sample each thread first takes the lines that are kept out of a block, and parses these.
 // Above it: csrc/bindings/reader.cc (hps/reader/text_reader.py reads the files). Below it: the line
 // parsers, AssembleBatch, ThreadPool. One thread at a time may call it.
 #pragma once
@@ -16,6 +17,7 @@
 #include "common/thread_pool.h"
 #include "reader/example_block.h"
 #include "reader/feature_index.h"
+#include "reader/kept_lines.h"
 #include "reader/text_batch.h"
 #include "reader/text_schema.h"
 
@@ -42,6 +44,10 @@ class TextParser {
   // kept. After an error nothing is taken. size < 2^32.
   size_t Feed(const char* data, size_t size, bool at_end);
 
+  // Parses lines [from, to) of those kept of a piece, which begins where the file was started; the
+  // schema keeps all. The places of examples and of an error are those in the piece.
+  void FeedKept(const KeptLines& kept, size_t from, size_t to);
+
   // Examples parsed and not yet taken; those before the error, if there is one.
   size_t num_ready() const { return num_ready_; }
   // Bad lines skipped in all that was fed.
@@ -56,7 +62,11 @@ class TextParser {
  private:
   using BlockPtr = std::unique_ptr<ExampleBlock>;
 
+  // Parses [ends[i - 1], ends[i]) of `data` for every i, which the threads share.
+  std::vector<BlockPtr> ParseBlocks(const char* data, const std::vector<size_t>& ends);
   void Parse(const char* data, size_t size, ExampleBlock* block) const;
+  // The same for lines that are kept alone; `kept` is scratch.
+  void ParseKept(const char* data, size_t size, KeptLines* kept, ExampleBlock* block) const;
   void Queue(BlockPtr block);
 
   const TextSchema schema_;
@@ -64,7 +74,8 @@ class TextParser {
   std::unique_ptr<ThreadPool> pool_;  // null with one thread
   std::deque<BlockPtr> ready_;
   std::vector<BlockPtr> free_;
-  size_t num_taken_ = 0;  // examples taken of ready_.front()
+  std::vector<KeptLines> kept_;  // scratch of each thread, if lines are left out
+  size_t num_taken_ = 0;         // examples taken of ready_.front()
   size_t num_ready_ = 0;
   uint64_t num_bad_ = 0;
   int64_t file_ = 0;

@@ -1,6 +1,6 @@
 // TextSchema: what a text log's lines hold and which of it the tables ask for.
 //
-// Above it: the line parsers. Below it: nothing. hps/reader/schema.py makes it from the tables'
+// Above it: the line parsers. Below it: SampleRule. hps/reader/schema.py makes it from the tables'
 // features; it never changes once a parser has it, so that threads share it freely.
 #pragma once
 
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "reader/sample_rule.h"
 
 namespace hps {
 
@@ -34,6 +36,7 @@ struct TextSchema {
   bool hash_keys = false;             // hash the raw text of a key even if it is a number
   bool skip_bad_lines = false;        // count a bad line and go on, instead of stopping at it
   bool refuse_unknown = false;        // a feature without a column makes its line bad
+  SampleRule sample;                  // lines that are kept; others are not parsed
 
   bool weighted() const { return format == TextFormat::kLibsvm || format == TextFormat::kLibffm; }
   // Every line has one key in each column, so keys need no offsets until they are a batch.

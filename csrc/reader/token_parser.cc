@@ -23,17 +23,6 @@ struct Token {
   float weight = 1;
 };
 
-// Takes the next token off the front of `line`; empty at the end.
-inline std::string_view NextToken(std::string_view* line) {
-  const char* text = line->data();
-  const char* end = text + line->size();
-  while (text < end && IsSpace(*text)) ++text;
-  const char* begin = text;
-  while (text < end && !IsSpace(*text)) ++text;
-  *line = std::string_view(text, static_cast<size_t>(end - text));
-  return std::string_view(begin, static_cast<size_t>(text - begin));
-}
-
 class BlockSink {
  public:
   BlockSink(const TextSchema& schema, const FeatureIndex& features, ExampleBlock* block)
@@ -165,16 +154,6 @@ bool SplitSlot(const TextSchema& schema, bool named, std::string_view text, Toke
   token->feature = named ? front : back;
   token->key = named ? back : front;
   return CheckKey(schema, token, reason);
-}
-
-// The label of a slots line: click:0 or label:0 opens the named layout, 0:1 the other.
-bool ScanSlotLabel(std::string_view text, bool* named, float* label) {
-  const size_t colon = text.find(':');
-  if (colon == std::string_view::npos) return false;
-  const std::string_view front = text.substr(0, colon);
-  const std::string_view back = text.substr(colon + 1);
-  *named = front == "click" || front == "label";
-  return *named ? ScanLabel(back, label) : back == "1" && ScanLabel(front, label);
 }
 
 template <typename Sink>

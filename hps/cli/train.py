@@ -200,7 +200,9 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
         )
     if figures["examples"]:
         return None if resumed_from is None else f"resumed from checkpoint {resumed_from}"
-    why = f"{why_empty(figures['skipped_lines'])} ({names_of(arguments.data)})"
+    is_sample = figures["negative_rate"] < 1
+    empty = why_empty(figures["skipped_lines"], is_sample=is_sample)
+    why = f"{empty} ({names_of(arguments.data)})"
     if resumed_from is None:
         return f"nothing was trained, and no checkpoint written: DATA has no example, {why}"
     if arguments.new_data and not 0 < limit <= figures["total_examples"]:

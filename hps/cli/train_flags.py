@@ -159,6 +159,13 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         help="make equal values of different features one key",
     )
     add(
+        "--negative-rate",
+        type=flags.number(above=0, most=1),
+        metavar="R",
+        help="share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate "
+        "and predict read all and correct for it; if not given, 1, or that of the model",
+    )
+    add(
         "--dense",
         type=flags.whole(0, 2**16),
         metavar="N",

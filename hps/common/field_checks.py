@@ -41,6 +41,19 @@ def require_number(where: str, value: object, *, above: float | None = None) -> 
         raise ConfigError(f"{where}={value!r} must be a finite int or float {limit}")
 
 
+def require_share(where: str, value: object) -> None:
+    """A number above 0 and at most 1.
+
+    Raises:
+        ConfigError: anything else.
+
+    >>> require_share("ReaderConfig.negative_rate", 0.1)
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1:  # type: ignore[operator]
+        raise ConfigError(f"{where}={value!r} must be an int or float above 0 and at most 1")
+
+
 def require_path(where: str, value: object) -> None:
     """The path of a folder, there or not, whose name is UTF-8: the native core takes no other.
 

@@ -32,6 +32,10 @@ class ClickModel(nn.Module):
         hidden: widths of the deep part's layers.
         dropout: share of the deep part's activations dropped in training.
 
+    `negative_rate` is the share of the examples with label 0 that the model is trained on; the
+    recipe of `hps train` sets it. `forward` gives the logits of such a log, `score` those of a log
+    with all of them.
+
     Raises:
         ConfigError: no feature, unknown table, unequal dims, or a size outside its limits.
     """
@@ -48,6 +52,7 @@ class ClickModel(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.negative_rate = 1.0
         name = type(self).__name__
         if not features or any(count < 1 for count in features.values()):
             raise ConfigError(
@@ -112,6 +117,20 @@ class ClickModel(nn.Module):
             )
         with torch.no_grad():
             self.output_bias.fill_(logit)
+
+    def score(self, batch: Batch) -> torch.Tensor:
+        """Logits [B] for examples as they come: to measure and to predict, not to train.
+
+        Of a model that is trained on the share R of the negatives the odds are 1/R times those of
+        the log, so that log(R) is added.
+
+        Source: He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD
+        2014, section 6.3.
+        """
+        logits: torch.Tensor = self(batch)
+        if self.negative_rate == 1:
+            return logits
+        return logits.float() + math.log(self.negative_rate)
 
     def embed(self, batch: Batch) -> torch.Tensor:
         """The pooled embedding of every feature.

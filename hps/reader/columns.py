@@ -4,7 +4,7 @@ Above it: records.py, keys.py. Below it: pyarrow, the native string hash.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ class LogRows:
         keys: a column's keys, one array a column: uint64 [L].
         offsets: int64 [n + 1]; row r of the column has keys [offsets[r], offsets[r + 1]).
         row_ends: int64 [n]; rows of the file up to and including each.
-        num_skipped: int64 [n]; bad rows of this piece before each.
+        num_skipped: int64 [n]; bad rows of this piece before each, of those that are kept.
     """
 
     labels: NDArray[np.float32]
@@ -51,6 +51,18 @@ class LogRows:
             self.row_ends[begin:end],
             self.num_skipped[begin:end],
         )
+
+    def only(self, mask: NDArray[np.bool_]) -> "LogRows":
+        """The rows that bool [n] has True; copies."""
+        counts = [np.diff(places) for places in self.offsets]
+        keys = [
+            column[np.repeat(mask, count)] for column, count in zip(self.keys, counts, strict=True)
+        ]
+        offsets = [np.concatenate([[0], np.cumsum(count[mask])]) for count in counts]
+        of_rows = {
+            name: one[mask] for name, one in vars(self).items() if isinstance(one, np.ndarray)
+        }
+        return replace(self, **of_rows, keys=keys, offsets=offsets)
 
 
 def part_of(pieces: Sequence[LogRows], first: int, last: int) -> list[LogRows]:

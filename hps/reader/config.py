@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hps.common.field_checks import require_share
 from hps.config import MAX_THREADS
 from hps.errors import ConfigError
 
@@ -15,6 +16,7 @@ WITH_COLUMNS = ("parquet", "csv")  # whose columns have names
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
 MAX_PARTS = 2**16
+WHOLE = (0.0, 1.0)
 HASHED, RAW = "hashed", "raw"
 # How the numbers of an example become dense values; docs/formats.md says what each does.
 NO_TRANSFORM, LOG1P, SIGNED_LOG1P = "none", "log1p", "signed_log1p"
@@ -55,6 +57,11 @@ class ReaderConfig:
             reads them as they are given.
         drop_last: leave out an epoch's last batch if it is not full.
         threads: that parse; 0 takes the cores this process may use. Never changes a batch.
+        hash_range: (low, high), 0 <= low < high <= 1: only examples whose content's hash, a number
+            from 0 to below 1, is at least low and below high. None takes all. Of two ranges that
+            meet, (0, 0.1) and (0.1, 1), each example is in one; equal examples are in the same.
+        negative_rate: above 0, at most 1: of the examples whose label is 0 only this share is kept,
+            by another hash of the same content; all whose label is 1 are.
         part: (rank, size): of a batch of G examples the reader yields examples G * rank // size up
             to G * (rank + 1) // size alone, maybe none. Positions and counts stay those of the
             whole batches, so that any number of parts goes on from them.
@@ -81,6 +88,8 @@ class ReaderConfig:
     shuffle_files: int | None = None
     drop_last: bool = False
     threads: int = 0
+    hash_range: tuple[float, float] | None = None
+    negative_rate: float = 1.0
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
@@ -105,6 +114,9 @@ class ReaderConfig:
             self._check_number("shuffle_files", self.shuffle_files, 0, 2**63)
         if self.dense is not None:
             self._check_number("dense", self.dense, 0, MAX_DENSE)
+        if self.hash_range is not None:
+            object.__setattr__(self, "hash_range", _checked_range(self.hash_range))
+        self._check_rate()
         if not isinstance(self.part, tuple) or len(self.part) != 2:
             raise ConfigError(f"ReaderConfig.part={self.part!r} must be two numbers: rank, size")
         self._check_number("part[1]", self.part[1], 1, MAX_PARTS)
@@ -135,6 +147,14 @@ class ReaderConfig:
                 f"is read as {given}"
             )
 
+    def _check_rate(self) -> None:
+        require_share("ReaderConfig.negative_rate", self.negative_rate)
+        if self.negative_rate < 1 and not self.needs_labels:
+            raise ConfigError(
+                f"ReaderConfig.negative_rate={self.negative_rate!r} chooses by labels, and "
+                "needs_labels=False reads logs without them; leave one of the two out"
+            )
+
     def _check_delimiter(self, given: object) -> None:
         is_one = isinstance(given, str) and len(given) == 1 and given.isascii()
         if not is_one or given in ('"', "\n", "\r"):
@@ -155,6 +175,15 @@ class ReaderConfig:
             raise ConfigError(
                 f"ReaderConfig.{name}={value!r} must be a whole number from {least} to {most}"
             )
+
+    @property
+    def is_sample(self) -> bool:
+        """True if some examples of the log are left out by their hash.
+
+        >>> ReaderConfig(hash_range=(0, 1)).is_sample, ReaderConfig(negative_rate=0.1).is_sample
+        (False, True)
+        """
+        return self.hash_range not in (None, WHOLE) or self.negative_rate < 1
 
     @property
     def hashes_numbers(self) -> bool:
@@ -189,3 +218,21 @@ class ReaderConfig:
     def num_threads(self) -> int:
         """Threads that parse, after 0 has been resolved to the cores at hand."""
         return self.threads or min(len(os.sched_getaffinity(0)), MAX_THREADS)
+
+
+def _checked_range(given: object) -> tuple[float, float]:
+    """A hash_range as two floats; a list, as JSON has it, will do.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    is_pair = isinstance(given, tuple | list) and len(given) == 2 and all(map(_is_number, given))
+    if isinstance(given, tuple | list) and is_pair and 0 <= given[0] < given[1] <= 1:
+        return float(given[0]), float(given[1])
+    raise ConfigError(
+        f"ReaderConfig.hash_range={given!r} must be two numbers (low, high), 0 <= low < high <= 1"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -45,22 +45,26 @@ class PartParser:
     """Lines wait unparsed until their batch is whole; then those of the part are parsed.
 
     Args:
-        schema: of the log; it skips no bad line, for to count those all lines must be parsed.
+        schema: of the log; it skips no bad line, for to count those all lines must be parsed, and
+            keeps every line that it gets.
         format: of the log.
         threads: that parse.
+        sample: which lines count.
     """
 
     num_bad = 0
 
-    def __init__(self, schema: _C.TextSchema, format: str, threads: int) -> None:
-        self._lines = _C.BatchLines(format)
+    def __init__(
+        self, schema: _C.TextSchema, format: str, threads: int, sample: _C.SampleRule
+    ) -> None:
+        self._lines = _C.BatchLines(format, sample)
         self._parser = _C.TextParser(schema, threads)
         self.start_file = self._lines.start_file
         self.feed = self._lines.feed
 
     @property
     def num_ready(self) -> int:
-        """Lines that are not blank, parsed or not."""
+        """Lines that are kept and not blank, parsed or not."""
         return self._lines.num_ready
 
     @property

@@ -24,7 +24,7 @@ from hps.reader.column_use import (
 )
 from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
-from hps.reader.reading_rules import check_keys, stored_transform
+from hps.reader.reading_rules import check_keys, check_sample, sample_state, stored_transform
 from hps.reader.schema import Schema, make_schema
 from hps.types import Batch
 
@@ -38,7 +38,8 @@ class Position:
         file: place of the file in the epoch's order.
         offset: bytes of the file (uncompressed) before the place; in parquet and csv its rows.
         line: lines of the file before the place; in parquet and csv its rows.
-        examples: handed out before the place, all epochs together.
+        examples: handed out before the place, all epochs together; those that a sample leaves out
+            do not count.
         skipped: bad lines passed over before the place, all epochs together.
     """
 
@@ -202,6 +203,7 @@ class Reader(ABC, Iterator[Batch]):
             **asdict(self._position),
             "files": self.files,
             **self._shuffle_state(),
+            **sample_state(self.config),
             "dense": self.num_dense,
             **self._dense_state(),
             "keys": self.config.key_rule,
@@ -233,6 +235,7 @@ class Reader(ABC, Iterator[Batch]):
             )
         self._check_files(state.get("files"), position)
         self._check_order(state, position)
+        check_sample(self.config, state)
         check_keys(self.config, state)
         config = self._with_transform_of(state)
         self._take_features(state)

@@ -1,11 +1,11 @@
-"""By which rules a position was read: what became of keys and numbers.
+"""By which rules a position was read: what became of keys and numbers, which examples were kept.
 
 Above it: `Reader.load_state_dict`, store_rules.py. Below it: the position, as a checkpoint has it.
 """
 
-from hps.common.json_text import JsonView
+from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
-from hps.reader.config import HASHED, LOG1P, NO_TRANSFORM, RAW, ReaderConfig
+from hps.reader.config import HASHED, LOG1P, NO_TRANSFORM, RAW, WHOLE, ReaderConfig
 
 SETTLE = {
     HASHED: "hash_keys=True (--hash-keys)",
@@ -45,6 +45,33 @@ def check_keys(config: ReaderConfig, state: JsonView) -> None:
             raise unknown("the position")
     elif stored != own:
         raise differs("the position", stored, own, "read from the beginning")
+
+
+def sample_state(config: ReaderConfig) -> Json:
+    """Of a position: which examples of the log are kept; nothing where all are."""
+    state: Json = {}
+    if config.hash_range not in (None, WHOLE):
+        state["hash_range"] = list(config.hash_range or WHOLE)
+    if config.negative_rate < 1:
+        state["negative_rate"] = config.negative_rate
+    return state
+
+
+def check_sample(config: ReaderConfig, state: JsonView) -> None:
+    """Refuses to go on with other examples of the log than a position is of.
+
+    Raises:
+        ConfigError: names both ranges, or both rates.
+    """
+    own = sample_state(config)
+    for name in ("hash_range", "negative_rate"):
+        stored, given = state.get(name), own.get(name)
+        if stored != given:
+            raise ConfigError(
+                f"the position is of a log read with {name}={stored!r}, this reader has {given!r} "
+                "(None keeps all examples); give the same, or train on other data from its "
+                "beginning (--new-data)"
+            )
 
 
 def differs(what: str, stored: str, own: str, otherwise: str) -> ConfigError:

@@ -5,7 +5,7 @@ train and what is scored pass through here, so that a value is the same key in b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from hps.reader.columns import (
 )
 from hps.reader.config import LOG1P, SIGNED_LOG1P, ReaderConfig
 from hps.reader.dense import signed_log1p
+from hps.reader.sample import choose_rows, hash_rows, sample_rule
 from hps.reader.schema import Schema
 from hps.types import Batch, Ids
 
@@ -105,13 +106,13 @@ class RecordColumns:
                 )
 
     def rows_of(self, piece: Piece, where: str) -> tuple[LogRows, int]:
-        """The rows of a piece, and how many bad ones were left out.
+        """The rows of a piece that are kept, and how many bad ones of these were left out.
 
         Args:
             where: it is from, in words.
 
         Raises:
-            DataError: a bad row, unless they are skipped.
+            DataError: a bad row that is kept, unless they are skipped.
         """
         batch = without_views(piece.batch)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -122,26 +123,38 @@ class RecordColumns:
                 dense[:, idx] = self._dense_values(columns[name])
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
         good = is_label & np.isfinite(dense).all(axis=1)
-        if not good.all():
-            if self.config.on_error == "raise":
-                bad = int(np.argmin(good))
-                self._raise_bad_row(f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad])
-            batch = batch.filter(pa.array(good))
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         keys = [
             to_keys(self._feature(columns[column.name]), column.seed, self.config.hashes_numbers)
             for table in self.schema.tables.values()
             for column in table
         ]
         rows = LogRows(
-            labels=(labels[good] == 1).astype(np.float32),
-            dense=dense[good],
+            labels=(labels == 1).astype(np.float32),
+            dense=dense,
             keys=[column for column, _ in keys],
             offsets=[offsets for _, offsets in keys],
-            row_ends=piece.row_ends[good],
-            num_skipped=(piece.num_bad + np.cumsum(~good))[good],
+            row_ends=piece.row_ends,
+            num_skipped=piece.num_bad,
         )
-        return rows, int(len(good) - good.sum()) + piece.total_bad
+        kept = self._choose(rows, labels)
+        is_bad = kept & ~good
+        if is_bad.any():
+            if self.config.on_error == "raise":
+                bad = int(np.argmax(is_bad))
+                self._raise_bad_row(f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad])
+            rows = replace(rows, num_skipped=piece.num_bad + np.cumsum(is_bad))
+        taken = kept & good
+        if not taken.all():
+            rows = rows.only(taken)
+        return rows, int(is_bad.sum()) + piece.total_bad
+
+    def _choose(self, rows: LogRows, labels: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which rows the reader's sample keeps, good or bad."""
+        if not self.config.is_sample:
+            return np.ones(len(rows), np.bool_)
+        names = [column.name for table in self.schema.tables.values() for column in table]
+        hashes = hash_rows(names, rows.keys, rows.offsets, rows.dense)
+        return choose_rows(sample_rule(self.config), hashes, (labels == 0) | (labels == -1))
 
     def batch_of(self, pieces: Sequence[LogRows], num_examples: int) -> Batch:
         """The batch that pieces make up; `num_examples` are those of all ranks."""

@@ -23,6 +23,7 @@ from hps.reader.discover import (
 )
 from hps.reader.part_parser import Parser, PartParser
 from hps.reader.reader import Position, Reader
+from hps.reader.sample import sample_rule
 from hps.reader.schema import Schema, encode_name
 from hps.types import Batch, Ids
 
@@ -122,9 +123,11 @@ class TextReader(Reader):
         """One that parses the own part alone, unless bad lines are to be counted everywhere."""
         native = self._native_schema(self.schema, self.num_dense)
         threads = self.config.num_threads()
+        sample = sample_rule(self.config)
         if self.config.part[1] == 1 or self.config.on_error == "skip":
+            native.sample = sample
             return _C.TextParser(native, threads)
-        return PartParser(native, self.format, threads)
+        return PartParser(native, self.format, threads, sample)
 
     def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         parser = self._make_parser()

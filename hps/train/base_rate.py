@@ -90,15 +90,20 @@ def _beside(reader: "Reader", **changes: Any) -> "Reader":
     return open_reader(reader.paths, tables=tables, config=config)
 
 
-def why_empty(num_skipped: int) -> str:
+def why_empty(num_skipped: int, *, is_sample: bool = False) -> str:
     """Why a log has no example.
+
+    Args:
+        num_skipped: bad lines.
+        is_sample: some lines may have been left out, as `ReaderConfig.is_sample` has it.
 
     >>> why_empty(1200)
     'all of its 1,200 lines were skipped as bad'
     """
     if num_skipped:
-        return f"all of its {num_skipped:,} lines were skipped as bad"
-    return "it holds no line"
+        kept = " that are kept" if is_sample else ""
+        return f"all of its {num_skipped:,} lines{kept} were skipped as bad"
+    return "it holds no line" + (" that is kept (negative_rate, hash_range)" if is_sample else "")
 
 
 def names_of(files: Sequence[str | Path]) -> str:

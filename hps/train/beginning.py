@@ -112,6 +112,11 @@ def begin(
     watch = DenseWatch(columns, reader.config.transform)
     for line in format_columns(columns):
         context.progress.say(line)
+    rate = reader.config.negative_rate
+    if rate < 1:
+        context.progress.say(
+            f"of the examples with label 0 the share {rate:g} is trained on (--negative-rate)"
+        )
     resumed_from = None if stored is None else str(stored)
     validation = Validation(trainer, options, checkpoints, context) if options.valid else None
     return Begun(trainer, reader, columns, watch, validation, resumed_from, changes, base_rate)

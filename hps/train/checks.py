@@ -140,11 +140,10 @@ def require_examples(
     """
     if labels.examples or options.allow_empty:
         return
+    is_data = files is None
     files = options.data if files is None else files
-    raise ConfigError(
-        f"{names_of(files)}: {what} has no example, {why_empty(labels.skipped)}; --allow-empty "
-        "accepts it"
-    )
+    why = why_empty(labels.skipped, is_sample=is_data and options.reader_config().is_sample)
+    raise ConfigError(f"{names_of(files)}: {what} has no example, {why}; --allow-empty accepts it")
 
 
 def check_measured_logs(

@@ -47,7 +47,8 @@ def evaluate_model(
 
     Returns:
         What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more; and
-        under `scores` what `BinaryMetrics.scores` returns.
+        under `scores` what `BinaryMetrics.scores` returns. All of the logits that
+        `ClickModel.score` gives.
 
     Raises:
         StopWaiting: it was asked to stop, on any rank; all have left it.
@@ -61,7 +62,7 @@ def evaluate_model(
     try:
         with torch.no_grad():
             for batch in _in_step(iter(batches), ranks, stops or Stops()):
-                logits = model(batch.to(model.device))
+                logits = model.score(batch.to(model.device))
                 metrics.update(logits.cpu(), batch.labels.cpu())
     finally:
         model.train(was_training)
@@ -171,9 +172,8 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
     reader = model.open_reader(data, **changes)
     metrics = evaluate_model(model.module, reader)
     if not metrics["examples"]:
-        raise ConfigError(
-            f"DATA has no example to measure the model on, {why_empty(reader.counts.skipped)}"
-        )
+        why = why_empty(reader.counts.skipped, is_sample=reader.config.is_sample)
+        raise ConfigError(f"DATA has no example to measure the model on, {why}")
     seconds = time.perf_counter() - start
     return {
         "model": model.recipe.kind,

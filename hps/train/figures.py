@@ -110,6 +110,7 @@ class RunFigures:
             "examples_per_second": num_examples / seconds if seconds else 0.0,
             **_logloss(self._before, totals.to_dict()),
             "base_rate": self._begun.base_rate,
+            "negative_rate": reader.config.negative_rate,
             "stopped": name_of(ended.stopped),
             **self._of_validation(),
             "test_error": None,

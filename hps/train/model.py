@@ -127,7 +127,7 @@ class Model:
         if not isinstance(batch, Batch):
             batch = self._batch_of(batch)
         with torch.no_grad():
-            logits: torch.Tensor = self.module(batch.to(self.module.device))
+            logits = self.module.score(batch.to(self.module.device))
         return torch.sigmoid(logits.float()).cpu()
 
     def lookup(self, table: str, keys: AnyArray) -> AnyArray:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from hps.cluster.config import ClusterConfig
-from hps.common.field_checks import require_number, require_whole
+from hps.common.field_checks import require_number, require_share, require_whole
 from hps.common.initializers import Normal
 from hps.common.json_text import Json
 from hps.common.optimizers import OPTIMIZERS
@@ -108,6 +108,9 @@ class TrainOptions:
         hash_keys, dense, dense_columns, dense_transform, label, ignore, shared_vocabulary: how the
             log is read; see `hps.reader`. None takes its default, or when resuming what the model
             has.
+        negative_rate: the share of the examples with label 0 that are trained on, above 0, at most
+            1; part of the model, too: None takes 1, or when resuming what the model has. What
+            measures and predicts reads all examples, and corrects the logits by it.
         delimiter: of csv; None: told by the header.
         on_error: "raise" at a bad line, or "skip" it.
         seed: of rows, dense weights and dropout.
@@ -183,6 +186,7 @@ class TrainOptions:
     dense_columns: Sequence[str] | None = None
     delimiter: str | None = None
     shared_vocabulary: bool | None = None
+    negative_rate: float | None = None
     seed: int = 0
     threads: int = 0
     torch_threads: int = 0
@@ -227,6 +231,8 @@ class TrainOptions:
             rate = getattr(self, field)
             if rate is not None:
                 require_number(field, rate, above=0)
+        if self.negative_rate is not None:
+            require_share("negative_rate (--negative-rate)", self.negative_rate)
         require_number("checkpoint_seconds", self.checkpoint_seconds)
         self._check_validation()
         self.cluster_config()
@@ -366,5 +372,6 @@ class TrainOptions:
             on_error=self.on_error,
             epochs=self.epochs,
             shuffle_files=self.seed if self.shuffle_files else None,
+            negative_rate=1.0 if self.negative_rate is None else self.negative_rate,
             threads=self.threads,
         )

@@ -169,6 +169,8 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
 
 
 def free_fields(config: "ReaderConfig") -> Json:
-    """What a run that goes on may change: none of it changes what an example is."""
-    names = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
-    return {name: getattr(config, name) for name in names}
+    """What a run that goes on may change, as none of it changes what an example is; and which
+    examples of its log it is to read."""
+    free = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
+    of_sample = ("hash_range", "negative_rate")
+    return {name: getattr(config, name) for name in (*free, *of_sample)}

@@ -31,8 +31,11 @@ _FLAGS = {
     "dense_columns": "--dense-columns; if not given, the columns of floats in DATA",
     "ignore": "--ignore",
     "shared_vocabulary": "--shared-vocabulary",
+    "negative_rate": "--negative-rate",
 }
 READING = tuple(_FLAGS)
+# Of the log that is trained on alone: of others all examples are read.
+_OF_TRAINING = ("negative_rate",)
 _FLAGS_OF_SHAPE = {
     "model": "--model",
     "dim": "--dim",
@@ -54,7 +57,7 @@ class ModelRecipe:
         dropout: of the deep part.
         reader: fields of `ReaderConfig`, and `shared_vocabulary`. What earlier versions did not
             store is as they had it: keys that are numbers as they are (but for criteo), and of
-            criteo's integers missing, 0 and below read as 0.
+            criteo's integers missing, 0 and below read as 0; all negatives.
     """
 
     kind: str
@@ -94,6 +97,7 @@ class ModelRecipe:
             "dense_columns": None,
             "ignore": [],
             "shared_vocabulary": False,
+            "negative_rate": 1.0,
             **self.reader,
             "dense": self.num_dense,
         }
@@ -102,15 +106,17 @@ class ModelRecipe:
 
     def reader_config(self) -> ReaderConfig:
         """How another log of the same columns is read: the features are named, so that nothing
-        need be ignored."""
-        left_out = ("ignore", "shared_vocabulary")
+        need be ignored, and no negative is left out."""
+        left_out = ("ignore", "shared_vocabulary", *_OF_TRAINING)
         fields = {**self.reader, **self.reading()}
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
 
     def build(self, server: "RowServer") -> ClickModel:
         """A new model, its dense weights drawn from torch's global generator."""
         counts = {table: len(names) for table, names in self.features.items()}
-        return MODELS[self.kind](server, counts, self.num_dense, self.hidden, self.dropout)
+        model = MODELS[self.kind](server, counts, self.num_dense, self.hidden, self.dropout)
+        model.negative_rate = self.reading()["negative_rate"]
+        return model
 
     def open_reader(
         self,
@@ -128,7 +134,8 @@ class ModelRecipe:
         Raises:
             ConfigError: one of them would change what an example is.
         """
-        said = {name: changes.pop(name) for name in READING if name in changes}
+        fixed = [name for name in READING if name not in _OF_TRAINING]
+        said = {name: changes.pop(name) for name in fixed if name in changes}
         wrong = differing(self.reading(), said)
         if wrong is not None:
             raise wrong.error("the stored model")
@@ -206,6 +213,7 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         "dense_columns": reader.dense_columns,
         "ignore": list(options.ignore or ()),
         "shared_vocabulary": bool(options.shared_vocabulary),
+        "negative_rate": config.negative_rate,
     }
 
 

@@ -1,7 +1,9 @@
 // The text parser on damaged logs: good lines with bytes changed, cut and joined at random, fed in
 // pieces of exactly their size, so that `make asan` sees any byte read past them. Whatever comes,
 // all text is taken, batches are whole, one thread and three give the same, and so do parts of the
-// text that are parsed apart. Prints its seed. Above it: CTest. Below it: csrc/reader.
+// text that are parsed apart. A sample gives what a parser of its lines alone gives. Prints its
+// seed. Above it: CTest. Below it: csrc/reader.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/hash.h"
 #include "reader/batch_lines.h"
+#include "reader/scan_text.h"
 #include "reader/text_parser.h"
 #include "reader/token_parser.h"
 
@@ -30,6 +34,13 @@ const char* const kLines[4] = {
     "1:1 3:0 17:1\nclick:0 dense_feature:0.5 0:9 1:18446744073709551615\r\n\n0:1 5:1 6:2\n",
 };
 
+SampleRule MakeSample(std::mt19937* random) {
+  if ((*random)() % 2 == 0) return {};
+  const double low = (*random)() % 2 == 0 ? 0.0 : 0.25;
+  const double high = (*random)() % 2 == 0 ? 1.0 : 0.75;
+  return {low, high, (*random)() % 2 == 0 ? 1.0 : 0.5};
+}
+
 TextSchema MakeSchema(TextFormat format, std::mt19937* random) {
   TextSchema schema;
   schema.format = format;
@@ -41,6 +52,7 @@ TextSchema MakeSchema(TextFormat format, std::mt19937* random) {
   schema.hash_keys = (*random)() % 2 == 0;
   schema.skip_bad_lines = (*random)() % 4 != 0;
   schema.refuse_unknown = (*random)() % 4 == 0;
+  schema.sample = MakeSample(random);
   return schema;
 }
 
@@ -123,14 +135,16 @@ size_t CompareParts(TextSchema schema, const std::string& text, size_t num_parts
   TextParser whole(schema, 1);
   FeedPieces(text, text.size() + 1, &whole);
   for (size_t part = 0; part < num_parts; ++part) {
-    BatchLines lines(schema.format);
+    BatchLines lines(schema.format, schema.sample);
     FeedPieces(text, piece, &lines);
     const size_t count = lines.num_ready();
     HPS_CHECK(count >= whole.num_ready());
     if (count == 0) return 0;
     const size_t first = count * part / num_parts;
     const size_t last = count * (part + 1) / num_parts;
-    TextParser own(schema, 1);
+    TextSchema takes_all = schema;
+    takes_all.sample = {};
+    TextParser own(takes_all, 1 + part % 2);
     const LogPlace place = lines.Take(count, first, last, &own);
     if (own.error() != nullptr) {
       if (bad_line == 0) bad_line = own.error()->line;
@@ -148,10 +162,68 @@ size_t CompareParts(TextSchema schema, const std::string& text, size_t num_parts
   return num_same;
 }
 
+// A readable twin of the choice of a line, which lacks its newline.
+bool IsKept(const TextSchema& schema, std::string line) {
+  if (line.ends_with('\r')) line.pop_back();
+  const bool is_criteo = schema.format == TextFormat::kCriteo;
+  const char* blanks = is_criteo ? "\t" : " \t";
+  if (line.find_first_not_of(is_criteo ? "" : blanks) == std::string::npos) return false;
+  const size_t first = is_criteo ? 0 : line.find_first_not_of(blanks);
+  const size_t end = std::min(line.find_first_of(blanks, first), line.size());
+  std::string label = line.substr(first, end - first);
+  const size_t content = is_criteo ? end + 1 : line.find_first_not_of(blanks, end);
+  const std::string rest = content < line.size() ? line.substr(content) : "";
+  if (schema.format == TextFormat::kSlots) {
+    const size_t colon = label.find(':');
+    const std::string front = label.substr(0, colon);
+    const std::string back = colon == std::string::npos ? "" : label.substr(colon + 1);
+    const bool is_named = front == "click" || front == "label";
+    label = is_named ? back : back == "1" && colon != std::string::npos ? front : "";
+  }
+  float value = 1;
+  const bool is_negative = ScanLabel(label, &value) && value == 0;
+  return schema.sample.Keeps(Xxh64(rest.data(), rest.size(), 0), is_negative);
+}
+
+// A sample of the text beside all of a text that has the sample's lines alone.
+size_t CompareSample(TextSchema schema, const std::string& text, size_t piece) {
+  TextParser sampled(schema, 1);
+  FeedPieces(text, piece, &sampled);
+  std::string kept;
+  std::vector<uint64_t> line_numbers;
+  uint64_t line = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    ++line;
+    if (IsKept(schema, text.substr(begin, end - begin))) {
+      kept += text.substr(begin, end + 1 - begin);
+      line_numbers.push_back(line);
+    }
+    begin = end + 1;
+  }
+  schema.sample = {};
+  TextParser plain(schema, 1);
+  FeedPieces(kept, kept.size() + 1, &plain);
+  const size_t count = plain.num_ready();
+  HPS_CHECK(sampled.num_ready() == count && sampled.num_bad() == plain.num_bad());
+  HPS_CHECK((sampled.error() == nullptr) == (plain.error() == nullptr));
+  if (plain.error() != nullptr) {
+    HPS_CHECK(sampled.error()->line == line_numbers[plain.error()->line - 1]);
+  }
+  if (count == 0) return 0;
+  const TextBatch left = sampled.Take(count, 0, count);
+  const TextBatch right = plain.Take(count, 0, count);
+  CheckSame(schema, left, right);
+  HPS_CHECK(left.line == line_numbers[right.line - 1]);
+  HPS_CHECK(left.byte == text.size() || text[left.byte - 1] == '\n');
+  return count;
+}
+
 // Long enough for many blocks, so that the threads have work at the same time.
 void RunLarge(TextFormat format, std::mt19937* random) {
   TextSchema schema = MakeSchema(format, random);
   schema.skip_bad_lines = true;
+  schema.sample = {0.25, 1, 0.5};
   std::string text;
   while (text.size() < 1000000) text += kLines[static_cast<int>(format)];
   TextParser one(schema, 1);
@@ -167,6 +239,7 @@ void Run() {
   size_t num_good = 0;
   size_t num_bad = 0;
   size_t num_in_parts = 0;
+  size_t num_sampled = 0;
   for (int round = 0; round < kRounds; ++round) {
     const auto format = static_cast<TextFormat>(round % 4);
     const TextSchema schema = MakeSchema(format, &random);
@@ -178,6 +251,7 @@ void Run() {
     num_bad += one.num_bad() + (one.error() == nullptr ? 0 : 1);
     num_good += CompareParsers(schema, &one, &other);
     num_in_parts += CompareParts(schema, text, 1 + random() % 5, 1 + random() % 64);
+    num_sampled += CompareSample(schema, text, 1 + random() % 64);
     if (!schema.fixed()) {
       std::set<std::string, std::less<>> names;
       ExampleBlock block;
@@ -187,7 +261,9 @@ void Run() {
   }
   for (int format = 0; format < 4; ++format) RunLarge(static_cast<TextFormat>(format), &random);
   std::printf("%zu good lines, %zu bad ones, %zu in parts\n", num_good, num_bad, num_in_parts);
+  std::printf("%zu of them by a sample or none\n", num_sampled);
   HPS_CHECK(num_good > kRounds && num_bad > kRounds / 2 && num_in_parts > kRounds);
+  HPS_CHECK(num_sampled > kRounds);
 }
 
 }  // namespace
