@@ -67,7 +67,7 @@ def main() -> int:
     torch.set_num_threads(options.torch_threads)
     torch.manual_seed(0)
     optimizer = hps.Adagrad(options.learning_rate)
-    columns = options.dim + MODELS[options.model].has_first_order
+    columns = MODELS[options.model].row_columns(options.dim)
     table = hps.TableConfig(name=NAME, dim=columns, optimizer=optimizer)
     with scratch_server(table, options.dram_bytes, threads=0) as server:
         figures = train(options, server)

@@ -34,7 +34,7 @@ class _Tables:
 
 def columns_of(kind: str, dim: int) -> int:
     """Width of a row: a first-order weight is a column more."""
-    return dim + MODELS[kind].has_first_order
+    return MODELS[kind].row_columns(dim)
 
 
 def peer_model(

@@ -8,13 +8,14 @@ import argparse
 from hps.cli import flags
 from hps.cli.output import JSON_HELP, checkpoint_name
 from hps.cli.server_flags import WIRES, add_server_flags
+from hps.common.model_names import OWN, own_model
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import ENGINES, INSTRUCTION_SETS
 from hps.reader.config import FORMATS
 
 CLUSTER_TIMEOUT_SECONDS = 600.0
 # As hps.models and hps.train.options have them, which import torch; a test compares them.
-MODELS = ("deepfm", "dlrm", "wide_deep", "dcn_v2")
+MODELS = ("deepfm", "dlrm", "wide_deep", "dcn_v2", "lr", "fm", "autoint")
 SCHEDULERS = ("constant", "warmup", "cosine")
 BEST_BY = ("auc", "logloss")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -46,6 +47,15 @@ def _depth(text: str) -> int | str:
         return text if text == "auto" else flags.whole(0, 8)(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, or auto") from error
+
+
+def _model(text: str) -> str:
+    """A name of MODELS, or one that may be a user's own; its file is looked at later."""
+    if text not in MODELS and own_model(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be one of {', '.join(MODELS)}, or a model of your own as {OWN}"
+        )
+    return text
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -205,23 +215,25 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
     add(
         "--model",
-        choices=MODELS,
-        help="kind of the model; if not given, deepfm, with --resume that of the stored model; the "
-        "same holds for the three flags below",
+        type=_model,
+        metavar="MODEL",
+        help=f"kind of the model: {', '.join(MODELS)}, or one of your own as {OWN}, whose file is "
+        "run; if not given, deepfm, with --resume that of the stored model; the same holds for the "
+        "three flags below; docs/models.md",
     )
     add(
         "--dim",
         type=flags.whole(1, 4096),
         metavar="N",
-        help="floats of an embedding; 1 to 4096, with the first-order column of deepfm and "
-        "wide_deep; if not given, 16, or the stored one",
+        help="floats of an embedding; 1 to 4096, with the first-order column of deepfm, wide_deep "
+        "and fm; not of lr, which has none; if not given, 16, or the stored one",
     )
     add(
         "--hidden",
         type=_widths,
         metavar="N,N,...",
-        help="widths of the deep layers, each 1 to 1048576; '': none; if not given, 256,128, or "
-        "the stored ones",
+        help="widths of the deep layers, each 1 to 1048576; '': none; not of lr and fm, which have "
+        "none; if not given, 256,128, or the stored ones",
     )
     add(
         "--dropout",

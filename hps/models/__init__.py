@@ -1,17 +1,31 @@
-"""Click models over rows of a server: DeepFM, DLRM, Wide & Deep, DCN-V2.
+"""Click models over rows of a server, from logistic regression to attention; docs/models.md.
 
 Each is an nn.Module that takes an `hps.Batch` and returns logits [B]. `MODELS` lists them by the
-names that the command line uses.
+names that the command line uses; `class_of` also finds a user's own, by `file.py:Class`.
 """
 
-from hps.models.base import ClickModel
+from hps.models.autoint import AutoInt
+from hps.models.base import MLP, ClickModel, dense_factors, pair_products
 from hps.models.dcn_v2 import DCNv2
 from hps.models.deepfm import DeepFM
 from hps.models.dlrm import DLRM
+from hps.models.fm import FactorizationMachine
+from hps.models.kinds import MODELS, class_of
+from hps.models.lr import LogisticRegression
 from hps.models.wide_deep import WideAndDeep
 
-MODELS: dict[str, type[ClickModel]] = {
-    model.kind: model for model in (DeepFM, DLRM, WideAndDeep, DCNv2)
-}
-
-__all__ = ["DLRM", "MODELS", "ClickModel", "DCNv2", "DeepFM", "WideAndDeep"]
+__all__ = [
+    "DLRM",
+    "MLP",
+    "MODELS",
+    "AutoInt",
+    "ClickModel",
+    "DCNv2",
+    "DeepFM",
+    "FactorizationMachine",
+    "LogisticRegression",
+    "WideAndDeep",
+    "class_of",
+    "dense_factors",
+    "pair_products",
+]

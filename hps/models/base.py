@@ -1,6 +1,7 @@
-"""What the click models share: looking up the features, checking dense columns, the MLP.
+"""What the click models share: looking up the features, checking dense columns, the MLP, the sum
+over pairs.
 
-Above it: the four models. Below it: `hps.SparseEmbeddings`.
+Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`.
 """
 
 import math
@@ -18,18 +19,24 @@ if TYPE_CHECKING:
     from hps.contracts.training import RowServer
 
 
+DEFAULT_HIDDEN = (256, 128)
+
+
 class ClickModel(nn.Module):
     """A model of the probability of a click, from the features of a batch to logits.
 
     The weights of dense layers come from torch's global generator: equal `torch.manual_seed`, equal
     model. A model with a first-order term keeps that weight in the last column of each row.
 
+    A class says of itself: `has_first_order`, that there is such a term; `has_vectors`, that a row
+    holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply.
+
     Args:
         server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
         features: table name -> number of the table's features in a batch. The tables' dims must
             agree.
         num_dense: dense columns of a batch; may be 0.
-        hidden: widths of the deep part's layers.
+        hidden: widths of the deep part's layers; None: 256 and 128, or none without a deep part.
         dropout: share of the deep part's activations dropped in training.
 
     `negative_rate` is the share of the examples with label 0 that the model is trained on; the
@@ -37,23 +44,28 @@ class ClickModel(nn.Module):
     with all of them.
 
     Raises:
-        ConfigError: no feature, unknown table, unequal dims, or a size outside its limits.
+        ConfigError: no feature, unknown table, unequal dims, a size outside its limits, or one that
+            does not apply to the class.
     """
 
     kind: ClassVar[str] = ""
     has_first_order: ClassVar[bool] = False
+    has_vectors: ClassVar[bool] = True
+    has_deep_part: ClassVar[bool] = True
 
     def __init__(
         self,
         server: "RowServer",
         features: Mapping[str, int],
         num_dense: int,
-        hidden: Sequence[int] = (256, 128),
+        hidden: Sequence[int] | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.negative_rate = 1.0
         name = type(self).__name__
+        if hidden is None:
+            hidden = DEFAULT_HIDDEN if self.has_deep_part else ()
         if not features or any(count < 1 for count in features.values()):
             raise ConfigError(
                 f"{name}: features={dict(features)}: at least one feature a table is needed"
@@ -65,6 +77,11 @@ class ClickModel(nn.Module):
             )
         if not 0.0 <= dropout < 1.0:
             raise ConfigError(f"{name}: dropout={dropout} must be in [0, 1)")
+        if not self.has_deep_part and (hidden or dropout):
+            raise ConfigError(
+                f"{name}: it has no deep part, hidden={tuple(hidden)} and dropout={dropout} do not "
+                "apply; leave them out"
+            )
         self.embeddings = SparseEmbeddings(server, features)
         dims = {table: server.tables[table].dim for table in features}
         if len(set(dims.values())) != 1:
@@ -74,9 +91,23 @@ class ClickModel(nn.Module):
         self.num_dense = num_dense
         self.columns = next(iter(dims.values()))
         self.dim = self.columns - 1 if self.has_first_order else self.columns
-        if self.dim < 1:
+        if self.has_vectors and self.dim < 1:
             raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
+        if not self.has_vectors and self.dim:
+            raise ConfigError(
+                f"{name}: needs tables of 1 column, the weight; these have {self.columns}"
+            )
         self._build(hidden, dropout)
+
+    @classmethod
+    def row_columns(cls, dim: int) -> int:
+        """Columns of a row: `dim` floats of an embedding, one first-order weight, as it has them.
+
+        >>> from hps.models import MODELS
+        >>> {kind: model.row_columns(16) for kind, model in MODELS.items() if kind < "e"}
+        {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16}
+        """
+        return dim * cls.has_vectors + cls.has_first_order
 
     @property
     def device(self) -> str:
@@ -95,7 +126,7 @@ class ClickModel(nn.Module):
         """
         raise ConfigError(
             f"{type(self).__name__} does not say which parameter its output bias is; give it a "
-            "property output_bias"
+            "property output_bias, or train it without a base rate (--no-base-rate)"
         )
 
     def set_base_rate(self, logit: float) -> None:
@@ -186,3 +217,27 @@ class MLP(nn.Sequential):
 def dense_factors(num_dense: int, dim: int) -> nn.Parameter:
     """One small vector a dense column, by which the column takes part in interactions: [C, dim]."""
     return nn.Parameter(torch.randn(num_dense, dim) * (0.1 / math.sqrt(dim)))
+
+
+def pair_products(
+    vectors: torch.Tensor, dense: torch.Tensor, factors: torch.Tensor
+) -> torch.Tensor:
+    """The sum of <v_i, v_j> over all pairs of an example's fields, features and dense columns.
+
+    In time linear in the fields: half of (sum v)^2 - sum v^2. Source: Rendle, "Factorization
+    Machines", ICDM 2010, lemma 3.1.
+
+    Args:
+        vectors: of the features, [B, F, dim].
+        dense: columns, [B, C]; x_j times the learned factors[j] is the vector of column j.
+        factors: [C, dim], as `dense_factors` makes them.
+
+    Returns:
+        [B].
+
+    >>> pair_products(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([11.])
+    """
+    total = vectors.sum(dim=1) + dense @ factors
+    squares = vectors.square().sum(dim=1) + dense.square() @ factors.square()
+    return 0.5 * (total.square() - squares).sum(dim=1)

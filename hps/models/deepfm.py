@@ -1,8 +1,7 @@
 """DeepFM: a factorization machine and a deep network over the same embeddings.
 
 Above it: the user, `hps train`. Below it: `hps.models.base`. Source: Guo et al., "DeepFM: A
-Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017, equations 1 to 4;
-Rendle, "Factorization Machines", ICDM 2010, lemma 3.1 for the linear-time sum.
+Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017, equations 1 to 4.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from hps.models.base import MLP, ClickModel, dense_factors
+from hps.models.base import MLP, ClickModel, dense_factors, pair_products
 from hps.types import Batch
 
 
@@ -51,9 +50,7 @@ class DeepFM(ClickModel):
         # One split: its backward is one copy, that of two slices four passes over the rows.
         vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
         dense = self.dense_of(batch)
-        total = vectors.sum(dim=1) + dense @ self.dense_factors
-        squares = vectors.square().sum(dim=1) + dense.square() @ self.dense_factors.square()
-        pairs = 0.5 * (total.square() - squares).sum(dim=1)
+        pairs = pair_products(vectors, dense, self.dense_factors)
         linear = first_order.sum(dim=(1, 2)) + dense @ self.dense_first_order
         deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))
         return self.bias + linear + pairs + deep.squeeze(1)

@@ -18,6 +18,7 @@ from hps.common.arrays import AnyArray
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
+from hps.models.kinds import load_class
 from hps.parameter_server.server import open as open_store
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.reader import Reader
@@ -62,7 +63,9 @@ class Model:
         self.checkpoint = found.name
         self.recipe = stored_recipe(found.model)
         self.server = server
+        load_class(self.recipe.kind, is_stored=True)
         self.module: ClickModel = self.recipe.build(server).to(server.device)
+        self.recipe.check_weights(self.module, found.model["model"])
         self.module.load_state_dict(found.model["model"])
         self.module.eval()
         self._held = ExitStack()
@@ -86,7 +89,8 @@ class Model:
             gpu: budget and device of a GPU tier; the model runs there, too. None for none.
 
         Raises:
-            ConfigError: no such checkpoint, or it holds no model of hps.
+            ConfigError: no such checkpoint, it holds no model of hps, or one of a user's own whose
+                file is not where the checkpoint says, or has changed.
             StoreError, CorruptionError: it cannot be read.
         """
         name = _named(store, tag)
@@ -101,6 +105,7 @@ class Model:
                     f"store {str(store)!r}: its checkpoint was replaced meanwhile by one without a "
                     "model; repeat the command"
                 )
+            load_class(stored_recipe(state).kind, store=store, is_stored=True)
             model = cls(server, ModelCheckpoint(name, state, {}))
             model._held = held.pop_all()
         return model

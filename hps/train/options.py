@@ -17,7 +17,6 @@ from hps.common.json_text import Json
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import (
     ENGINES,
-    MAX_DIM,
     Config,
     DramCacheConfig,
     GpuCacheConfig,
@@ -25,12 +24,13 @@ from hps.config import (
     TableConfig,
 )
 from hps.errors import ConfigError
-from hps.models import MODELS
+from hps.models import class_of
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
 from hps.train.depth import AUTO
 from hps.train.evaluations import BEST_BY
+from hps.train.shape_rules import check_kind, check_sizes, what_it_lacks
 
 TABLE = "features"
 EPOCH = "epoch"
@@ -64,9 +64,11 @@ class TrainOptions:
         store: directory of the store; None with `remote`.
         remote: the servers that hold the rows, instead of a store of this process.
         format: of the log; see `hps.reader`. None: told by its files, or when resuming the model's.
-        model: a name in `hps.models.MODELS`; this, `dim`, `hidden`, `dropout` and `optimizer` are
-            part of the model: None takes what `ModelShape` has, or when resuming the model's.
-        dim: width of an embedding; models with a first-order term add a column to the table.
+        model: a name in `hps.models.MODELS`, or a user's own as `file.py:Class`, whose file is run
+            then; this, `dim`, `hidden`, `dropout` and `optimizer` are part of the model: None takes
+            what `ModelShape` has, or when resuming the model's.
+        dim: width of an embedding; models with a first-order term add a column to the table. Of lr,
+            which has no embedding, to be left out.
         batch_size: examples a batch.
         accumulate: batches a step.
         epochs: passes over the log.
@@ -97,8 +99,8 @@ class TrainOptions:
             number wins over the stored one, unless a scheduler runs.
         dense_lr: of the dense part's Adam; None takes 0.001, or the stored one, as lr.
         init_std: standard deviation of new rows' weights.
-        hidden: widths of the deep part.
-        dropout: of the deep part.
+        hidden: widths of the deep part. Of lr and fm, which have none, to be left out.
+        dropout: of the deep part, likewise.
         scheduler: "constant"; "warmup": linear from a tenth, over `scheduler_steps`; "cosine": down
             to 0 over `scheduler_steps`. Of rows and dense part alike.
         precision: of the dense part's forward; "float16" goes with a gradient scaler.
@@ -269,30 +271,23 @@ class TrainOptions:
                     )
 
     def _check_shape(self) -> None:
+        # Of a run that goes on the model tells later what it is, where nobody says it.
+        kind = self.model
+        if kind is None and not self.resume:
+            kind = ModelShape.model
+        if kind is not None:
+            is_new = self.base_rate and not self.resume
+            check_kind(kind, self.store, has_base_rate=is_new)
         shape = self.shape()
-        for field, choices in (("model", tuple(MODELS)), ("optimizer", tuple(OPTIMIZERS))):
-            if getattr(shape, field) not in choices:
-                raise ConfigError(f"{field}={getattr(shape, field)!r} must be one of {choices}")
-        require_whole("dim", shape.dim, 1, 2**31)
-        # Of a run that goes on the model tells later whether there is a first-order weight.
-        is_known = self.model is not None or not self.resume
-        most = MAX_DIM - (is_known and MODELS[shape.model].has_first_order)
-        if shape.dim > most:
-            taken = f", and model {shape.model} takes 1 for its first-order weight"
-            raise ConfigError(
-                f"dim={shape.dim} (--dim): a row has {MAX_DIM} columns at most"
-                f"{taken if most < MAX_DIM else ''}; give {most} or less"
-            )
-        for width in shape.hidden:
-            require_whole("hidden: each width", width, 1, 2**20)
-        require_number("dropout", shape.dropout)
-        if shape.dropout >= 1:
-            raise ConfigError(f"dropout={shape.dropout!r} must be in [0, 1)")
+        if shape.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"optimizer={shape.optimizer!r} must be one of {tuple(OPTIMIZERS)}")
+        check_sizes(kind, shape.dim, shape.hidden, shape.dropout)
 
     def shape(self) -> ModelShape:
         """What is part of the model: as given, the rest as a new model has it."""
         given = {field.name: getattr(self, field.name) for field in fields(ModelShape)}
-        return ModelShape(**{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        return ModelShape(**{**what_it_lacks(given.get("model", ModelShape.model)), **given})
 
     def settled(self) -> Self:
         """The options of a new model: no part of its shape is None."""
@@ -313,10 +308,9 @@ class TrainOptions:
     def table(self) -> TableConfig:
         """The one table."""
         shape = self.shape()
-        columns = shape.dim + (1 if MODELS[shape.model].has_first_order else 0)
         return TableConfig(
             name=TABLE,
-            dim=columns,
+            dim=class_of(shape.model).row_columns(shape.dim),
             optimizer=OPTIMIZERS[shape.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),

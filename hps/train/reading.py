@@ -13,13 +13,15 @@ from hps.checkpoint.blobs import MODEL, READER, TABLES, Dense, decode_dense, des
 from hps.cluster.folder.glance import FirstParts
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
-from hps.models import MODELS
+from hps.models import class_of
+from hps.models.kinds import are_same, load_class
 from hps.ssd_store import check_no_writer, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import TABLE, TrainOptions
 from hps.train.recipe import ModelRecipe, differing
 from hps.train.row_server import connect
+from hps.train.shape_rules import refuse_what_it_lacks
 from hps.train.start import together
 from hps.train.trainer import stored_recipe
 
@@ -63,7 +65,7 @@ class StoredModel:
         recipe = self.recipe
         known: Json = {"model": recipe.kind}
         if self.columns is not None:
-            known["dim"] = self.columns - MODELS[recipe.kind].has_first_order
+            known["dim"] = self.columns - class_of(recipe.kind).has_first_order
         known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
@@ -157,11 +159,17 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     """The options of a run that goes on: shape, and how the log is read, are as the model has it.
 
     Raises:
-        ConfigError: a flag was given that says otherwise; names it and both values.
+        ConfigError: a flag was given that says otherwise; names it and both values. Or the file of
+            a user's own model is not there, or not right.
     """
+    kind = model.recipe.kind
+    load_class(kind, store=options.store, is_stored=True)
     stored = model.flags()
     asked = {name: getattr(options, name) for name in stored}
     given = {name: value for name, value in asked.items() if value is not None}
+    if are_same(given.get("model", kind), kind):
+        given["model"] = kind
+        refuse_what_it_lacks(kind, given)
     wrong = differing(stored, given)
     if wrong is not None:
         raise wrong.error(f"the model in {options.where}")

@@ -4,15 +4,19 @@ Above it: the training run, which stores it in each checkpoint, and `hps evaluat
 Below it: `hps.models`, `hps.reader`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
-from hps.models import MODELS, ClickModel
+from hps.models import MODELS, ClickModel, class_of
+from hps.models.kinds import require_kind
+from hps.models.own import blamed_on_file
 from hps.reader.config import LOG1P, NO_TRANSFORM, ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
@@ -50,7 +54,7 @@ class ModelRecipe:
     """Kind and sizes of a model, and how the log it was trained on is read.
 
     Args:
-        kind: a name in `hps.models.MODELS`.
+        kind: a name in `hps.models.MODELS`, or `file.py:Class` as it was given.
         features: table name -> names of its features in order.
         num_dense: dense columns.
         hidden: widths of the deep part.
@@ -82,8 +86,7 @@ class ModelRecipe:
             recipe = cls(**values)
         except TypeError as error:
             raise ConfigError(f"the checkpoint's model has no recipe of hps: {error}") from error
-        if recipe.kind not in MODELS:
-            raise ConfigError(f"model kind {recipe.kind!r} must be one of {tuple(MODELS)}")
+        require_kind(recipe.kind)
         return recipe
 
     def reading(self) -> Json:
@@ -112,11 +115,45 @@ class ModelRecipe:
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
 
     def build(self, server: "RowServer") -> ClickModel:
-        """A new model, its dense weights drawn from torch's global generator."""
+        """A new model, its dense weights drawn from torch's global generator.
+
+        Raises:
+            ConfigError: a user's own class cannot be made.
+        """
         counts = {table: len(names) for table, names in self.features.items()}
-        model = MODELS[self.kind](server, counts, self.num_dense, self.hidden, self.dropout)
+        made = class_of(self.kind)
+        with blamed_on_file(self.kind, "making the model"):
+            model = made(server, counts, self.num_dense, self.hidden, self.dropout)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ConfigError(
+                f"model {self.kind}: it has no parameter of its own to train, beside its rows; "
+                "give it one, such as an output bias"
+            )
         model.negative_rate = self.reading()["negative_rate"]
         return model
+
+    def check_weights(self, model: ClickModel, stored: Mapping[str, torch.Tensor]) -> None:
+        """Refuses dense weights that are not this model's: its class is another one than it was.
+
+        Raises:
+            ConfigError: names those that differ.
+        """
+        own, kept = (
+            {name: list(getattr(value, "shape", ())) for name, value in weights.items()}
+            for weights in (model.state_dict(), stored)
+        )
+        wrong = [
+            f"{name} {kept.get(name, 'not there')}, now {own.get(name, 'not there')}"
+            for name in sorted({*own, *kept})
+            if own.get(name) != kept.get(name)
+        ]
+        if wrong:
+            what = "this version of hps" if self.kind in MODELS else "its file"
+            raise ConfigError(
+                f"model {self.kind}: the stored weights are of another class than {what} has now: "
+                f"stored {'; '.join(wrong[:3])}{' and more' if len(wrong) > 3 else ''}; take the "
+                "one that it was trained with"
+            )
 
     def open_reader(
         self,

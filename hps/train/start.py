@@ -14,6 +14,7 @@ from hps.cluster.world.agreement import attempt
 from hps.common.json_text import Json, JsonView
 from hps.common.version import __version__
 from hps.errors import ConfigError, HpsError
+from hps.models.own import code_digest
 from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def facts_of(
         "hps version": __version__,
         "torch version": torch.__version__,
         "gpu tier": options.gpu is not None,
+        "model's file": None if options.model is None else code_digest(options.model),
         "files": reader.files,
         **{
             f"{name} files": [[path.name, path.stat().st_size] for path in files]

@@ -69,17 +69,27 @@ def check_store(
             f"store {str(config.path)!r} holds the tables {held}, this run needs {wanted}; it "
             "belongs to another run or to a program of its own: give another --store"
         )
-    shape = options.shape()
     for table in config.tables:
-        others = table.dim - shape.dim  # a first-order weight, in models that have one
         if held and dims[table.name] != table.dim:
-            beside = f" and {others} first-order weight" if others else ""
-            raise ConfigError(
-                f"--dim {shape.dim}: the rows of store {str(config.path)!r} have "
-                f"{dims[table.name]} columns, and --model {shape.model} wants {shape.dim}"
-                f"{beside}; give --dim {dims[table.name] - others}, or another --store"
-            )
+            raise _other_columns(options, table.dim, dims[table.name])
     return seen
+
+
+def _other_columns(options: "TrainOptions", wanted: int, held: int) -> ConfigError:
+    """What to raise where the rows have other columns than the model, in the words of the flags."""
+    shape = options.shape()
+    others = wanted - shape.dim  # a first-order weight, in models that have one
+    fitting = held - others
+    beside = f" and {others} first-order weight" if others else ""
+    begins, wants, way_out = f"--dim {shape.dim}: ", f"{shape.dim}{beside}", f"--dim {fitting}"
+    if not shape.dim:
+        begins, wants = "", f"{wanted}"
+    if not shape.dim or fitting < 1:
+        way_out = "another --model"
+    return ConfigError(
+        f"{begins}the rows of store {str(options.store)!r} have {held} columns, and --model "
+        f"{shape.model} wants {wants}; give {way_out}, or another --store"
+    )
 
 
 def refuse_model(options: "TrainOptions", server: "TrainingServer") -> None:

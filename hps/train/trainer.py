@@ -102,9 +102,14 @@ class Trainer:
         """Forward and backward of one batch; returns its logits [B], detached, on the device."""
         batch = batch.to(self.device)
         is_scored = self.progressive is not None and Progressive.is_due(batch)
-        scores = self._score(batch) if is_scored and self.recipe.dropout else None
+        scores = self._score(batch) if is_scored and self._is_other_in_eval else None
         with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
             logits: torch.Tensor = self._forward(batch)
+        if logits.shape != batch.labels.shape:
+            raise ConfigError(
+                f"model {self.recipe.kind}: forward returned {list(logits.shape)} of "
+                f"{len(batch)} examples; one logit for each is needed, {list(batch.labels.shape)}"
+            )
         if is_scored and self.progressive is not None:
             self.progressive.add(batch, logits.detach() if scores is None else scores)
         loss = self._mean_loss(logits, batch)
@@ -174,10 +179,11 @@ class Trainer:
         """Refuses what `load_state` cannot take up; changes nothing.
 
         Raises:
-            ConfigError: another model, scheduler, precision or accumulate than this trainer's, or
-                another learning rate while a scheduler runs.
+            ConfigError: another model, scheduler, precision or accumulate than this trainer's,
+                another learning rate while a scheduler runs, or weights of another class.
         """
         stored_recipe(state).check_same(self.recipe)
+        self.recipe.check_weights(self.model, state["model"])
         self._check_settings(state["settings"])
 
     def load_state(self, state: JsonView) -> list[str]:

@@ -1,0 +1,20 @@
+"""How a user's own model is named: `file.py:Class`.
+
+Above it: `hps.models`, the flags of `hps train`, which know it without torch. Below it: nothing.
+"""
+
+OWN = "file.py:Class"
+
+
+def own_model(kind: object) -> tuple[str, str] | None:
+    """The file and the class that a name gives; None of what is no such name.
+
+    >>> own_model("models/mine.py:Mine")
+    ('models/mine.py', 'Mine')
+    >>> own_model("deepfm") is None
+    True
+    """
+    if not isinstance(kind, str):
+        return None
+    file, _, name = kind.rpartition(":")
+    return (file, name) if file.endswith(".py") and name.isidentifier() else None

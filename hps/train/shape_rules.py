@@ -1,0 +1,91 @@
+"""Which parts of a model's shape a kind has, and their limits.
+
+Above it: options.py, reading.py. Below it: `hps.models`, hps.config.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hps.common.field_checks import require_number, require_whole
+from hps.common.json_text import Json
+from hps.config import MAX_DIM
+from hps.errors import ConfigError
+from hps.models.base import ClickModel
+from hps.models.kinds import class_of, load_class
+
+
+def what_it_lacks(kind: str) -> Json:
+    """The parts of the shape that a kind has not, by name, as its models store them.
+
+    >>> what_it_lacks("lr"), what_it_lacks("deepfm")
+    ({'dim': 0, 'hidden': (), 'dropout': 0.0}, {})
+    """
+    model = class_of(kind)
+    lacks: Json = {} if model.has_vectors else {"dim": 0}
+    return lacks if model.has_deep_part else lacks | {"hidden": (), "dropout": 0.0}
+
+
+def refuse_what_it_lacks(kind: str, given: Json) -> None:
+    """Refuses a flag that does nothing in a model of this kind.
+
+    Args:
+        given: values by name of the option; None, and what the models store, count as not given.
+
+    Raises:
+        ConfigError: names the flag.
+    """
+    for name, empty in what_it_lacks(kind).items():
+        value = given.get(name)
+        is_none = value is None or (isinstance(value, Sequence) and not value) or value == empty
+        if not is_none:
+            why = "has no deep part"
+            if name == "dim":
+                why = "has no embedding, its rows are one weight"
+            raise ConfigError(f"{name}={value!r} (--{name}): model {kind} {why}; leave it out")
+
+
+def check_kind(kind: str, store: str | Path | None, *, has_base_rate: bool) -> None:
+    """Finds the class of a kind that was asked for; a user's own is loaded.
+
+    Args:
+        store: of the run, which holds no code.
+        has_base_rate: its output bias is to be set.
+
+    Raises:
+        ConfigError: there is none, or it has no output bias and needs one.
+    """
+    found = load_class(kind, store=store)
+    if has_base_rate and found.output_bias is ClickModel.output_bias:
+        raise ConfigError(
+            f"model {kind}: {found.__name__} has no property output_bias, which begins at the "
+            "log's share of clicks; give it one, or leave that out: base_rate=False "
+            "(--no-base-rate)"
+        )
+
+
+def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: float) -> None:
+    """The limits of the sizes.
+
+    Args:
+        kind: None where only the stored model tells.
+
+    Raises:
+        ConfigError: a size outside its limits, or one that the kind lacks.
+    """
+    if kind is not None:
+        refuse_what_it_lacks(kind, {"dim": dim, "hidden": hidden, "dropout": dropout})
+    model = None if kind is None else class_of(kind)
+    has_vectors = model is None or model.has_vectors
+    require_whole("dim", dim, int(has_vectors), 2**31 if has_vectors else 0)
+    most = MAX_DIM - (model is not None and model.has_first_order)
+    if dim > most:
+        taken = f", and model {kind} takes 1 for its first-order weight"
+        raise ConfigError(
+            f"dim={dim} (--dim): a row has {MAX_DIM} columns at most"
+            f"{taken if most < MAX_DIM else ''}; give {most} or less"
+        )
+    for width in hidden:
+        require_whole("hidden: each width", width, 1, 2**20)
+    require_number("dropout", dropout)
+    if dropout >= 1:
+        raise ConfigError(f"dropout={dropout!r} must be in [0, 1)")
