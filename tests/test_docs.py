@@ -5,6 +5,7 @@ Above it: pytest. Below it: README.md, ARCHITECTURE.md, docs/.
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import tomllib
@@ -16,11 +17,13 @@ import hps
 import hps.models
 import hps.reader
 import hps.train
+from hps.cli.main import main
+from hps.models import MODELS
 from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
-DOCUMENTS += ["docs/service.md", "docs/benchmarks.md"]
+DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
 DOCUMENTS += ["docs/clients.md", "docs/cluster.md", "docs/cluster_format.md"]
 DOCUMENTS += ["docs/cluster_protocol.md", "docs/cluster_sizing.md"]
 PATH = re.compile(
@@ -50,6 +53,42 @@ def test_second_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.M
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     with hps.open("net", checkpoint="day-1") as server:
         assert server.num_rows("ads") > 1000
+
+
+PAGE_OF_MODELS = (ROOT / "docs/models.md").read_text()
+
+
+def test_the_page_of_models_says_of_each_what_its_class_says() -> None:
+    columns = {(True, True): "dim + 1", (True, False): "dim", (False, True): "1"}
+    lines = [line for line in PAGE_OF_MODELS.splitlines() if line.startswith("| `")]
+    rows = [line.strip("| ").split(" | ") for line in lines]
+    kinds = [row[0].strip("`") for row in rows]
+    assert sorted(kinds) == sorted([*MODELS, "--model"] * 2)
+    for row in rows:
+        if len(row) == 5 and row[0].strip("`") in MODELS:
+            model = MODELS[row[0].strip("`")]
+            assert row[2] == columns[model.has_vectors, model.has_first_order], row
+            assert row[3] == ("yes" if model.has_vectors else "no"), row
+            assert row[4].split(";")[0] == ("yes" if model.has_deep_part else "no"), row
+
+
+def test_the_own_model_of_the_page_of_models_is_trained_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_criteo(tmp_path / "log.tsv", 2000)
+    write_criteo(tmp_path / "test.tsv", 500, seed=1)
+    (tmp_path / "nfm.py").write_text(PAGE_OF_MODELS.split("```python\n")[1].split("```")[0])
+    commands = PAGE_OF_MODELS.split("```sh\n")[1].split("```")[0].splitlines()
+    assert [line.split()[:2] for line in commands] == [["hps", "train"], ["hps", "evaluate"]]
+    for line in commands:
+        assert main([*line.split()[1:], "--json", "out.json"]) == 0
+    figures = json.loads(Path("out.json").read_text())
+    assert figures["model"] == "nfm.py:NFM" and figures["auc"] > 0.5
+    with hps.open("ctr") as server:
+        assert server.tables["features"].dim == 9
+        # As the page has it of a store that is not one's own.
+        assert server.checkpoint_state()[0]["recipe"]["kind"] == "nfm.py:NFM"
 
 
 MODULES = [module.name for module in pkgutil.walk_packages(hps.__path__, "hps.")]

@@ -65,15 +65,14 @@ def blamed_on_file(kind: str, what: str) -> Iterator[None]:
         kind: of the model; of one of hps nothing is turned.
         what: is being done, in words.
     """
-    own = own_model(kind)
     try:
         yield
     except HpsError:
         raise
     except (Exception, SystemExit) as error:
-        if own is None:
+        if own_model(kind) is None:
             raise
-        raise ConfigError(f"model {kind!r}: {what} failed{_place(error, own[0])}") from error
+        raise _blamed(kind, what, error) from error
 
 
 def _parts(kind: str) -> tuple[str, str]:
@@ -112,15 +111,13 @@ def _run(kind: str, path: Path, source: bytes, digest: str) -> ModuleType:
         sys.path.append(folder)
     sys.modules[name] = module
     try:
-        with blamed_on_file(kind, "importing it"):
-            try:
-                exec(compile(source, str(path), "exec"), module.__dict__)
-            except HpsError as error:
-                raise RuntimeError(str(error)) from error
-    except BaseException:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except BaseException as error:
         del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
+        if isinstance(error, Exception | SystemExit):
+            raise _blamed(kind, "importing it", error) from error
         raise
     finally:
         if is_new:
@@ -169,9 +166,9 @@ def _what_is_wrong(model: type[ClickModel]) -> str | None:
     return None
 
 
-def _place(error: BaseException, file: str) -> str:
-    """The line of the file, and what was raised there."""
-    path = str(Path(file).resolve())
+def _blamed(kind: str, what: str, error: BaseException) -> ConfigError:
+    """Names the line of the file, and what was raised there."""
+    path = str(Path(_parts(kind)[0]).resolve())
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -181,7 +178,7 @@ def _place(error: BaseException, file: str) -> str:
         lines, error = [error.lineno], SyntaxError(error.msg)
     at = f" at line {lines[-1]} of {path}" if lines else f" ({path})"
     told = f": {error}" if str(error) else ""
-    return f"{at}: {type(error).__name__}{told}"
+    return ConfigError(f"model {kind!r}: {what} failed{at}: {type(error).__name__}{told}")
 
 
 def _module_name(file: str) -> str:

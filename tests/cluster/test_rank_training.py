@@ -267,6 +267,28 @@ def test_ranks_that_go_on_have_the_models_shape_from_the_store(
     assert table_of(store).dim == 4 and table_of(store).optimizer.kind == "adam"
 
 
+@pytest.mark.parametrize("kind", ["lr", "autoint", "mine.py:Mine"])
+def test_ranks_train_every_sort_of_model_as_one_process_does(
+    tmp_path: Path, ranks: Nursery, log: Path, kind: str
+) -> None:
+    if ":" in kind:
+        kind = f"{tmp_path}/{kind}"
+        (tmp_path / "mine.py").write_text(
+            "from hps.models import FactorizationMachine\n\nclass Mine(FactorizationMachine):\n"
+            "    has_deep_part = True\n"
+        )
+    flags = ["--optimizer", "sgd", "--limit", "1250", "--epochs", "2"]
+    for store, size in (("alone", 1), ("ranks", 3)):
+        asked = words(log, tmp_path / store, "--model", kind, *flags)
+        for flag in ("--dim", "--hidden") if kind == "lr" else ():
+            at = asked.index(flag)
+            del asked[at : at + 2]
+        figures = ranks.figures(Job(asked, size))
+        assert figures["model"] == kind and figures["total_batches"] == 13
+    assert largest_difference(tmp_path / "alone", tmp_path / "ranks") <= 1e-5
+    assert table_of(tmp_path / "ranks").dim == {"lr": 1, "autoint": 4}.get(kind, 5)
+
+
 def test_a_refused_resume_of_ranks_has_not_gone_back(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:

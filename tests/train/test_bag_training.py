@@ -12,6 +12,7 @@ import hps
 from hps.generate import GeneratorConfig
 from hps.generate.log import LogWriter
 from hps.train import TrainOptions, evaluate_store, train
+from hps.train.shape_rules import what_it_lacks
 
 CONFIG = GeneratorConfig(
     examples=20_000, test_examples=10_000, features=4, dense=3, keys=100, bag=2.0, seed=2
@@ -28,7 +29,15 @@ def _one_torch_thread() -> Any:
 
 @pytest.mark.parametrize(
     ("log_format", "model"),
-    [("slots", "deepfm"), ("libffm", "dlrm"), ("parquet", "wide_deep"), ("parquet", "dcn_v2")],
+    [
+        ("slots", "deepfm"),
+        ("libffm", "dlrm"),
+        ("parquet", "wide_deep"),
+        ("parquet", "dcn_v2"),
+        ("slots", "lr"),
+        ("parquet", "fm"),
+        ("libffm", "autoint"),
+    ],
 )
 def test_every_model_comes_near_the_planted_auc(
     tmp_path: Path, log_format: str, model: str
@@ -50,8 +59,10 @@ def test_every_model_comes_near_the_planted_auc(
         "threads": 1,
         "depth": 1,
     }
+    options |= dict.fromkeys(what_it_lacks(model))
     whole = train(TrainOptions(**options, store=tmp_path / "whole", test=[test]))
-    assert best - whole["test_auc"] < 0.02
+    # The planted model has pairs of keys, which lr cannot see.
+    assert best - whole["test_auc"] < {"lr": 0.05, "fm": 0.03}.get(model, 0.02)
     train(TrainOptions(**options, store=tmp_path / "parts", limit=9_990))
     resumed = train(TrainOptions(**options, store=tmp_path / "parts", resume=True))
     assert resumed["resumed_from"] == "'final'" and 0 < resumed["examples"] < 20_000

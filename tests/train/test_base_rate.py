@@ -16,6 +16,7 @@ from hps.models import MODELS
 from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
 from hps.train import FirstLabels, TrainOptions, first_labels, train
+from hps.train.shape_rules import what_it_lacks
 from tests.logs import write_criteo
 
 BAD = "no label" + "\t1" * 39
@@ -62,10 +63,12 @@ def test_the_base_rate_moves_every_logit_and_nothing_else(
 ) -> None:
     ids = hps.Ids(torch.arange(12), offsets=torch.arange(13))
     batch = hps.Batch({"ads": ids}, dense=torch.ones(4, 2), labels=torch.ones(4))
-    config = hps.Config(path=tmp_path / "store", tables=[hps.TableConfig(name="ads", dim=5)])
+    kind_of = MODELS[kind]
+    tables = [hps.TableConfig(name="ads", dim=kind_of.row_columns(4))]
+    config = hps.Config(path=tmp_path / "store", tables=tables)
     with hps.ParameterServer(config) as server:
         torch.manual_seed(0)
-        model = MODELS[kind](server, {"ads": 3}, 2, hidden).eval()
+        model = kind_of(server, {"ads": 3}, 2, hidden if kind_of.has_deep_part else ()).eval()
         model.output_bias.data.zero_()
         before, state = model(batch), {k: v.clone() for k, v in model.state_dict().items()}
         drawn = torch.get_rng_state()
@@ -122,7 +125,8 @@ def test_a_new_model_is_calibrated_from_its_first_batch(
     for base_rate in (True, False):
         store = tmp_path / f"{kind}-{base_rate}"
         rate = {"base_rate": base_rate, "dense_lr": 1e-6, "lr": 1e-6, "limit": 100, "test": [log]}
-        figures = train(options(log, store, model=kind, dense=0, **rate))
+        lacks = dict.fromkeys(what_it_lacks(kind))
+        figures = train(options(log, store, model=kind, dense=0, **rate, **lacks))
         calibration[base_rate] = figures["test_calibration"]
         told = figures["base_rate"]
         assert told == (pytest.approx(21 / 1002) if base_rate else None)

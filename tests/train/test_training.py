@@ -13,7 +13,9 @@ import torch
 import hps
 from hps.cli import evaluate as evaluate_command
 from hps.cli import train as train_command
+from hps.models import MODELS
 from hps.train import TrainOptions, evaluate_store, train
+from hps.train.shape_rules import what_it_lacks
 from tests.logs import write_criteo
 
 
@@ -54,12 +56,12 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(list(words))
 
 
-@pytest.mark.parametrize("model", ["deepfm", "dlrm", "wide_deep", "dcn_v2"])
+@pytest.mark.parametrize("model", list(MODELS))
 def test_training_learns_the_planted_model(tmp_path: Path, model: str) -> None:
     test_log = write_criteo(tmp_path / "test.txt", 1000, seed=1)
-    figures = train(
-        options(tmp_path, model=model, test=[test_log], epochs=4, lr=0.1, scheduler="constant")
-    )
+    lacks = dict.fromkeys(what_it_lacks(model))
+    more = {"epochs": 4, "lr": 0.1, "scheduler": "constant", **lacks}
+    figures = train(options(tmp_path, model=model, test=[test_log], **more))
     assert figures["examples"] == 8000
     assert figures["test_auc"] > 0.6
     assert figures["rows"] > 1000
@@ -268,11 +270,13 @@ def test_another_dim_is_refused_in_the_words_of_the_flags(tmp_path: Path, engine
     told = {
         ("deepfm", 8): "--dim 8: .* 5 columns, and .*deepfm wants 8 and 1 .*; give --dim 4,",
         ("dlrm", 4): "--dim 4: .* 5 columns, and --model dlrm wants 4; give --dim 5,",
+        ("lr", None): "^the rows .* 5 columns, and --model lr wants 1; give another --model,",
     }
     for (model, dim), words in told.items():
         for goes_on in ({}, {"resume_if_any": True}):
             with pytest.raises(hps.ConfigError, match=words):
-                train(options(tmp_path, model=model, dim=dim, engine=engine, **goes_on))
+                shape = {"model": model, "dim": dim} | dict.fromkeys(what_it_lacks(model))
+                train(options(tmp_path, engine=engine, **shape, **goes_on))
 
 
 def test_empty_store_is_trained_on(tmp_path: Path) -> None:
