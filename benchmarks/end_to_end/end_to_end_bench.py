@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--examples", type=float, default=600_000)
     parser.add_argument("--keys", type=float, default=2e6, help="keys of the generated log")
-    parser.add_argument("--models", nargs="+", default=["deepfm", "dlrm"], choices=sorted(MODELS))
+    with_dim = sorted(kind for kind, model in MODELS.items() if model.has_vectors)
+    parser.add_argument("--models", nargs="+", default=["deepfm", "dlrm"], choices=with_dim)
     parser.add_argument("--bags", type=int, nargs="+", default=[1, 20], help="mean keys a feature")
     parser.add_argument("--bag-examples", type=float, default=150_000, help="where bags hold more")
     parser.add_argument("--bag-features", type=int, default=8)
