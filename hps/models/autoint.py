@@ -88,7 +88,7 @@ class _AttentionLayer(nn.Module):
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
         """[B, fields, width] to [B, fields, _NUM_HEADS * head_width]."""
         query, key, value, residual = self.projections(fields).chunk(4, dim=2)
-        # Not torch's fused attention: on a GPU its backward does not repeat its bits.
+        # Not torch's fused attention: on a GPU its backward need not repeat its bits.
         shares = torch.softmax(_heads(query) @ _heads(key).transpose(2, 3), dim=3)
         mixed = (shares @ _heads(value)).transpose(1, 2).flatten(2)
         return torch.relu(mixed + residual)

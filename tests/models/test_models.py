@@ -195,13 +195,15 @@ def test_logits_and_gradients_are_those_of_the_formula_in_plain_torch(
 
 
 def test_deepfm_keeps_the_bits_that_it_had_before_it_shared_its_pairs(tmp_path: Path) -> None:
-    with open_server(tmp_path, dim=5) as server:
-        model, batch = make_model(server, "deepfm"), make_batch()
+    table = hps.TableConfig(name="ads", dim=17, initializer=hps.Normal(std=0.5))
+    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=[table])) as server:
+        model, batch = make_model(server, "deepfm"), make_batch(num_examples=500)
         assert isinstance(model, DeepFM)
+        torch.nn.init.normal_(model.bias)
         torch.nn.init.normal_(model.dense_first_order)
 
         def before(batch: hps.Batch) -> torch.Tensor:
-            vectors, first_order = torch.split_with_sizes(model.embed(batch), [4, 1], dim=2)
+            vectors, first_order = torch.split_with_sizes(model.embed(batch), [16, 1], dim=2)
             dense = model.dense_of(batch)
             total = vectors.sum(dim=1) + dense @ model.dense_factors
             squares = vectors.square().sum(dim=1) + dense.square() @ model.dense_factors.square()
