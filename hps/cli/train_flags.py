@@ -239,7 +239,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--dropout",
         type=flags.number(0, below=1),
         metavar="P",
-        help="dropout of the deep layers, from 0 to below 1; if not given, 0.0, or the stored one",
+        help="dropout of the deep layers, from 0 to below 1; not of lr and fm; if not given, 0.0, "
+        "or the stored one",
     )
     add(
         "--no-base-rate",
