@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
-from hps.models import ClickModel
+from hps.models import MODELS, ClickModel
 from hps.nn.grad_scaler import ClusterGradScaler
 from hps.nn.row_optimizer import RowOptimizer
 from hps.train.dense import DenseAverages
@@ -62,6 +62,8 @@ class Trainer:
         self.totals = Totals(ranks=self._ranks)
         self.evaluations = Evaluations()
         self.progressive: Progressive | None = None  # once somebody wants it
+        # What a user's own class does in training alone is not known.
+        self._is_other_in_eval = recipe.dropout > 0 or recipe.kind not in MODELS
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
         self._dense: DenseAverages | None = None
