@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
+from hps.cli import config_file
 from hps.cli.output import HelpFormatter
 from hps.common.full_disk import advise, is_full_disk
 from hps.config import keep_grpc_silent
@@ -46,6 +47,15 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(**options)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse has it; of a command with --config with what its file says."""
+        if not config_file.has_config_flag(self):
+            return super().parse_known_args(args, namespace)
+        given, unknown = super().parse_known_args(args, config_file.unset(self))
+        return config_file.filled(self, given), unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")

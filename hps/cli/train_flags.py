@@ -6,6 +6,7 @@ Above it: `hps.cli.train`. Below it: hps.cli.flags. Torch is imported by nothing
 import argparse
 
 from hps.cli import flags
+from hps.cli.config_file import add_config_flag
 from hps.cli.output import JSON_HELP, checkpoint_name
 from hps.cli.server_flags import WIRES, add_server_flags
 from hps.common.model_names import OWN, own_model
@@ -24,6 +25,7 @@ _DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Adds all of them, in groups."""
+    add_config_flag(parser)
     _add_data_flags(parser)
     _add_valid_flags(parser)
     _add_model_flags(parser)
@@ -67,7 +69,7 @@ def _widths(text: str) -> tuple[int, ...]:
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     add = group.add_argument
-    add("data", nargs="+", type=flags.word, metavar="DATA", help=_DATA_HELP)
+    add("data", nargs="*", type=flags.word, default=[], metavar="DATA", help=_DATA_HELP)
     add(
         "--test",
         nargs="+",
