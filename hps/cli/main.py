@@ -26,6 +26,8 @@ COMMANDS = {
     "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
     "predict": ("predict", "write a stored model's probabilities for a log"),
     "report": ("report", "a page of plots of training runs"),
+    "models": ("models", "the models of a store, and how far each was trained"),
+    "lookup": ("lookup", "the row of a raw value of a log, or of a key"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),

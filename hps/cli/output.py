@@ -82,6 +82,15 @@ def write_json(path: Path | None, figures: object) -> None:
         raise StoreError(error.errno, f"--json {path}: {error.strerror}") from error
 
 
+def printable(text: str) -> str:
+    """A text as one line that any output takes; what users named may hold line ends, or no UTF-8.
+
+    >>> printable("day\\n1.tsv")
+    'day\\\\n1.tsv'
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def checkpoint_name(text: str) -> str | int:
     """What `--checkpoint` names: `id:3` is a checkpoint's id, anything else its tag.
 

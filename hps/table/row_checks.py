@@ -96,6 +96,20 @@ def are_possible(layout: RowLayout, rows: Floats, state: Floats) -> NDArray[np.b
     return are_fine
 
 
+def state_by_name(layout: RowLayout, state: Floats) -> dict[str, Floats]:
+    """The parts of one row's state [state floats], by name: a scalar [1] or a vector [dim] each.
+
+    >>> state_by_name(RowLayout("rowwise_adagrad", 8), np.ones(1, np.float32))
+    {'accumulator': array([1.], dtype=float32)}
+    """
+    parts, first = {}, 0
+    for part in _STATE[layout.optimizer_kind]:
+        width = 1 if part.is_scalar else layout.dim
+        parts[part.name] = state[first : first + width]
+        first += width
+    return parts
+
+
 def _is_allowed(values: Floats, part: _Field) -> NDArray[np.bool_]:
     # NaN is neither.
     return np.isfinite(values) & (values >= part.least) & (values <= part.most)

@@ -23,6 +23,7 @@ from hps.train.options import TrainOptions
 from hps.train.progressive import Progressive
 from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
+from hps.train.stored_options import plain_options
 from hps.train.totals import Totals
 from hps.types import Batch
 
@@ -165,6 +166,7 @@ class Trainer:
             "format_version": FORMAT_VERSION,
             "recipe": self.recipe.to_dict(),
             "settings": self._settings(),
+            "options": plain_options(self._options),
             "totals": self.totals.to_dict(),
             **self.evaluations.to_dict(),
             "progressive": None if self.progressive is None else self.progressive.state_dict(),

@@ -287,3 +287,11 @@ def test_help_imports_neither_torch_nor_what_reads_files() -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_file_of_the_documents_is_read() -> None:
+    page = Path(__file__).parents[2] / "docs" / "training.md"
+    text = page.read_text().split("```toml\n")[1].split("```")[0]
+    found = parsed(text)
+    assert found.data == ["day-0.tsv", "day-1.tsv"] and found.hidden == (256, 128)
+    assert found.digest is False and found.store == Path("ctr") and found.model == "dlrm"

@@ -1,0 +1,175 @@
+"""`hps models`: the models that a store's checkpoints hold.
+
+Above it: `hps.cli.main`. Below it: `hps.train.model_list`.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from hps.checkpoint.names import text_of
+from hps.cli import flags
+from hps.cli.output import (
+    JSON_HELP,
+    check_out_path,
+    checkpoint_name,
+    printable,
+    stream_for_people,
+    write_json,
+)
+from hps.common.json_text import Json, JsonView
+
+_MOST_FILES = 3  # of DATA, in a line
+_HEAD = (
+    "model",
+    "taken (UTC)",
+    "kind",
+    "dim",
+    "examples",
+    "batches",
+    "logloss",
+    "last evaluation",
+    "DATA",
+)
+_NUMBERS = ("dim", "examples", "batches", "logloss")  # right in their columns
+# Of `model_of`, in the order in which they are told; the first line has the others.
+_SECTIONS = (
+    "evaluations",
+    "recipe",
+    "settings",
+    "totals",
+    "parameters",
+    "position",
+    "options",
+)
+
+
+def add_parsers(subparsers: flags.Subparsers) -> None:
+    """Adds `models`."""
+    parser = subparsers.add_parser(
+        "models",
+        help="list the models of a store; it is opened read-only",
+        description="Lists the checkpoints that hold a model, the oldest first, with how far each "
+        "was trained; * marks the current one. The store, or the folder of several ranks, is "
+        "opened read-only, also beside a training.",
+    )
+    flags.add_store(parser)
+    parser.add_argument(
+        "--show",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="all about one: its tag, or its id as id:N; recipe, options, metrics, position",
+    )
+    parser.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lists the models, or shows one."""
+    check_out_path(arguments.json)
+    from hps.train.model_list import model_of, models_of  # torch takes its time to import
+
+    out = stream_for_people(arguments.json)
+    if arguments.show is not None:
+        model = model_of(arguments.store, arguments.show)
+        for line in _shown(model):
+            print(printable(line), file=out)
+        write_json(arguments.json, model)
+        return 0
+    found = models_of(arguments.store)
+    for line in _table([_HEAD, *map(_row, found.models)]) if found.models else ():
+        print(printable(line), file=out)
+    for name in found.unseen:
+        print(
+            f"checkpoint {name}: its first part, where a model would be, is on another host",
+            file=out,
+        )
+    if not found.models and not found.unseen:
+        print(f"{arguments.store}: no checkpoint holds a model; 'hps train' stores one", file=out)
+    write_json(arguments.json, found.models)
+    return 0
+
+
+def _row(model: JsonView) -> list[str]:
+    return [
+        f"{_name(model)}{' *' if model['current'] else ''}",
+        _time(model["created"]),
+        model["kind"] or "unknown",
+        _whole(model["dim"]),
+        _whole(model["examples"]),
+        _whole(model["batches"]),
+        "-" if model["train_logloss"] is None else f"{model['train_logloss']:.5f}",
+        _figures(model["evaluation"]),
+        _files(model["files"]),
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if name in _NUMBERS else cell.ljust(width)
+            for name, cell, width in zip(_HEAD, row, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _shown(model: Json) -> Iterator[str]:
+    yield f"model {_name(model)}{', the current one' if model['current'] else ''}"
+    yield f"taken: {_time(model['created'])} UTC, with {model['rows']:,} rows"
+    kind = model["kind"] or "unknown (of a loop of one's own, or another version of hps)"
+    yield f"kind: {kind}, dim {_whole(model['dim'])}"
+    logloss = model["train_logloss"]
+    yield (
+        f"trained on: {_whole(model['examples'])} examples in {_whole(model['batches'])} batches"
+        + ("" if logloss is None else f", mean logloss {logloss:.5f}")
+    )
+    for file in model["files"]:
+        yield f"DATA: {file['name']}, {_whole(file['bytes'])} bytes"
+    for section in _SECTIONS:
+        value = model[section]
+        if value is None or value == []:
+            yield f"{section}: none"
+        elif isinstance(value, list):
+            yield f"{section}:"
+            yield from (f"  {_figures(one)}" for one in value)
+        else:
+            yield f"{section}:"
+            yield from (f"  {name} = {_text(one)}" for name, one in value.items())
+
+
+def _name(model: JsonView) -> str:
+    name = model["tag"] or model["id"]
+    return "(not listed)" if name is None else text_of(name)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _whole(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def _figures(evaluation: JsonView | None) -> str:
+    """Figures by name: numbers with a point rounded, others as they are."""
+    if evaluation is None:
+        return "-"
+    return ", ".join(
+        f"{name} {value:.5f}" if isinstance(value, float) else f"{name} {_text(value)}"
+        for name, value in evaluation.items()
+    )
+
+
+def _files(files: Sequence[JsonView]) -> str:
+    names = [str(file["name"]) for file in files[:_MOST_FILES]]
+    more = len(files) - len(names)
+    return ", ".join([*names, *([f"{more:,} more"] if more else [])]) or "-"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

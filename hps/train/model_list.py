@@ -1,0 +1,202 @@
+"""The models that a store's checkpoints hold: what each is, and how far it was trained.
+
+Above it: `hps models`. Below it: the checkpoints' blobs, of a store or a cluster's folder, opened
+read-only without an index of rows; recipe.py says what a model is.
+"""
+
+import errno
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from hps.checkpoint.blobs import MODEL, READER, TABLES, decode_dense, described_tables
+from hps.checkpoint.names import find_named, text_of
+from hps.cluster.folder.glance import FirstParts
+from hps.common.json_text import Json, JsonView
+from hps.errors import ConfigError, HpsError, StoreError
+from hps.models import MODELS
+from hps.ssd_store import open_store
+from hps.ssd_store.cluster.catalog import Catalog
+from hps.train.recipe import ModelRecipe
+from hps.train.trainer import stored_recipe
+
+_NAMES = (MODEL, READER, TABLES)
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class ModelList:
+    """The models of a store.
+
+    Args:
+        models: oldest first, as `models_of` describes them.
+        unseen: names of checkpoints of a cluster whose first part, where a model would be, is not
+            on this host.
+    """
+
+    models: list[Json]
+    unseen: list[str]
+
+
+class _Kept(Protocol):
+    """A store or `FirstParts`."""
+
+    def checkpoints(self) -> list[Json]: ...
+
+    def extras(self, name: str | int | None, names: "Collection[str]", /) -> dict[str, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+def models_of(path: str | Path) -> ModelList:
+    """Every checkpoint that holds a model, the oldest first.
+
+    Of each: `tag` and `id` (both None of the current one where it is kept but not listed, as its
+    tag was deleted), `created` (seconds since 1970), `current`, `rows`, `bytes`; `kind`, `dim`,
+    `examples`, `batches`, `train_logloss` (mean over the examples; all None of a model that
+    `hps train` did not store), `files` (of DATA: `name`, `bytes`), `evaluation` (the last one's
+    figures, or None).
+
+    Args:
+        path: of a store, or of a cluster's folder; it may be beside a training.
+
+    Raises:
+        StoreError: there is no store, or it cannot be read. CorruptionError: it is damaged.
+
+    Cost: reads the dense side of every checkpoint.
+    """
+    return _read(Path(path), _list)
+
+
+def model_of(path: str | Path, name: str | int) -> Json:
+    """All that is known of one: the fields of `models_of`, `recipe`, `options`, `settings`,
+    `totals`, `evaluations`, `parameters` (of the dense part) and `position` (of the reader); None
+    where its checkpoint does not say.
+
+    Args:
+        path: as models_of has it.
+        name: tag or id of the checkpoint.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it holds no model.
+        StoreError, CorruptionError: as models_of.
+    """
+
+    def describe(kept: _Kept) -> Json:
+        where = f"store {str(path)!r}"
+        info = find_named(where, kept.checkpoints(), name, lambda one: (one["tag"], int(one["id"])))
+        blobs = _blobs(kept, info["id"])
+        if blobs is None or MODEL not in blobs:
+            why = "holds no model; 'hps models' lists those that do"
+            if blobs is None:
+                why = "has its first part, where a model would be, on another host"
+            raise ConfigError(f"{where}: checkpoint {text_of(name)!r} {why}")
+        return _described(info, blobs, is_whole=True)
+
+    return _read(Path(path), describe)
+
+
+def _list(kept: _Kept) -> ModelList:
+    models, unseen = [], []
+    listed = kept.checkpoints()
+    infos: list[Json] = list(listed)
+    if not any(one["current"] for one in listed):
+        nothing = dict.fromkeys(("tag", "id", "created", "rows", "bytes"))
+        infos.append({**nothing, "current": True})
+    for info in infos:
+        blobs = _blobs(kept, info["id"])
+        if blobs is None:
+            unseen.append(text_of(info["tag"] or info["id"]))
+        elif MODEL in blobs:
+            models.append(_described(info, blobs))
+    return ModelList(models, unseen)
+
+
+def _read(path: Path, ask: Callable[[_Kept], Found]) -> Found:
+    """Asks what a folder keeps; anew where a trainer beside us has changed that meanwhile."""
+    before: list[Json] | None = None
+    while True:
+        with closing(_open(path)) as kept:
+            listed = kept.checkpoints()
+            try:
+                return ask(kept)
+            except HpsError:
+                # What was listed may be gone; of the same list that cannot be.
+                if listed == before:
+                    raise
+                before = listed
+
+
+def _open(path: Path) -> _Kept:
+    if Catalog.load(path) is None:
+        return open_store(path, [], read_only=True, rows=False)
+    parts = FirstParts.of(path)
+    if parts is None:
+        raise StoreError(
+            errno.ENOENT, f"{path}: the ranks have taken no checkpoint yet; wait for the first"
+        )
+    return parts
+
+
+def _blobs(kept: _Kept, name: str | int | None) -> dict[str, bytes] | None:
+    """Those that tell of a model; None where they are on another host."""
+    if isinstance(kept, FirstParts) and not kept.sees(name):
+        return None
+    return kept.extras(name, _NAMES)
+
+
+def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = False) -> Json:
+    model, reader = decode_dense(blobs)
+    recipe = recipe_in(model or {})
+    # What a user's own loop stored may be anything.
+    state: JsonView = {} if model is None or recipe is None else model
+    totals: JsonView = state.get("totals", {})
+    evaluations: list[Json] = state.get("evaluations") or []
+    names = ("tag", "id", "created", "current", "rows", "bytes")
+    examples = totals.get("examples")
+    described: Json = {
+        **{name: info[name] for name in names},
+        "kind": None if recipe is None else recipe.kind,
+        "dim": None if recipe is None else _dim_of(recipe, blobs),
+        "examples": examples,
+        "batches": totals.get("batches"),
+        "train_logloss": totals["loss_sum"] / examples if examples else None,
+        "files": _files_of(reader or {}),
+        "evaluation": evaluations[-1] if evaluations else None,
+    }
+    if is_whole:
+        dense: JsonView = state.get("model", {})
+        described |= {
+            "recipe": None if recipe is None else recipe.to_dict(),
+            "options": state.get("options"),
+            "settings": state.get("settings"),
+            "totals": dict(totals) or None,
+            "evaluations": evaluations,
+            "parameters": {name: list(one.shape) for name, one in dense.items()},
+            "position": reader,
+        }
+    return described
+
+
+def recipe_in(state: JsonView) -> ModelRecipe | None:
+    """None of a model that `hps train` did not store."""
+    try:
+        return stored_recipe(state)
+    except (ConfigError, KeyError):
+        return None
+
+
+def _dim_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> int | None:
+    """Floats of an embedding, without the first-order column; None where no table is described."""
+    columns = {table.name: table.dim for table in described_tables(blobs)}
+    found = [columns[name] for name in recipe.features if name in columns]
+    return found[0] - MODELS[recipe.kind].has_first_order if found else None
+
+
+def _files_of(position: JsonView) -> list[Json]:
+    files = position.get("files")
+    if not isinstance(files, list):
+        return []
+    return [{"name": one[0], "bytes": one[1]} for one in files if isinstance(one, list) and one[1:]]

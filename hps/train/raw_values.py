@@ -1,0 +1,130 @@
+"""Which key a model's training made of a raw value of a log, and in which table.
+
+Above it: `hps lookup`. Below it: recipe.py, which says how the log was read, `hps.key_of`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.reader.keys import key_of
+from hps.train.recipe import ModelRecipe
+
+_MOST_NAMED = 40  # features that an error lists
+
+
+@dataclass(frozen=True)
+class RawKey:
+    """A key, and how a raw value becomes it.
+
+    Args:
+        number: from 0 to 2^64 - 1.
+        rule: in words.
+    """
+
+    number: int
+    rule: str
+
+
+@dataclass(frozen=True)
+class RawValue:
+    """A value of a log.
+
+    Args:
+        feature: that has it.
+        text: as the file has it.
+        table: that the feature's rows lie in.
+        keys: that it may become: where there is a row of the first, that one, else the last. Where
+            whole numbers are keys as they are, those of a column of text are hashed all the same,
+            and a model does not keep which columns of parquet were text; but no row has such a
+            hash by chance.
+    """
+
+    feature: str
+    text: str
+    table: str
+    keys: list[RawKey]
+
+
+class RawValues:
+    """Makes of raw values what training made of them.
+
+    Args:
+        recipe: of the model.
+        tables: of its store.
+    """
+
+    def __init__(self, recipe: ModelRecipe, tables: Mapping[str, TableConfig]) -> None:
+        self._reading = recipe.reading()
+        self._tables = tables
+        self._table_of = {
+            name: table for table, features in recipe.features.items() for name in features
+        }
+
+    def parse(self, text: str) -> RawValue:
+        """Of FEATURE=VALUE, split at the first '=' that ends the name of a feature.
+
+        Raises:
+            ConfigError: the model has no such feature, or its logs no such value.
+        """
+        if "=" not in text:
+            raise ConfigError(f"{text!r} must be FEATURE=VALUE, such as C1=05db9164")
+        places = [place for place, letter in enumerate(text) if letter == "="]
+        ends = next((one for one in places if text[:one] in self._table_of), places[0])
+        return self.value(text[:ends], text[ends + 1 :])
+
+    def value(self, feature: str, text: str) -> RawValue:
+        """Of a feature and a value; errors as `parse`."""
+        if feature not in self._table_of:
+            raise self._unknown(feature)
+        table = self._table_of[feature]
+        return RawValue(feature, text, table, self._keys(feature, text, table))
+
+    def _keys(self, feature: str, text: str, table: str) -> list[RawKey]:
+        kind = self._reading["format"]
+        if not text and kind not in ("criteo", "parquet"):
+            raise ConfigError(
+                f"{feature}= : an empty value of a {kind} log has no key; give one that is not"
+            )
+        is_shared = self._tables[table].shared_vocabulary
+        how = "with its feature" if not is_shared else "without its feature: a shared vocabulary"
+        hashed = RawKey(key_of(None if is_shared else feature, text), f"hashed {how}")
+        if self._reading["hash_keys"]:
+            return [hashed]
+        number = _number_of(text, least=-(2**63) if kind == "parquet" else 0)
+        if kind != "parquet" and number is None:
+            raise ConfigError(
+                f"{feature}={text}: keys of this model's {kind} logs are taken as they are, and "
+                f"{text!r} is no whole number from 0 to 2^64 - 1"
+            )
+        if number is None:
+            return [hashed]
+        as_it_is = RawKey(number % 2**64, "the number as it is")
+        return [as_it_is] if kind != "parquet" else [hashed, as_it_is]
+
+    def _unknown(self, feature: str) -> ConfigError:
+        from difflib import get_close_matches
+
+        dense = self._reading["dense_columns"] or []
+        if self._reading["format"] == "criteo":
+            dense = [f"I{number}" for number in range(1, self._reading["dense"] + 1)]
+        if feature in dense:
+            return ConfigError(f"{feature!r} is a dense column of the model: it has no rows")
+        names = list(self._table_of)
+        more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+        near = get_close_matches(feature, names, 1)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        return ConfigError(
+            f"the model has no feature {feature!r}{hint}; its features are "
+            f"{', '.join(names[:_MOST_NAMED])}{more}"
+        )
+
+
+def _number_of(text: str, least: int) -> int | None:
+    """A whole number up to 2^64 - 1 in decimal digits; None of any other text."""
+    digits = text.removeprefix("-") if least < 0 else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits.lstrip("0")) <= 20):
+        return None
+    number = int(text)
+    return number if least <= number < 2**64 else None
