@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hps.cli import config_file
-from hps.cli.main import main, make_parser
+from hps.cli.main import _Parser, main, make_parser
 from hps.cli.train_flags import add_train_flags
 from tests.logs import write_criteo
 
@@ -134,6 +134,20 @@ def test_the_command_line_wins_over_the_file() -> None:
     assert found.digest is False and found.test == ["t"] and found.model == "dlrm"
     assert parsed(text, "--hash-keys").hash_keys is True
     assert parsed('raw_keys = true\ndata = "a"\n', "--hash-keys").hash_keys is True
+
+
+def test_a_flag_of_the_words_drops_what_it_excludes_from_the_file() -> None:
+    """Also where the two have values of their own."""
+    parser = _Parser()
+    config_file.add_config_flag(parser)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--fast", action="store_true")
+    either.add_argument("--slow", type=int, default="1")  # text, as its type wants it
+    Path(NAME).write_text("slow = 3")
+    found = parser.parse_args(["--config", NAME])
+    assert (found.fast, found.slow) == (False, 3)
+    found = parser.parse_args(["--fast", "--config", NAME])
+    assert (found.fast, found.slow) == (True, 1)
 
 
 def test_a_switch_that_is_false_is_left_off() -> None:
