@@ -6,6 +6,7 @@ Above it: the training loop. Below it: the readers, which make batches.
     D  dim of an embedding   W  row width in floats
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling, Bags
+
+# In `Batch.groups`, of an example whose group is missing: the hash of nothing, XXH64 of no byte
+# with seed 0. A group's own key has the name of its column in the seed.
+NO_GROUP = 0xEF46DB3751D8E999 - 2**64
 
 
 class PinnedRows(Protocol):
@@ -105,6 +110,12 @@ class Batch:
         position: the reader's position after this batch; plain numbers and strings.
         rows: table name -> pinned rows; filled by hps.Pipeline, read by hps.SparseEmbedding.
         global_size: examples of the batch of which this is one rank's part; B without ranks.
+        weights: float32 [B], finite and at least 0: how much each example counts in the loss; None
+            where all count alike.
+        groups: int64 [B]; the 64 bits of the key of the group, most often a user, that each example
+            belongs to, NO_GROUP of one without; None where the log has none.
+        global_weight: sum of the weights of the batch of which this is one rank's part, rounded
+            once; without weights as global_size.
 
     >>> import torch
     >>> ads = Ids(torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
@@ -118,10 +129,17 @@ class Batch:
     position: Json = field(default_factory=dict)
     rows: "dict[str, PinnedRows] | None" = None
     global_size: int = -1
+    weights: "torch.Tensor | None" = None
+    groups: "torch.Tensor | None" = None
+    global_weight: float = -1.0
 
     def __post_init__(self) -> None:
         if self.global_size < 0:
             self.global_size = len(self)
+        if self.global_weight < 0:
+            self.global_weight = float(self.global_size)
+            if self.weights is not None:
+                self.global_weight = math.fsum(self.weights.tolist())
 
     def to(self, device: str) -> "Batch":
         """The same batch on a device, or itself if it is there.
@@ -144,7 +162,14 @@ class Batch:
             position=self.position,
             rows=self.rows,
             global_size=self.global_size,
+            weights=_moved(self.weights, device),
+            groups=_moved(self.groups, device),
+            global_weight=self.global_weight,
         )
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
+
+
+def _moved(values: "torch.Tensor | None", device: str) -> "torch.Tensor | None":
+    return None if values is None else values.to(device, non_blocking=True)

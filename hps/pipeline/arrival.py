@@ -35,6 +35,7 @@ def tensors_of(batch: "Batch") -> Iterator[torch.Tensor]:
     """Every tensor that a batch holds."""
     yield batch.dense
     yield batch.labels
+    yield from (values for values in (batch.weights, batch.groups) if values is not None)
     for ids in batch.features.values():
         holders = (ids,) if ids.bags is None else (ids, ids.bags)
         for holder in holders:

@@ -1,4 +1,5 @@
-"""What a reader makes of each column of a log: a feature, a dense value, the label, or nothing.
+"""What a reader makes of each column of a log: a feature, a dense value, the label, the weight of
+an example, its group, or nothing.
 
 Above it: the readers, which fill it in; the training run, which prints it and stores it in --json.
 Below it: nothing.
@@ -11,6 +12,7 @@ from hps.common.json_text import Json
 from hps.reader.config import LOG1P, RAW, SIGNED_LOG1P
 
 FEATURE, DENSE, LABEL, IGNORED = "feature", "dense", "label", "ignored"
+WEIGHT, GROUP = "weight", "group"
 HASHED_WITH_FEATURE = "hashed with the feature"
 HASHED_ALONE = "hashed without the feature: equal values of the table's features are one key"
 AS_THEY_STAND = "numbers are keys as they stand"
@@ -27,7 +29,8 @@ class ColumnUse:
 
     Args:
         name: of the column, or of the feature in formats without columns.
-        kind: "feature", "dense", "label" or "ignored".
+        kind: "feature" (which may be the group, too), "dense", "label", "weight", "group" or
+            "ignored".
         type: of the values in the log.
         why: how it is read, or why it is not.
         table: of a feature; else None.
@@ -68,11 +71,11 @@ def format_columns(columns: Sequence[ColumnUse]) -> list[str]:
     for column in columns:
         groups.setdefault((column.kind, column.why), []).append(column)
     lines = []
-    for kind in (LABEL, FEATURE, DENSE, IGNORED):
+    for kind in (LABEL, WEIGHT, GROUP, FEATURE, DENSE, IGNORED):
         for (of_kind, why), members in groups.items():
             if of_kind != kind:
                 continue
-            shows_type = kind in (LABEL, IGNORED)
+            shows_type = kind not in (FEATURE, DENSE)
             names = [f"{one.name} ({one.type})" if shows_type else one.name for one in members]
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             word = "features" if kind == FEATURE and len(names) > 1 else kind

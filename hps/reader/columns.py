@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.types import NO_GROUP
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class LogRows:
         offsets: int64 [n + 1]; row r of the column has keys [offsets[r], offsets[r + 1]).
         row_ends: int64 [n]; rows of the file up to and including each.
         num_skipped: int64 [n]; bad rows of this piece before each, of those that are kept.
+        weights: float32 [n]; None where no column of weights is read.
+        groups: int64 [n]; None where no column of groups is read.
     """
 
     labels: NDArray[np.float32]
@@ -33,6 +36,8 @@ class LogRows:
     offsets: list[NDArray[np.int64]]
     row_ends: NDArray[np.int64]
     num_skipped: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+    groups: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,6 +55,8 @@ class LogRows:
             [places[begin : end + 1] - places[begin] for places in self.offsets],
             self.row_ends[begin:end],
             self.num_skipped[begin:end],
+            None if self.weights is None else self.weights[begin:end],
+            None if self.groups is None else self.groups[begin:end],
         )
 
     def only(self, mask: NDArray[np.bool_]) -> "LogRows":
@@ -114,6 +121,12 @@ def is_feature(kind: pa.DataType) -> bool:
     inner = value_type(kind)
     is_number = pa.types.is_integer(inner) or pa.types.is_boolean(inner)
     return is_string(inner) or bool(is_number)
+
+
+def is_group(kind: pa.DataType) -> bool:
+    """True for a type whose values can be groups: keys, one an example."""
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return is_feature(inner) and value_type(inner) == inner
 
 
 def is_text_feature(kind: pa.DataType) -> bool:
@@ -181,6 +194,24 @@ def to_keys(
     wide = pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
     numbers = column.cast(wide).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(numbers).view(np.uint64), offsets
+
+
+def to_groups(column: pa.Array, seed: int) -> NDArray[np.int64]:
+    """The keys of groups, int64 [n]; NO_GROUP of a null and of an empty text.
+
+    Args:
+        column: arrow array of integers, booleans or strings; dictionaries too.
+        seed: of the key hash; whole numbers are hashed as decimal text, whatever the rule of keys.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_string(column.type):
+        column = column.cast(pa.large_binary())
+        column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+    keys, offsets = to_keys(column, seed, True)
+    groups = np.full(len(column), NO_GROUP, np.int64)
+    groups[np.diff(offsets) == 1] = keys.view(np.int64)
+    return groups
 
 
 def _hash_strings(column: pa.Array, seed: int) -> NDArray[np.uint64]:

@@ -44,7 +44,13 @@ class ReaderConfig:
         dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
             else "none".
         label: parquet and csv only: the column of labels.
-        needs_labels: parquet and csv only: False reads a log without that column as of labels 0.
+        needs_labels: parquet and csv only: False reads a log without that column as of labels 0,
+            and one without those of weights and groups as if they were not named.
+        weight: parquet and csv only: the column of numbers that say how much an example counts in
+            the loss, `Batch.weights`; neither a feature nor a dense value. None: all count alike.
+        group: parquet and csv only: the column of whole numbers or text that says which group an
+            example belongs to, `Batch.groups`; it stays a feature unless `ignore` names it. None:
+            there are no groups.
         ignore: parquet and csv only: columns that are left out.
         delimiter: csv only: one character; None takes that of comma, tab, semicolon and bar of
             which the header has most.
@@ -80,6 +86,8 @@ class ReaderConfig:
     dense_transform: str | None = None
     label: str = "label"
     needs_labels: bool = True
+    weight: str | None = None
+    group: str | None = None
     ignore: Sequence[str] = ()
     delimiter: str | None = None
     hash_keys: bool | None = None
@@ -107,6 +115,7 @@ class ReaderConfig:
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
         self._check_names("dense_columns", self.dense_columns or ())
         self._check_names("ignore", self.ignore)
+        self._check_columns()
         self._check_number("batch_size", self.batch_size, 1, MAX_BATCH_SIZE)
         self._check_number("epochs", self.epochs, 1, 2**31)
         self._check_number("threads", self.threads, 0, MAX_THREADS)
@@ -122,6 +131,29 @@ class ReaderConfig:
         self._check_number("part[1]", self.part[1], 1, MAX_PARTS)
         self._check_number("part[0]", self.part[0], 0, self.part[1] - 1)
 
+    def _check_columns(self) -> None:
+        """Of a column that has a use of its own."""
+        for field, others in (("weight", ("label", "group")), ("group", ("label",))):
+            given = getattr(self, field)
+            if given is None:
+                continue
+            if not isinstance(given, str) or not given:
+                raise ConfigError(
+                    f"ReaderConfig.{field}={given!r} (--{field}) must be the name of a column, or "
+                    "None"
+                )
+            for other in others:
+                if given == getattr(self, other):
+                    raise ConfigError(
+                        f"ReaderConfig.{field}={given!r} (--{field}) is the column of {other}s, "
+                        "too; name another one"
+                    )
+            if given in (self.dense_columns or ()):
+                raise ConfigError(
+                    f"ReaderConfig.dense_columns (--dense-columns) names {given!r}, the column of "
+                    f"{field}s (--{field}), which cannot be a dense value, too"
+                )
+
     def _check_format(self, given: str) -> None:
         if given not in FORMATS:
             raise ConfigError(f"ReaderConfig.format={given!r} must be one of {FORMATS}")
@@ -135,7 +167,7 @@ class ReaderConfig:
                 f"ReaderConfig.hash_keys=False (--raw-keys): the categories of {given} are text, "
                 "which is always hashed; leave it out"
             )
-        for field in ("dense_columns", "ignore"):
+        for field in ("dense_columns", "ignore", "weight", "group"):
             if given not in WITH_COLUMNS and getattr(self, field):
                 raise ConfigError(
                     f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet and csv have "

@@ -45,7 +45,7 @@ class CsvFiles:
 
     def fields(self, path: Path) -> list[pa.Field]:
         """The columns of a file, in types that its first block fits: int64, float64 or string;
-        those that were named dense are float64.
+        those that were named dense, or as weights, are float64, and groups are never that.
 
         Raises:
             DataError: a file without a header, or with a name twice.
@@ -66,9 +66,11 @@ class CsvFiles:
         return [pa.field(one.name, self._kind_of(one, whole)) for one in fields]
 
     def _kind_of(self, field: pa.Field, whole: Collection[str]) -> pa.DataType:
-        if field.name in (self._config.dense_columns or ()):
+        if field.name in (self._config.dense_columns or ()) or field.name == self._config.weight:
             return pa.float64()
         if field.name in self._named:
+            return pa.string()
+        if field.name == self._config.group and pa.types.is_floating(field.type):
             return pa.string()
         return pa.uint64() if field.name in whole else _plain(field.type)
 
@@ -94,7 +96,7 @@ class CsvFiles:
         self, path: Path, columns: RecordColumns, first_row: int, like: Path
     ) -> Iterator[Piece]:
         """As RecordFiles has it."""
-        numbers = [*columns.dense, *([] if columns.label is None else [columns.label])]
+        numbers = columns.numbers()
         is_lenient = self._config.on_error == "skip"
         # Of features the raw bytes, which are hashed; what is empty is missing: records.py.
         types = dict.fromkeys(columns.names(), pa.binary())

@@ -1,6 +1,7 @@
 """key_of, keys_of: what key a raw value of a log becomes where keys are hashed.
 
-Above it: users. Below it: hps/reader/columns.py, which readers use, too; the native XXH64.
+Above it: users, records.py. Below it: hps/reader/columns.py, which readers use, too; the native
+XXH64.
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ def key_of(feature: str | None, value: str | bytes | int) -> int:
             "bytes and whole numbers have keys"
         )
     text = value if isinstance(value, bytes) else encode_name(str(value))
-    return int(_C.xxh64(text, _seed_of(feature)))
+    return int(_C.xxh64(text, seed_of(feature)))
 
 
 def keys_of(feature: str | None, values: Any) -> Keys:
@@ -77,8 +78,9 @@ def keys_of(feature: str | None, values: Any) -> Keys:
             f"keys_of: {column.null_count} of the values of feature {feature!r} are missing, and "
             "have no key; leave them out"
         )
-    return to_keys(column, _seed_of(feature), True)[0]
+    return to_keys(column, seed_of(feature), True)[0]
 
 
-def _seed_of(feature: str | None) -> int:
+def seed_of(feature: str | None) -> int:
+    """The seed of a feature's key hash; None as key_of has it."""
     return 0 if feature is None else int(_C.xxh64(encode_name(feature)))

@@ -122,6 +122,8 @@ class Reader(ABC, Iterator[Batch]):
     ) -> ColumnUse:
         """Use of a column that is a feature; the rest as `feature_rule` has it."""
         why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
+        if name == self.config.group:
+            why = f"{why}; and the groups of gauc"
         return ColumnUse(name, FEATURE, kind, why, table)
 
     def _unused(self, name: str, kind: str, why: str) -> ColumnUse:

@@ -3,7 +3,7 @@
 Above it: `open_reader`. Below it: records.py; parquet_files.py or csv_files.py, which read files.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -11,11 +11,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from hps.errors import ConfigError
-from hps.reader.column_use import ColumnUse
+from hps.reader.column_use import GROUP, WEIGHT, ColumnUse
 from hps.reader.columns import (
     LogRows,
     is_dense,
     is_feature,
+    is_group,
     is_number,
     is_text_feature,
     part_of,
@@ -24,7 +25,7 @@ from hps.reader.config import SIGNED_LOG1P
 from hps.reader.csv_files import CsvFiles
 from hps.reader.parquet_files import ParquetFiles
 from hps.reader.reader import Position, Reader
-from hps.reader.records import Piece, RecordColumns
+from hps.reader.records import Piece, RecordColumns, sum_of_weights
 from hps.types import Batch
 
 
@@ -59,6 +60,8 @@ class RecordReader(Reader):
         )
         self._dense: list[str] = []
         self._fields: list[pa.Field] = []  # of the first file
+        self._weight: str | None = None
+        self._group: str | None = None
         _ = self.schema  # shows a mistake at once
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
@@ -70,6 +73,8 @@ class RecordReader(Reader):
                 f"{self.paths[0]} has no column {self.config.label!r} for the label; it has "
                 f"{names}; name that of the labels (label=, --label)"
             )
+        self._weight = self._column_of("weight", is_number, "numbers")
+        self._group = self._column_of("group", is_group, "whole numbers or text, one an example")
         unknown = [name for name in self.config.ignore if name not in names]
         if unknown:
             raise ConfigError(
@@ -80,13 +85,37 @@ class RecordReader(Reader):
             raise ConfigError(
                 f"ReaderConfig.ignore (--ignore) names {self.config.label!r}, the column of labels"
             )
-        left_out = {self.config.label, *self.config.ignore}
+        left_out = {self.config.label, self._weight, *self.config.ignore}
         others = [field for field in self._fields if field.name not in left_out]
         self._dense = self._find_dense(others)
         others = [field for field in others if field.name not in self._dense]
         if any(table.features is None for table in self._tables):
             self._refuse_unread([field for field in others if not is_feature(field.type)])
         return [field.name for field in others if is_feature(field.type)], len(self._dense)
+
+    def _column_of(self, use: str, fits: Callable[[pa.DataType], bool], what: str) -> str | None:
+        """The column of weights or groups; None where none is named, or it may be absent and is.
+
+        Raises:
+            ConfigError: there is none of that name, or its values do not fit.
+        """
+        name: str | None = getattr(self.config, use)
+        if name is None:
+            return None
+        types = {field.name: field.type for field in self._fields}
+        if name not in types:
+            if not self.config.needs_labels:
+                return None
+            raise ConfigError(
+                f"{self.paths[0]} has no column {name!r} for the {use}; it has {list(types)}; name "
+                f"that of the {use}s ({use}=, --{use})"
+            )
+        if not fits(types[name]):
+            raise ConfigError(
+                f"{self.paths[0]}: column {name!r} is of type {types[name]}, and cannot be the "
+                f"{use} of examples ({use}=, --{use}), which wants {what}"
+            )
+        return name
 
     def _find_dense(self, fields: Sequence[pa.Field]) -> list[str]:
         """Names of the columns of dense values, in their order."""
@@ -143,6 +172,8 @@ class RecordReader(Reader):
         name, kind = field.name, str(field.type)
         if name == self.config.label:
             return self._label(name, kind)
+        if name == self._weight:
+            return ColumnUse(name, WEIGHT, kind, "how much an example counts in the loss")
         if name in self._dense:
             null = "" if self.config.transform == SIGNED_LOG1P else "; null is 0"
             return self._dense_value(name, kind, null)
@@ -150,6 +181,8 @@ class RecordReader(Reader):
             table, is_shared = owner
             is_text = is_text_feature(field.type)
             return self._feature(name, kind, table, is_shared=is_shared, is_text=is_text)
+        if name == self._group:
+            return ColumnUse(name, GROUP, kind, "the groups of gauc alone, no feature")
         if name in self.config.ignore:
             return self._unused(name, kind, "left out by name (--ignore)")
         if is_feature(field.type):
@@ -205,10 +238,13 @@ class RecordReader(Reader):
 
     def _record_columns(self) -> RecordColumns:
         label = self.config.label if self.has_labels else None
-        return RecordColumns(self.schema, self._dense, self.config, label)
+        return RecordColumns(
+            self.schema, self._dense, self.config, label, self._weight, self._group
+        )
 
     def _make_batch(self, pieces: list[LogRows], num_examples: int) -> Batch:
         """The own part of a batch that the pieces make up."""
+        global_weight = sum_of_weights(pieces)
         if self.config.part[1] > 1:
             pieces = part_of(pieces, *self.config.own_part(num_examples))
-        return self._record_columns().batch_of(pieces, num_examples)
+        return self._record_columns().batch_of(pieces, num_examples, global_weight)

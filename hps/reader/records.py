@@ -4,8 +4,10 @@ Above it: the parquet reader, `hps.Model`. Below it: pyarrow, hps/reader/columns
 train and what is scored pass through here, so that a value is the same key in both.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,18 +19,23 @@ from hps.errors import DataError
 from hps.reader.columns import (
     LogRows,
     is_feature,
+    is_group,
     is_number,
     is_string,
     is_text_feature,
     to_floats,
+    to_groups,
     to_keys,
     without_views,
 )
 from hps.reader.config import LOG1P, SIGNED_LOG1P, ReaderConfig
 from hps.reader.dense import signed_log1p
+from hps.reader.keys import seed_of
 from hps.reader.sample import choose_rows, hash_rows, sample_rule
 from hps.reader.schema import Schema
 from hps.types import Batch, Ids
+
+_MAX_WEIGHT = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -70,17 +77,26 @@ class RecordColumns:
         dense: names of the columns of dense values, in their order.
         config: the rules of keys and dense values; what becomes of a bad row.
         label: the column of labels; None reads all labels as 0.
+        weight: the column of weights; None for none.
+        group: the column of groups; None for none.
     """
 
     schema: Schema
     dense: Sequence[str]
     config: ReaderConfig
     label: str | None
+    weight: str | None = None
+    group: str | None = None
 
     def names(self) -> list[str]:
-        """Every column that is read."""
+        """Every column that is read, once."""
         features = [column.name for columns in self.schema.tables.values() for column in columns]
-        return [*([] if self.label is None else [self.label]), *self.dense, *features]
+        names = [self.label, *self.dense, *features, self.weight, self.group]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def numbers(self) -> list[str]:
+        """Those of them that are read as numbers."""
+        return [*self.dense, *(name for name in (self.label, self.weight) if name is not None)]
 
     def check(self, where: str, schema: pa.Schema, like: str) -> None:
         """DataError unless a schema has the columns, in types that are read alike.
@@ -95,6 +111,10 @@ class RecordColumns:
         wanted.update(dict.fromkeys(self.dense, is_number))
         for columns in self.schema.tables.values():
             wanted.update(dict.fromkeys((column.name for column in columns), is_feature))
+        if self.weight is not None:
+            wanted[self.weight] = is_number
+        if self.group is not None:
+            wanted[self.group] = is_group
         for name, fits in wanted.items():
             index = schema.get_field_index(name)
             if index < 0:
@@ -121,8 +141,11 @@ class RecordColumns:
         with np.errstate(over="ignore"):
             for idx, name in enumerate(self.dense):
                 dense[:, idx] = self._dense_values(columns[name])
+        weights = self._weights(columns)
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
         good = is_label & np.isfinite(dense).all(axis=1)
+        if weights is not None:
+            good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
         keys = [
             to_keys(self._feature(columns[column.name]), column.seed, self.config.hashes_numbers)
             for table in self.schema.tables.values()
@@ -135,13 +158,20 @@ class RecordColumns:
             offsets=[offsets for _, offsets in keys],
             row_ends=piece.row_ends,
             num_skipped=piece.num_bad,
+            weights=None if weights is None else np.where(good, weights, 0).astype(np.float32),
+            groups=None
+            if self.group is None
+            else to_groups(columns[self.group], seed_of(self.group)),
         )
         kept = self._choose(rows, labels)
         is_bad = kept & ~good
         if is_bad.any():
             if self.config.on_error == "raise":
                 bad = int(np.argmax(is_bad))
-                self._raise_bad_row(f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad])
+                weight = None if weights is None else float(weights[bad])
+                raise self._bad_row(
+                    f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad], weight
+                )
             rows = replace(rows, num_skipped=piece.num_bad + np.cumsum(is_bad))
         taken = kept & good
         if not taken.all():
@@ -156,8 +186,11 @@ class RecordColumns:
         hashes = hash_rows(names, rows.keys, rows.offsets, rows.dense)
         return choose_rows(sample_rule(self.config), hashes, (labels == 0) | (labels == -1))
 
-    def batch_of(self, pieces: Sequence[LogRows], num_examples: int) -> Batch:
-        """The batch that pieces make up; `num_examples` are those of all ranks."""
+    def batch_of(
+        self, pieces: Sequence[LogRows], num_examples: int, global_weight: float = -1.0
+    ) -> Batch:
+        """The batch that pieces make up; `num_examples` and the sum of weights are those of all
+        ranks."""
         features = {}
         column = 0
         for name, columns in self.schema.tables.items():
@@ -178,6 +211,9 @@ class RecordColumns:
             torch.from_numpy(dense),
             torch.from_numpy(labels),
             global_size=num_examples,
+            weights=_joined([piece.weights for piece in pieces]),
+            groups=_joined([piece.groups for piece in pieces]),
+            global_weight=global_weight,
         )
 
     def _labels(
@@ -189,6 +225,10 @@ class RecordColumns:
             return to_floats(columns[self.label], np.nan)
         except pa.ArrowException as error:
             raise DataError(f"{where}: column {self.label!r} cannot be a label: {error}") from error
+
+    def _weights(self, columns: dict[str, pa.Array]) -> NDArray[np.float64] | None:
+        """As they are; a null is not a number."""
+        return None if self.weight is None else to_floats(columns[self.weight], np.nan)
 
     def _dense_values(self, column: pa.Array) -> NDArray[np.float64] | NDArray[np.float32]:
         values = to_floats(column, 0.0)
@@ -211,13 +251,37 @@ class RecordColumns:
             return column
         return pc.if_else(is_empty, None, column)
 
-    def _raise_bad_row(self, where: str, label: float, dense: NDArray[np.float32]) -> None:
+    def _bad_row(
+        self, where: str, label: float, dense: NDArray[np.float32], weight: float | None
+    ) -> DataError:
         bad = np.flatnonzero(~np.isfinite(dense))
         if bad.size:
             reason = f"column {self.dense[bad[0]]!r} holds {dense[bad[0]]}, not a finite number"
-        else:
+        elif label not in (0, 1, -1):
             reason = f"label {label} in column {self.label!r} is not 0, 1 or -1"
-        raise DataError(
+        else:
+            is_missing = weight is None or math.isnan(weight)
+            said = "is missing or no number" if is_missing else f"is {weight}"
+            reason = (
+                f"the weight in column {self.weight!r} {said}; it must be from 0 to "
+                f"{_MAX_WEIGHT:.4g}"
+            )
+        return DataError(
             f"{where}: {reason}; correct the row, or skip bad rows with on_error='skip' "
             "(--on-error skip)"
         )
+
+
+def sum_of_weights(pieces: Sequence[LogRows]) -> float:
+    """Of the rows of all pieces, rounded once: the same wherever one piece ends and the next
+    begins; the number of rows where they have no weights."""
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
+    if not weights:
+        return float(sum(map(len, pieces)))
+    return math.fsum(np.concatenate(weights).tolist())
+
+
+def _joined(parts: Sequence[NDArray[Any] | None]) -> torch.Tensor | None:
+    """One tensor of all parts; None where there are none."""
+    present = [part for part in parts if part is not None]
+    return torch.from_numpy(np.concatenate(present)) if present else None

@@ -28,6 +28,8 @@ def test_every_tensor_of_a_batch_is_named() -> None:
     ids.bags = make_bags(ids.offsets, 2, "test")
     found = {id(one) for one in tensors_of(batch)}
     assert {id(ids.weights_L), id(ids.bags.offsets), id(ids.bags.lengths)} <= found
+    batch.weights, batch.groups = torch.ones(2), torch.tensor([3, -4])
+    assert {id(batch.weights), id(batch.groups)} <= {id(one) for one in tensors_of(batch)}
 
 
 @pytest.mark.gpu

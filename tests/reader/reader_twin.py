@@ -238,6 +238,10 @@ def assert_same_batches(left: Sequence, right: Sequence) -> None:
     for one, other in zip(left, right, strict=True):
         assert one.position == other.position
         assert one.labels.equal(other.labels) and one.dense.equal(other.dense)
+        assert (one.global_size, one.global_weight) == (other.global_size, other.global_weight)
+        for values, others in ((one.weights, other.weights), (one.groups, other.groups)):
+            assert (values is None) == (others is None)
+            assert values is None or values.equal(others)
         assert one.features.keys() == other.features.keys()
         for name, ids in one.features.items():
             assert ids.keys_L.equal(other.features[name].keys_L)

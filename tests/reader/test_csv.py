@@ -174,6 +174,7 @@ def same(batch: hps.Batch, other: hps.Batch) -> bool:
         and torch.equal(mine.offsets, others.offsets)
         and torch.equal(batch.dense, other.dense)
         and torch.equal(batch.labels, other.labels)
+        and batch.weights is batch.groups is other.weights is other.groups is None
     )
 
 
