@@ -1,6 +1,6 @@
 """How good predicted clicks are: AUC, logloss and calibration over any number of examples.
 
-Above it: `hps train`, `hps evaluate`, a user's own loop. Below it: numpy.
+Above it: `hps train`, `hps evaluate`, a user's own loop; hps/group_metrics.py. Below it: numpy.
 
 AUC needs the order of all predictions. They are kept as counts per distinct float32 logit, in a
 sorted array of at most `max_distinct` entries; while they fit, the AUC is exact. When more turn up,
@@ -73,28 +73,9 @@ class BinaryMetrics:
             ConfigError: shapes differ, or a label is neither 0 nor 1.
             NonFiniteError: a logit is NaN or infinite; nothing was added.
         """
-        values = _to_float32(logits)
-        clicks = _to_float32(labels)
-        if values.shape != clicks.shape:
-            raise ConfigError(
-                f"BinaryMetrics.update: {values.size} logits but {clicks.size} labels; "
-                "give one label for each logit"
-            )
-        is_finite = np.isfinite(values)
-        if not is_finite.all():
-            first = int(np.argmin(is_finite))
-            raise NonFiniteError(
-                f"BinaryMetrics.update: logit {first} of {values.size} is {values[first]}; "
-                "all must be finite. Nothing was added; look for a diverged model"
-            )
-        is_click = clicks == 1.0
-        if not (is_click | (clicks == 0.0)).all():
-            first = int(np.argmin(is_click | (clicks == 0.0)))
-            raise ConfigError(
-                f"BinaryMetrics.update: label {first} is {clicks[first]}; labels are 0 or 1"
-            )
+        values, is_click = checked_examples("BinaryMetrics.update", logits, labels)
         self._add_sums(values, is_click)
-        self._pending.append((_ordered_codes(values), is_click.astype(np.int64)))
+        self._pending.append((ordered_codes(values), is_click.astype(np.int64)))
         self._num_pending += values.size
         if self._num_pending >= _BUFFERED_EXAMPLES:
             self._settle()
@@ -130,11 +111,15 @@ class BinaryMetrics:
             auc: area under the ROC curve, ties one half; nan without both classes.
             auc_error_bound: how far it can be off; 0.0 means exact.
             logloss: mean in nats; nan without examples.
+            normalized_entropy: logloss over that of the share of clicks predicted for all, so that
+                below 1 is better than knowing the share alone; nan without both classes. Source:
+                He et al. 2014, "Practical Lessons from Predicting Clicks on Ads at Facebook",
+                section 2.
             calibration: sum of predicted clicks / sum of clicks; nan without clicks.
         """
         self._settle()
         num_negatives = self._num_examples - self._num_positives
-        auc = bound = logloss = calibration = math.nan
+        auc = bound = logloss = calibration = normalized = math.nan
         if self._num_positives and num_negatives:
             negatives, positives = self._counts[:, 0], self._counts[:, 1]
             below = np.cumsum(negatives) - negatives
@@ -145,6 +130,10 @@ class BinaryMetrics:
             bound = 0.5 * tied / pairs if self._dropped_bits else 0.0
         if self._num_examples:
             logloss = math.ldexp(self._loss_units, -_FRACTION_BITS) / self._num_examples
+        if self._num_positives and num_negatives:
+            counts = (self._num_positives, num_negatives)
+            shares = [count / self._num_examples for count in counts]
+            normalized = logloss / -sum(share * math.log(share) for share in shares)
         if self._num_positives:
             calibration = math.ldexp(self._predicted_units, -_FRACTION_BITS) / self._num_positives
         return {
@@ -153,6 +142,7 @@ class BinaryMetrics:
             "auc": auc,
             "auc_error_bound": bound,
             "logloss": logloss,
+            "normalized_entropy": normalized,
             "calibration": calibration,
         }
 
@@ -271,7 +261,38 @@ def _to_float32(values: "npt.ArrayLike | AnyArray") -> npt.NDArray[np.float32]:
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
 
-def _ordered_codes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+def checked_examples(
+    where: str, logits: "npt.ArrayLike | AnyArray", labels: "npt.ArrayLike | AnyArray"
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Logits as float32 [B], and bool [B], True for a click.
+
+    Args:
+        where: this is asked, for messages.
+
+    Raises:
+        ConfigError, NonFiniteError: as `BinaryMetrics.update` has it.
+    """
+    values = _to_float32(logits)
+    clicks = _to_float32(labels)
+    if values.shape != clicks.shape:
+        raise ConfigError(
+            f"{where}: {values.size} logits but {clicks.size} labels; give one label for each logit"
+        )
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        first = int(np.argmin(is_finite))
+        raise NonFiniteError(
+            f"{where}: logit {first} of {values.size} is {values[first]}; all must be finite. "
+            "Nothing was added; look for a diverged model"
+        )
+    is_click = clicks == 1.0
+    if not (is_click | (clicks == 0.0)).all():
+        first = int(np.argmin(is_click | (clicks == 0.0)))
+        raise ConfigError(f"{where}: label {first} is {clicks[first]}; labels are 0 or 1")
+    return values, is_click
+
+
+def ordered_codes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     """uint32 codes in the order of the values; -0.0 and 0.0 are one value."""
     bits = (values + np.float32(0.0)).view(np.uint32)
     sign = np.uint32(0x80000000)

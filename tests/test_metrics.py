@@ -141,3 +141,22 @@ def test_wrong_labels_and_shapes_are_refused() -> None:
 
 def test_zeros_of_both_signs_are_a_tie() -> None:
     assert filled(np.array([-0.0, 0.0]), np.array([0, 1])).compute()["auc"] == 0.5
+
+
+def test_normalized_entropy_is_the_logloss_over_that_of_the_base_rate() -> None:
+    logits, labels = make_examples(5000)
+    rate = float(labels.mean())
+    figures = filled(logits, labels).compute()
+    base = filled(np.full(5000, math.log(rate / (1 - rate))), labels).compute()
+    assert base["normalized_entropy"] == pytest.approx(1.0, abs=1e-6)
+    assert figures["normalized_entropy"] == pytest.approx(
+        figures["logloss"] / base["logloss"], rel=1e-6
+    )
+    assert figures["normalized_entropy"] < 0.9
+
+
+@pytest.mark.parametrize("labels", [[], [1], [0, 0], [1, 1, 1]])
+def test_normalized_entropy_needs_both_classes(labels: list[int]) -> None:
+    metrics = BinaryMetrics()
+    metrics.update([0.5] * len(labels), labels)
+    assert math.isnan(metrics.compute()["normalized_entropy"])

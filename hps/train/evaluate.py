@@ -1,6 +1,7 @@
-"""How good a model is on a log it was not trained on: AUC, logloss, calibration.
+"""How good a model is on a log it was not trained on: AUC, GAUC, logloss, calibration.
 
-Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, model.py, or servers.
+Above it: `hps train --test`, `hps evaluate`. Below it: `hps.metrics`, `hps.group_metrics`,
+model.py, or servers.
 """
 
 import time
@@ -13,17 +14,18 @@ import torch
 from hps.common.json_text import Json, JsonView
 from hps.config import GpuCacheConfig
 from hps.errors import ClusterError, ConfigError, HpsError
+from hps.group_metrics import GroupMetrics
 from hps.metrics import BinaryMetrics
 from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
-from hps.train.joined_metrics import joined_metrics
+from hps.train.joined_metrics import joined_group_figures, joined_metrics
 from hps.train.model import Model
 from hps.train.ranks import TrainingRanks
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.row_server import connect
-from hps.types import Batch
+from hps.types import NO_GROUP, Batch
 
 if TYPE_CHECKING:
     from hps.models import ClickModel
@@ -46,9 +48,10 @@ def evaluate_model(
         stops: what asks to stop; None for nothing.
 
     Returns:
-        What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more; and
-        under `scores` what `BinaryMetrics.scores` returns. All of the logits that
-        `ClickModel.score` gives.
+        What `BinaryMetrics.compute` returns: examples, auc, logloss, calibration and more, all
+        examples counting alike, of the logits that `ClickModel.score` gives; under `scores` what
+        `BinaryMetrics.scores` returns. Where batches have groups, also what `GroupMetrics.compute`
+        does: gauc, groups, gauc_examples; examples of no group (NO_GROUP) take no part in these.
 
     Raises:
         StopWaiting: it was asked to stop, on any rank; all have left it.
@@ -58,16 +61,32 @@ def evaluate_model(
     ranks = ranks or TrainingRanks()
     was_training = model.training
     model.eval()
-    metrics = BinaryMetrics()
+    metrics, in_groups = BinaryMetrics(), GroupMetrics()
+    has_groups = False
     try:
         with torch.no_grad():
             for batch in _in_step(iter(batches), ranks, stops or Stops()):
                 logits = model.score(batch.to(model.device))
                 metrics.update(logits.cpu(), batch.labels.cpu())
+                if batch.groups is not None:
+                    has_groups = True
+                    _add_grouped(in_groups, logits, batch.labels, batch.groups)
     finally:
         model.train(was_training)
     joined = joined_metrics(metrics, ranks)
-    return {**joined.compute(), "scores": joined.scores()}
+    figures: Json = {**joined.compute(), "scores": joined.scores()}
+    if ranks.any(has_groups):
+        figures |= joined_group_figures(in_groups, ranks)
+    return figures
+
+
+def _add_grouped(
+    metrics: GroupMetrics, logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor
+) -> None:
+    """Adds the examples that have a group."""
+    has_group = groups.cpu() != NO_GROUP
+    of_all = (logits.cpu().reshape(-1), labels.cpu(), groups.cpu())
+    metrics.update(*(values[has_group] for values in of_all))
 
 
 def _in_step(batches: Iterator[Batch], ranks: TrainingRanks, stops: Stops) -> Iterator[Batch]:

@@ -146,9 +146,15 @@ def _headline(figures: JsonView) -> list[tuple[str, str]]:
         "model_logloss": "{:.5f}",
         "test_auc": "{:.5f}",
         "test_logloss": "{:.5f}",
+        "test_normalized_entropy": "{:.5f}",
+        "test_gauc": "{:.5f}",
+        "test_groups": "{:,.0f}",
         "test_calibration": "{:.4f}",
         "auc": "{:.5f}",
         "logloss": "{:.5f}",
+        "normalized_entropy": "{:.5f}",
+        "gauc": "{:.5f}",
+        "groups": "{:,.0f}",
         "calibration": "{:.4f}",
     }
     is_one_run = figures.get("model_examples") == figures.get("examples")  # then one mean

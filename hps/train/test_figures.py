@@ -44,6 +44,9 @@ def measure_test(trainer: "Trainer", options: "TrainOptions", context: RunContex
     return {
         "test_auc": test["auc"],
         "test_logloss": test["logloss"],
+        "test_normalized_entropy": test["normalized_entropy"],
+        "test_gauc": test.get("gauc"),
+        "test_groups": test.get("groups"),
         "test_calibration": test["calibration"],
         "test_skipped_lines": reader.counts.skipped,
         "scores": {"log": "--test", **test["scores"]},
