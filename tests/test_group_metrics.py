@@ -19,24 +19,9 @@ from hps.group_metrics import GroupMetrics
 from hps.train.joined_metrics import joined_group_figures
 from hps.train.ranks import TrainingRanks
 from tests.cluster.ranks import run_ranks
+from tests.group_twin import by_definition
 
 Examples = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def by_definition(logits: Any, labels: Any, groups: Any) -> tuple[float, int, int]:
-    """Every pair of every group, in plain Python."""
-    terms, num_groups, num_examples = [], 0, 0
-    for group in set(groups):
-        own = [(float(np.float32(x)), y) for x, y, g in zip(logits, labels, groups, strict=True)
-               if g == group]  # fmt: skip
-        clicks, others = ([x for x, y in own if y == kind] for kind in (1, 0))
-        if not clicks or not others:
-            continue
-        won = sum((a > b) + 0.5 * (a == b) for a in clicks for b in others)
-        terms.append(len(own) * won / (len(clicks) * len(others)))
-        num_groups, num_examples = num_groups + 1, num_examples + len(own)
-    gauc = math.fsum(terms) / num_examples if num_examples else math.nan
-    return gauc, num_groups, num_examples
 
 
 def figures(metrics: GroupMetrics) -> tuple[float, float, float]:

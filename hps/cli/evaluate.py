@@ -1,4 +1,4 @@
-"""`hps evaluate`: AUC, logloss and calibration of a stored model.
+"""`hps evaluate`: AUC, GAUC, logloss and calibration of a stored model.
 
 Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 """
@@ -18,8 +18,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a stored model; the store is opened read-only",
-        description="Measures AUC, logloss and calibration of a stored model on a log. The "
-        "store is opened read-only, also beside a training.",
+        description="Measures AUC, logloss and calibration of a stored model on a log, with "
+        "groups GAUC, too. The store is opened read-only, also beside a training.",
     )
     add = parser.add_argument
     add(
@@ -39,6 +39,17 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="at a bad line: stop and name it, or leave it out and count it (skipped lines); if "
         "not given, as in the training",
     )
+    groups = parser.add_mutually_exclusive_group()
+    groups.add_argument(
+        "--group",
+        type=flags.word,
+        metavar="COLUMN",
+        help="column of groups, such as users, to measure GAUC within; parquet and csv only; if "
+        "not given, as in the training",
+    )
+    groups.add_argument(
+        "--no-group", action="store_true", help="leave GAUC out, for a log without the column"
+    )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
@@ -55,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             "torchrun"
         )
     check_out_path(arguments.json)
-    changes = reading_of(arguments, "on_error")
+    changes = reading_of(arguments, "on_error", "group")
+    if arguments.no_group:
+        changes["group"] = None
     remote = client_config(arguments)
     if (remote is None) == (arguments.store is None):
         raise ConfigError("the model lies in a store or on servers; give --store or --server")

@@ -205,6 +205,20 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         help="column of labels, 0 or 1; parquet and csv only; 'label' if not given",
     )
     add(
+        "--weight",
+        type=flags.word,
+        metavar="COLUMN",
+        help="column of weights of the examples in the loss, each at least 0; parquet and csv "
+        "only; all count alike if not given",
+    )
+    add(
+        "--group",
+        type=flags.word,
+        metavar="COLUMN",
+        help="column of groups, such as users, to measure GAUC within on --test; parquet and csv "
+        "only; it stays a feature unless --ignore names it",
+    )
+    add(
         "--ignore",
         type=flags.word,
         action="append",

@@ -16,6 +16,7 @@ from hps.reader.open import open_reader
 
 if TYPE_CHECKING:
     from hps.reader.reader import Reader
+    from hps.types import Batch
 
 NUM_EXAMPLES = 10_000
 _MAX_NAMES = 3
@@ -29,6 +30,8 @@ class FirstLabels:
         clicks: labels of 1.
         others: labels of 0.
         skipped: bad lines among them.
+        click_share: the clicks' part of the sum of weights, one half where that is 0; None of a log
+            without weights.
 
     >>> FirstLabels(clicks=0, others=998).rate
     0.001
@@ -37,6 +40,7 @@ class FirstLabels:
     clicks: int
     others: int
     skipped: int = 0
+    click_share: float | None = None
 
     @property
     def examples(self) -> int:
@@ -45,12 +49,19 @@ class FirstLabels:
     @property
     def rate(self) -> float:
         """The share of clicks, as if there had been one more of either kind."""
-        return (self.clicks + 1) / (self.examples + 2)
+        return (self._counted()[0] + 1) / (self.examples + 2)
 
     @property
     def logit(self) -> float:
         """log((clicks + 1) / (others + 1)): for `ClickModel.set_base_rate`."""
-        return math.log((self.clicks + 1) / (self.others + 1))
+        clicks, others = self._counted()
+        return math.log((clicks + 1) / (others + 1))
+
+    def _counted(self) -> tuple[float, float]:
+        """Clicks and others, by weights whose mean is 1."""
+        if self.click_share is None:
+            return self.clicks, self.others
+        return self.examples * self.click_share, self.examples * (1 - self.click_share)
 
 
 def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLabels:
@@ -75,7 +86,15 @@ def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLab
             next(_beside(reader, **{**changes, "on_error": "raise"}), None)
         return FirstLabels(0, 0, skipped)
     clicks = int((batch.labels > 0).sum())
-    return FirstLabels(clicks, len(batch.labels) - clicks, skipped)
+    return FirstLabels(clicks, len(batch.labels) - clicks, skipped, _click_share(batch))
+
+
+def _click_share(batch: "Batch") -> float | None:
+    if batch.weights is None:
+        return None
+    if not batch.global_weight:
+        return 0.5
+    return math.fsum(batch.weights[batch.labels > 0].tolist()) / batch.global_weight
 
 
 def _beside(reader: "Reader", **changes: Any) -> "Reader":

@@ -7,7 +7,7 @@ would else show after hours, or not at all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hps.checkpoint.names import text_of
 from hps.config import TableConfig
@@ -98,10 +98,10 @@ def read_ahead(
     if options.allow_empty and not options.base_rate:
         return None
 
-    def count() -> list[int]:
+    def count() -> list[Any]:
         labels = first_labels(reader)
         require_examples(options, labels)
-        return [labels.clicks, labels.others, labels.skipped]
+        return [labels.clicks, labels.others, labels.skipped, labels.click_share]
 
     counts = on_first_rank(ranks, "reading the first examples", count)
     return None if counts is None else FirstLabels(*counts)
@@ -247,7 +247,8 @@ def _check_named_columns(
             f"{measured.paths[0]}: it lacks features that the log trained on has: {missing}; it "
             f"has {[column.name for column in columns]}"
         )
-    known = recipe.reading()["ignore"]
+    reading = recipe.reading()
+    known = [*reading["ignore"], reading["weight"]]
     more = [one.name for one in columns if one.kind == IGNORED and one.name not in known]
     if more:
         progress.say(f"{log.flag} has columns that the log trained on lacks, left out: {more}")

@@ -116,6 +116,9 @@ class RunFigures:
             "test_error": None,
             "test_auc": None,
             "test_logloss": None,
+            "test_normalized_entropy": None,
+            "test_gauc": None,
+            "test_groups": None,
             "test_calibration": None,
             "total_examples": totals.examples,
             "total_batches": totals.batches,
@@ -199,9 +202,10 @@ def _too_few(num_batches: int) -> str:
 
 
 def _logloss(before: JsonView, after: JsonView) -> Json:
-    """Means over this run and over the model's life, each beside its number of examples."""
-    count = after["examples"] - before["examples"]
-    model = after["loss_sum"] / after["examples"] if after["examples"] else None
+    """Means over this run and over the model's life, by the examples' weights, each beside its
+    number of examples."""
+    count = after["weight_sum"] - before["weight_sum"]
+    model = after["loss_sum"] / after["weight_sum"] if after["weight_sum"] else None
     return {
         "train_logloss": model,
         "model_logloss": model,

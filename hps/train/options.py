@@ -107,9 +107,9 @@ class TrainOptions:
         compile: the model's forward and backward by torch.compile, which takes its C++ compiler and
             half a minute at first; not with several ranks. The dense part's sums are then rounded
             otherwise; rows step with the same bits for equal gradients.
-        hash_keys, dense, dense_columns, dense_transform, label, ignore, shared_vocabulary: how the
-            log is read; see `hps.reader`. None takes its default, or when resuming what the model
-            has.
+        hash_keys, dense, dense_columns, dense_transform, label, weight, group, ignore,
+            shared_vocabulary: how the log is read; see `hps.reader`. None takes its default, or
+            when resuming what the model has. The weights of `test` and `valid` are left aside.
         negative_rate: the share of the examples with label 0 that are trained on, above 0, at most
             1; part of the model, too: None takes 1, or when resuming what the model has. What
             measures and predicts reads all examples, and corrects the logits by it.
@@ -184,6 +184,8 @@ class TrainOptions:
     dense: int | None = None
     dense_transform: str | None = None
     label: str | None = None
+    weight: str | None = None
+    group: str | None = None
     ignore: Sequence[str] | None = None
     dense_columns: Sequence[str] | None = None
     delimiter: str | None = None
@@ -359,6 +361,8 @@ class TrainOptions:
             dense=self.dense,
             dense_transform=self.dense_transform,
             label="label" if self.label is None else self.label,
+            weight=self.weight,
+            group=self.group,
             ignore=self.ignore or (),
             dense_columns=self.dense_columns,
             delimiter=self.delimiter,

@@ -20,6 +20,8 @@ from hps.train.report import peak_rss_bytes, tiers_of
 
 KINDS = (".parquet", ".csv", ".npy")
 COLUMN = "probability"
+# How a log is read that is scored, where it is not read as in the training.
+_SCORED: Json = {"on_error": "raise", "needs_labels": False, "weight": None, "group": None}
 
 
 def kind_of(path: str | Path) -> str:
@@ -43,7 +45,7 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
     Args:
         model: that scores.
         data: the log's files, of the format the model was trained on; of parquet and csv
-            the column of labels may be absent.
+            the column of labels may be absent; weights and groups are not looked at.
         out: the file, replaced whole once all is scored: parquet or csv with one column, or npy.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
@@ -57,7 +59,7 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
     """
     kind_of(out)
     start = time.perf_counter()
-    reader = model.open_reader(data, **{"on_error": "raise", "needs_labels": False, **changes})
+    reader = model.open_reader(data, **{**_SCORED, **changes})
     for path in reader.paths:
         if Path(out).exists() and path.samefile(out):
             raise ConfigError(f"{str(out)!r} is a file of DATA; name another one for the scores")

@@ -177,8 +177,9 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
 
 
 def free_fields(config: "ReaderConfig") -> Json:
-    """What a run that goes on may change, as none of it changes what an example is; and which
-    examples of its log it is to read."""
+    """What a run that goes on may change, as none of it changes what an example is; and what is of
+    the log that is trained on alone, which `as_the_model` has seen to: which of its examples are
+    read, and their weights."""
     free = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
-    of_sample = ("hash_range", "negative_rate")
-    return {name: getattr(config, name) for name in (*free, *of_sample)}
+    of_training = ("hash_range", "negative_rate", "weight")
+    return {name: getattr(config, name) for name in (*free, *of_training)}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _FLAGS = {
     "format": "--format",
     "label": "--label",
+    "weight": "--weight",
+    "group": "--group",
     "hash_keys": "--hash-keys, --raw-keys",
     "dense": "--dense",
     "dense_transform": "--dense-log",
@@ -40,6 +42,8 @@ _FLAGS = {
 READING = tuple(_FLAGS)
 # Of the log that is trained on alone: of others all examples are read.
 _OF_TRAINING = ("negative_rate",)
+# What a log that is only measured or scored may have otherwise: the model gets neither.
+_ASIDE = ("weight", "group")
 _FLAGS_OF_SHAPE = {
     "model": "--model",
     "dim": "--dim",
@@ -95,6 +99,8 @@ class ModelRecipe:
         settled = {
             "format": kind,
             "label": "label",
+            "weight": None,
+            "group": None,
             "hash_keys": False,
             "dense_transform": LOG1P if kind == "criteo" else NO_TRANSFORM,
             "dense_columns": None,
@@ -163,20 +169,22 @@ class ModelRecipe:
     ) -> Reader:
         """A reader of another log with the same columns.
 
-        The features are named, not looked for: a test log may lack some of them.
+        The features are named, not looked for: a test log may lack some of them. Weights, which
+        count in training alone, are not read unless `weight` is given.
 
         Args:
-            changes: fields of `ReaderConfig` that are not the training run's.
+            changes: fields of `ReaderConfig` that are not the training run's; `weight` and `group`
+                may name any column, or be None.
 
         Raises:
             ConfigError: one of them would change what an example is.
         """
-        fixed = [name for name in READING if name not in _OF_TRAINING]
+        fixed = [name for name in READING if name not in (*_OF_TRAINING, *_ASIDE)]
         said = {name: changes.pop(name) for name in fixed if name in changes}
         wrong = differing(self.reading(), said)
         if wrong is not None:
             raise wrong.error("the stored model")
-        config = replace(self.reader_config(), **{"epochs": 1, **changes})
+        config = replace(self.reader_config(), **{"epochs": 1, "weight": None, **changes})
         named = [
             replace(table, features=self.features[table.name])
             for table in tables
@@ -244,6 +252,8 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         "format": config.format,
         "batch_size": config.batch_size,
         "label": config.label,
+        "weight": config.weight,
+        "group": config.group,
         "hash_keys": config.hashes_numbers,
         "on_error": config.on_error,
         "dense_transform": config.transform,

@@ -25,10 +25,12 @@ class Totals:
     Args:
         examples: trained on, by all ranks.
         batches: trained on; a batch of all ranks is one.
-        loss_sum: of the examples' losses, in nats.
+        loss_sum: of the examples' losses, in nats, each times its weight where there are weights.
         loss_digest: hex SHA-256 chained over the float32 loss of each batch: equal digests, equal
             losses in every bit.
         ranks: whose losses are summed up.
+        weight_sum: of the examples' weights, 1 each where there are none; None takes that of
+            `examples`, as models have it that were stored before there were weights.
     """
 
     def __init__(
@@ -38,20 +40,34 @@ class Totals:
         loss_sum: float = 0.0,
         loss_digest: str = "",
         ranks: TrainingRanks | None = None,
+        weight_sum: float | None = None,
     ) -> None:
+        self.weight_sum = float(examples) if weight_sum is None else weight_sum
         self.examples = examples
         self.batches = batches
         self._loss_sum = loss_sum
         self._loss_digest = loss_digest
         self._ranks = ranks or TrainingRanks()
-        self._coming: list[tuple[torch.Tensor, int, int]] = []  # loss, its examples, all ranks'
+        # A loss, what it counts, what those of all ranks count together.
+        self._coming: list[tuple[torch.Tensor, float, float]] = []
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
-        """Counts one batch, by the mean loss of the examples that are here; waits for no device and
-        no other rank, but when many have gathered."""
+        """Counts one batch; waits for no device and no other rank, but when many have gathered.
+
+        Args:
+            loss: mean of the examples that are here; of a batch with weights this rank's share of
+                the mean of all of it.
+            batch: of which it is.
+        """
         self.examples += batch.global_size
+        self.weight_sum += batch.global_weight
         self.batches += 1
-        self._coming.append((loss, len(batch), batch.global_size))
+        own, whole = (
+            (len(batch), batch.global_size)
+            if batch.weights is None
+            else (batch.global_weight, batch.global_weight)
+        )
+        self._coming.append((loss, own, whole))
         is_known = self._ranks.size == 1 and loss.device.type == "cpu"
         if is_known or len(self._coming) >= _MAX_COMING:
             self._settle()
@@ -68,7 +84,7 @@ class Totals:
 
     def to_dict(self) -> Json:
         """What makes it again."""
-        names = ("examples", "batches", "loss_sum", "loss_digest")
+        names = ("examples", "batches", "loss_sum", "loss_digest", "weight_sum")
         return {name: getattr(self, name) for name in names}
 
     def _settle(self) -> None:
@@ -81,6 +97,7 @@ class Totals:
             for losses in of_ranks:
                 total += losses[idx][0] * losses[idx][1]
             self._loss_sum += total
-            chained = bytes.fromhex(self._loss_digest) + struct.pack("<f", total / whole)
+            mean = total / whole if whole else 0.0
+            chained = bytes.fromhex(self._loss_digest) + struct.pack("<f", mean)
             self._loss_digest = hashlib.sha256(chained).hexdigest()
         self._coming.clear()

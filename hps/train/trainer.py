@@ -40,7 +40,8 @@ class Trainer:
     """Trains a model batch by batch; `state()` and `load_state()` take it to another process.
 
     Of several ranks each trains on its part of every batch: all call the same verbs at the same
-    batches. Losses are scaled so that what arrives at a parameter is the mean over the whole batch.
+    batches. Losses are scaled so that what arrives at a parameter is the mean over the whole batch,
+    by its weights where it has any.
 
     Args:
         server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, where there are
@@ -77,6 +78,7 @@ class Trainer:
         self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_rate())
         self._options = options
         self._accumulate = options.accumulate
+        self._has_gradients = False
         self._dtype = _DTYPES.get(options.precision)
         self._device_type = torch.device(self.device).type
         self._scaler = ClusterGradScaler(
@@ -106,6 +108,15 @@ class Trainer:
         batch = batch.to(self.device)
         is_scored = self.progressive is not None and Progressive.is_due(batch)
         scores = self._score(batch) if is_scored and self._is_other_in_eval else None
+        if batch.weights is not None and not batch.global_weight:
+            logits = self._weightless(batch)
+        else:
+            logits = self._forward_and_backward(batch)
+        if is_scored and self.progressive is not None:
+            self.progressive.add(batch, logits if scores is None else scores)
+        return logits
+
+    def _forward_and_backward(self, batch: Batch) -> torch.Tensor:
         with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
             logits: torch.Tensor = self._forward(batch)
         if logits.shape != batch.labels.shape:
@@ -113,16 +124,17 @@ class Trainer:
                 f"model {self.recipe.kind}: forward returned {list(logits.shape)} of "
                 f"{len(batch)} examples; one logit for each is needed, {list(batch.labels.shape)}"
             )
-        if is_scored and self.progressive is not None:
-            self.progressive.add(batch, logits.detach() if scores is None else scores)
         loss = self._mean_loss(logits, batch)
         share = loss / self._accumulate if self._accumulate > 1 else loss
         if self._dense is not None:
             # Gradients are averaged over the ranks: this makes it the mean over the whole batch.
-            share = share * (len(batch) * self._ranks.size / batch.global_size)
+            # (With weights the loss is this rank's share of that already.)
+            own, whole = (len(batch), batch.global_size) if batch.weights is None else (1, 1)
+            share = share * (own * self._ranks.size / whole)
         self._scaler.scale(share).backward()  # type: ignore[no-untyped-call]
         if self._dense is not None:
             self._dense.raise_failed()
+        self._has_gradients = True
         self.totals.add(loss.detach(), batch)
         return logits.detach()
 
@@ -135,14 +147,34 @@ class Trainer:
         self.model.train()
         return logits
 
+    def _weightless(self, batch: Batch) -> torch.Tensor:
+        """A batch whose weights are all 0: a loss of 0, no gradient, no row that is created."""
+        with (
+            torch.no_grad(),
+            torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None),
+        ):
+            logits: torch.Tensor = self.model(batch)
+        self.totals.add(logits.new_zeros((), dtype=torch.float32), batch)
+        return logits
+
     def _mean_loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Over the examples here; 0 with a graph where the rank has none of the batch."""
+        """Over the examples here; 0 with a graph where the rank has none of the batch. With weights
+        the sum of weighted losses here over the sum of all ranks' weights."""
         if len(batch) == 0:
             return logits.float().sum()
-        return binary_cross_entropy_with_logits(logits.float(), batch.labels)
+        if batch.weights is None:
+            return binary_cross_entropy_with_logits(logits.float(), batch.labels)
+        shares = (batch.weights.double() / batch.global_weight).float()  # that no sum overflows
+        return binary_cross_entropy_with_logits(
+            logits.float(), batch.labels, shares, reduction="sum"
+        )
 
     def step(self) -> None:
-        """Applies the gradients gathered since the last step: rows, then the dense side."""
+        """Applies the gradients gathered since the last step: rows, then the dense side. Does
+        nothing where all batches since then have been without weight."""
+        if not self._has_gradients:
+            return
+        self._has_gradients = False
         self._scaler.step(self.row_optimizer)
         self._scaler.step(self.dense_optimizer)
         if self._scaler.is_enabled():
