@@ -8,7 +8,7 @@ examples (impressions) of the group: Zhou et al. 2018, "Deep Interest Network fo
 Prediction", section 5.1. (Others weigh by clicks; that is another figure.) A group of one class has
 no order to get right or wrong and counts nowhere.
 
-Every example is kept, 16 bytes each, and sorted when the figure is asked for, which takes about 60
+Every example is kept, 16 bytes each, and sorted when the figure is asked for, which takes about 75
 bytes an example more for that time. AUC_g is a quotient of whole numbers, and the groups' terms are
 added up without rounding in between: the result depends only on which examples were seen, never on
 their order, on batch sizes, or on how they were divided over metrics that were merged.
