@@ -144,7 +144,8 @@ class Model:
 
         Args:
             data: its files, or patterns.
-            changes: fields of `hps.reader.ReaderConfig` that differ from the training's.
+            changes: fields of `hps.reader.ReaderConfig` that differ from the training's. `group`
+                may be any column or None; weights are read only if `weight` names them.
 
         Raises:
             ConfigError: one of them would change what an example is.

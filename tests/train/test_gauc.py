@@ -149,6 +149,10 @@ def test_a_log_without_the_columns_is_scored_and_measured_without_groups(tmp_pat
     assert main(["predict", str(scored), "--store", str(store), "--out", str(out)]) == 0
     assert main(["predict", str(log), "--store", str(store), "--out", str(wanted)]) == 0
     assert np.array_equal(np.load(out), np.load(wanted)) and len(np.load(out)) == 600
+    unfit = {"user": np.zeros(600), "w": ["much"] * 600}  # what they hold does not matter
+    scored = write(tmp_path / "unfit.parquet", {**bare, **unfit})
+    assert main(["predict", str(scored), "--store", str(store), "--out", str(out)]) == 0
+    assert np.array_equal(np.load(out), np.load(wanted))
     with hps.Model.load(store) as model:
         raw = model.predict({name: list(column) for name, column in bare.items()})
         assert len(raw) == 600

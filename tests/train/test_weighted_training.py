@@ -171,6 +171,7 @@ def test_a_batch_whose_weights_are_all_zero_changes_nothing(
         for batch in reader:
             logits = trainer.backward(batch)
             assert len(logits) == 64 and bool(torch.isfinite(logits).all())
+            assert not logits.requires_grad
             trainer.step()
             state = trainer.state()
             moments = state["dense_optimizer"]["state"]
