@@ -108,6 +108,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--allow-empty", action="store_true", help="accept a log without examples")
     _add_reading_flags(group)
+    _add_example_flags(group)
 
 
 def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
@@ -171,13 +172,6 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         help="make equal values of different features one key",
     )
     add(
-        "--negative-rate",
-        type=flags.number(above=0, most=1),
-        metavar="R",
-        help="share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate "
-        "and predict read all and correct for it; if not given, 1, or that of the model",
-    )
-    add(
         "--dense",
         type=flags.whole(0, 2**16),
         metavar="N",
@@ -197,6 +191,18 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="COLUMN",
         help="columns of numbers that are dense values; parquet and csv only; if not given, those "
         "of floats and decimals",
+    )
+
+
+def _add_example_flags(group: "argparse._ArgumentGroup") -> None:
+    """Which examples there are, and what each counts; part of the model, too."""
+    add = group.add_argument
+    add(
+        "--negative-rate",
+        type=flags.number(above=0, most=1),
+        metavar="R",
+        help="share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate "
+        "and predict read all and correct for it; if not given, 1, or that of the model",
     )
     add(
         "--label",

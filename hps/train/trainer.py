@@ -117,6 +117,7 @@ class Trainer:
         return logits
 
     def _forward_and_backward(self, batch: Batch) -> torch.Tensor:
+        """Of a batch that has weight; adds its gradients."""
         with torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None):
             logits: torch.Tensor = self._forward(batch)
         if logits.shape != batch.labels.shape:

@@ -58,6 +58,7 @@ def as_plain(namespace: argparse.Namespace) -> dict[str, Any]:
 # For flags of each sort: a value in a file, and the words that say the same.
 SAMPLES: dict[str, tuple[str, list[str]]] = {
     "data": ('["a b.tsv", "é.tsv"]', ["a b.tsv", "é.tsv"]),
+    "model": ('"fm"', ["fm"]),
     "hidden": ("[32, 16]", ["32,16"]),
     "server": ('["127.0.0.1:1", "127.0.0.1:2"]', ["127.0.0.1:1,127.0.0.1:2"]),
     "depth": ("3", ["3"]),
@@ -183,8 +184,8 @@ WRONG = [
     ("lr = nan", "lr = NaN: 'nan' must be a number, greater than 0"),
     ("lr = -inf", "lr = -Infinity: '-inf' must be a number, greater than 0"),
     ("lr = '0.1'", 'lr = "0.1": a number is needed, without quotes'),
-    ("model = 'deep'", "model = \"deep\": invalid choice: 'deep' (choose from"),
-    ("model = 3", "model = 3: invalid choice: '3' (choose from"),
+    ("model = 'deep'", "model = \"deep\": 'deep' must be one of deepfm, "),
+    ("model = 3", "model = 3: '3' must be one of deepfm, "),
     ("store = 3", "store = 3: a text is needed, in quotes"),
     ("store = ''", "store = \"\": '' is the path of no file or folder"),
     ("label = 7", "label = 7: a text is needed, in quotes"),

@@ -134,13 +134,13 @@ def test_only_scores_are_corrected(tmp_path: Path, kind: str) -> None:
         kind=kind,
         features={"t": ["a", "b"]},
         num_dense=1,
-        hidden=[4],
+        hidden=[4] if MODELS[kind].has_deep_part else [],
         dropout=0.0,
         reader={"negative_rate": 0.125},
     )
     ids = hps.Ids(torch.tensor([1, 2, 3, 4]), torch.arange(5))
     batch = hps.Batch({"t": ids}, torch.ones(2, 1), torch.ones(2))
-    tables = [hps.TableConfig(name="t", dim=5)]
+    tables = [hps.TableConfig(name="t", dim=MODELS[kind].row_columns(4))]
     with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
         model = recipe.build(server)
         for mode in (True, False):

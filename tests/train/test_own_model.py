@@ -237,14 +237,14 @@ def test_servers_hold_the_rows_of_an_own_model(tmp_path: Path, log: Path) -> Non
 def test_ranks_with_other_files_of_one_name_are_refused(tmp_path: Path, log: Path) -> None:
     options = TrainOptions(data=[log], store="store", model=KIND, dim=4, **RUN)
     reader = open_reader([log], tables=[options.table()], config=ReaderConfig(format="criteo"))
-    facts = facts_of(options, reader, [])
+    facts = facts_of(options, reader, {})
     assert len(facts["model's file"]) == 64
     (tmp_path / "mine.py").write_text(f"{AS_DEEPFM}# of another text\n")
-    other = facts_of(replace(options, seed=options.seed), reader, [])
+    other = facts_of(replace(options, seed=options.seed), reader, {})
     assert [name for name in facts if facts[name] != other[name]] == ["model's file"]
     for kind in ("deepfm", "lr"):
         plain = TrainOptions(data=[log], store="store", model=kind)
-        assert facts_of(plain, reader, [])["model's file"] is None
+        assert facts_of(plain, reader, {})["model's file"] is None
 
 
 def test_ranks_with_the_same_file_agree_on_what_they_train(tmp_path: Path, log: Path) -> None:
@@ -253,7 +253,7 @@ def test_ranks_with_the_same_file_agree_on_what_they_train(tmp_path: Path, log: 
         config = ReaderConfig(format="criteo", batch_size=64, part=(world.rank, world.size))
 
         def prepare() -> Any:
-            return open_reader([log], tables=[options.table()], config=config), []
+            return open_reader([log], tables=[options.table()], config=config), {}
 
         reader = start_together(world, options, prepare)
         return recipe_of(options, reader).kind
