@@ -24,6 +24,7 @@ from hps.types import Batch, Ids
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
     from hps.cluster.parameter_server import ClusterParameterServer
+    from hps.features.features import Features
     from hps.nn.embedding import SparseEmbedding
     from hps.nn.embeddings import SparseEmbeddings
     from hps.nn.grad_scaler import ClusterGradScaler
@@ -54,6 +55,7 @@ __all__ = [
     "CorruptionError",
     "DataError",
     "DramCacheConfig",
+    "Features",
     "GpuCacheConfig",
     "HpsError",
     "Ids",
@@ -85,6 +87,7 @@ _LAZY = {
     "open": "hps.parameter_server.server",
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
+    "Features": "hps.features.features",
     "Model": "hps.train.model",
     "key_of": "hps.reader.keys",
     "keys_of": "hps.reader.keys",

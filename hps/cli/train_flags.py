@@ -205,6 +205,13 @@ def _add_example_flags(group: "argparse._ArgumentGroup") -> None:
         "and predict read all and correct for it; if not given, 1, or that of the model",
     )
     add(
+        "--features",
+        type=flags.path,
+        metavar="FILE",
+        help="features file: what the columns of DATA are and what is made of them; 'hps features' "
+        "writes one; with --resume that of the stored model",
+    )
+    add(
         "--label",
         type=flags.word,
         metavar="COLUMN",

@@ -41,6 +41,9 @@ class ReaderConfig:
         dense: numbers in an example. None: 13 for criteo, else as the log has it.
         dense_columns: parquet and csv only: names of the columns of dense values, in their order.
             None: every column of floats and decimals, in the order of the first file.
+        nan_columns: parquet and csv only: dense columns whose missing values, null and NaN, come as
+            NaN in a batch, for an `hps.features` transform; in others null is 0, or as
+            `dense_transform` has it, and a row with NaN is bad.
         dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
             else "none".
         label: parquet and csv only: the column of labels.
@@ -83,6 +86,7 @@ class ReaderConfig:
     batch_size: int = 4096
     dense: int | None = None
     dense_columns: Sequence[str] | None = None
+    nan_columns: Sequence[str] = ()
     dense_transform: str | None = None
     label: str = "label"
     needs_labels: bool = True
@@ -114,6 +118,7 @@ class ReaderConfig:
         if not isinstance(self.hash_keys, bool | None):
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
         self._check_names("dense_columns", self.dense_columns or ())
+        self._check_names("nan_columns", self.nan_columns)
         self._check_names("ignore", self.ignore)
         self._check_columns()
         self._check_number("batch_size", self.batch_size, 1, MAX_BATCH_SIZE)
@@ -167,7 +172,7 @@ class ReaderConfig:
                 f"ReaderConfig.hash_keys=False (--raw-keys): the categories of {given} are text, "
                 "which is always hashed; leave it out"
             )
-        for field in ("dense_columns", "ignore", "weight", "group"):
+        for field in ("dense_columns", "nan_columns", "ignore", "weight", "group"):
             if given not in WITH_COLUMNS and getattr(self, field):
                 raise ConfigError(
                     f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet and csv have "

@@ -158,7 +158,7 @@ class CsvFiles:
         for name in lenient:
             text = pc.utf8_trim_whitespace(batch.column(name))
             is_missing = pc.is_in(text, pa.array(_MISSING))
-            numbers = pc.if_else(pc.match_substring_regex(text, _NUMBER), text, "nan")
+            numbers = pc.if_else(pc.match_substring_regex(text, _NUMBER), text, "inf")  # bad
             values = pc.cast(pc.if_else(is_missing, None, numbers), pa.float64())
             batch = batch.set_column(batch.schema.get_field_index(name), name, values)
         return Piece(batch, row_ends, num_bad, count), row

@@ -26,6 +26,7 @@ from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
 from hps.reader.reading_rules import check_keys, check_sample, sample_state, stored_transform
 from hps.reader.schema import Schema, make_schema
+from hps.reader.transform import BatchTransform
 from hps.types import Batch
 
 
@@ -72,6 +73,7 @@ class Reader(ABC, Iterator[Batch]):
     ) -> None:
         self.paths = tuple(paths)
         self.config = config
+        self.transform: BatchTransform | None = None
         self._tables = tuple(tables)
         self._schema: Schema | None = None
         self._position = Position()
@@ -106,8 +108,26 @@ class Reader(ABC, Iterator[Batch]):
 
     @property
     @abstractmethod
+    def raw_columns(self) -> list[ColumnUse]:
+        """Every column of the log and what is made of it before a transform. Cost: as `schema`."""
+
+    @property
     def columns(self) -> list[ColumnUse]:
-        """Every column of the log and what is made of it. Cost: as `schema`."""
+        """Every column of the log and what is made of it, then features made of several. Cost: as
+        `schema`."""
+        uses = self.raw_columns
+        return uses if self.transform is None else self.transform.columns(uses)
+
+    def use(self, transform: BatchTransform) -> None:
+        """Has every batch from here on pass a transform; `features`, `num_dense` and `columns` are
+        then those after it, and `schema` what it was.
+
+        Raises:
+            ConfigError: a batch was already read without it.
+        """
+        if self._position != Position() or self._stream is not None:
+            raise ConfigError("Reader.use: a batch was read already; give the transform before")
+        self.transform = transform
 
     def _label(self, name: str, kind: str) -> ColumnUse:
         """Use of the column of labels; `kind` is the type of its values, here and below."""
@@ -142,7 +162,8 @@ class Reader(ABC, Iterator[Batch]):
 
     @property
     def schema(self) -> Schema:
-        """The tables' columns. Cost: the first use may read the whole log (see docs/formats.md)."""
+        """The tables' columns in the log, before a transform. Cost: the first use may read the
+        whole log (see docs/formats.md)."""
         if self._schema is None:
             known, num_dense = self._find_features()
             self._schema = make_schema(self._tables, known, num_dense)
@@ -158,7 +179,7 @@ class Reader(ABC, Iterator[Batch]):
     @property
     def features(self) -> dict[str, tuple[str, ...]]:
         """Table name -> its features, in the order of Ids.offsets."""
-        return self.schema.features()
+        return self.schema.features() if self.transform is None else dict(self.transform.features)
 
     @property
     def files(self) -> list[list[str | int]]:
@@ -167,7 +188,8 @@ class Reader(ABC, Iterator[Batch]):
 
     @property
     def num_dense(self) -> int:
-        return self.schema.num_dense
+        """Dense columns of a batch."""
+        return self.schema.num_dense if self.transform is None else self.transform.num_dense
 
     @property
     def counts(self) -> Counts:
@@ -193,6 +215,8 @@ class Reader(ABC, Iterator[Batch]):
         except BaseException:
             self._stream = None  # the position stands; the next call tries again from there
             raise
+        if self.transform is not None:
+            batch = self.transform(batch)
         batch.position = self.state_dict()
         return batch
 
@@ -206,10 +230,11 @@ class Reader(ABC, Iterator[Batch]):
             "files": self.files,
             **self._shuffle_state(),
             **sample_state(self.config),
-            "dense": self.num_dense,
+            "dense": self.schema.num_dense,
             **self._dense_state(),
             "keys": self.config.key_rule,
-            "features": {name: list(names) for name, names in self.features.items()},
+            "features": {name: list(names) for name, names in self.schema.features().items()},
+            **({} if self.transform is None else {"transform": self.transform.name}),
         }
 
     def _dense_state(self) -> Json:
@@ -239,6 +264,7 @@ class Reader(ABC, Iterator[Batch]):
         self._check_order(state, position)
         check_sample(self.config, state)
         check_keys(self.config, state)
+        self._check_transform(state.get("transform"))
         config = self._with_transform_of(state)
         self._take_features(state)
         self.config = config
@@ -298,6 +324,16 @@ class Reader(ABC, Iterator[Batch]):
                 f"shuffle_files={given!r} gives, {order!r}; it was written by another version"
             )
 
+    def _check_transform(self, stored: object) -> None:
+        """What is made of a batch must be what was made of those before."""
+        own = None if self.transform is None else self.transform.name
+        if stored != own:
+            raise ConfigError(
+                f"the position is of batches with the transform {stored!r}, this reader has "
+                f"{own!r} (of a features file, --features): give the same, or read from the "
+                "beginning"
+            )
+
     def _with_transform_of(self, state: JsonView) -> ReaderConfig:
         """What was not said of dense values is as the position has it."""
         stored, given = stored_transform(state), self.config.dense_transform
@@ -333,12 +369,13 @@ class Reader(ABC, Iterator[Batch]):
         if self._schema is None and isinstance(num_dense, int):
             known = [str(name) for names in stored.values() for name in names]
             self._schema = make_schema(self._tables, known, num_dense)
-        if {name: tuple(names) for name, names in stored.items()} != self.features or (
-            self.num_dense != num_dense
+        own = self.schema.features()
+        if {name: tuple(names) for name, names in stored.items()} != own or (
+            self.schema.num_dense != num_dense
         ):
             raise ConfigError(
                 f"the position is of features {dict(stored)!r} and {num_dense!r} dense values, "
-                f"but the log has {self.features!r} and {self.num_dense}"
+                f"but the log has {own!r} and {self.schema.num_dense}"
             )
 
     def close(self) -> None:

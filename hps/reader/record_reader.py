@@ -88,6 +88,12 @@ class RecordReader(Reader):
         left_out = {self.config.label, self._weight, *self.config.ignore}
         others = [field for field in self._fields if field.name not in left_out]
         self._dense = self._find_dense(others)
+        unknown = [name for name in self.config.nan_columns if name not in self._dense]
+        if unknown:
+            raise ConfigError(
+                f"ReaderConfig.nan_columns={list(self.config.nan_columns)}: {unknown} are no dense "
+                f"columns; there are {self._dense}"
+            )
         others = [field for field in others if field.name not in self._dense]
         if any(table.features is None for table in self._tables):
             self._refuse_unread([field for field in others if not is_feature(field.type)])
@@ -155,11 +161,16 @@ class RecordReader(Reader):
             )
 
     @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Name of each column of the first file -> its type, in the file's order."""
+        return {field.name: field.type for field in self._fields}
+
+    @property
     def dense_columns(self) -> list[str] | None:
         return list(self._dense)
 
     @property
-    def columns(self) -> list[ColumnUse]:
+    def raw_columns(self) -> list[ColumnUse]:
         """Every column of the first file and what is made of it, in the file's order."""
         owner = {
             column.name: (table, column.seed == 0)

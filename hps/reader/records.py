@@ -140,10 +140,10 @@ class RecordColumns:
         dense = np.empty((len(batch), len(self.dense)), np.float32)
         with np.errstate(over="ignore"):
             for idx, name in enumerate(self.dense):
-                dense[:, idx] = self._dense_values(columns[name])
+                dense[:, idx] = self._dense_values(columns[name], name in self.config.nan_columns)
         weights = self._weights(columns)
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
-        good = is_label & np.isfinite(dense).all(axis=1)
+        good = is_label & self._are_numbers(dense).all(axis=1)
         if weights is not None:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
         keys = [
@@ -230,8 +230,20 @@ class RecordColumns:
         """As they are; a null is not a number."""
         return None if self.weight is None else to_floats(columns[self.weight], np.nan)
 
-    def _dense_values(self, column: pa.Array) -> NDArray[np.float64] | NDArray[np.float32]:
-        values = to_floats(column, 0.0)
+    def _are_numbers(self, dense: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which values a good row may hold: finite ones, and NaN where that is a missing one."""
+        are_good = np.isfinite(dense)
+        for name in self.config.nan_columns:
+            place = list(self.dense).index(name)
+            are_good[:, place] |= np.isnan(dense[:, place])
+        return are_good
+
+    def _dense_values(
+        self, column: pa.Array, keeps_nan: bool
+    ) -> NDArray[np.float64] | NDArray[np.float32]:
+        values = to_floats(column, np.nan if keeps_nan else 0.0)
+        if keeps_nan and self.config.transform == SIGNED_LOG1P:
+            return signed_log1p(values)
         if self.config.transform == SIGNED_LOG1P:
             return signed_log1p(values, column.is_null().to_numpy(zero_copy_only=False))
         return np.log1p(np.maximum(values, 0.0)) if self.config.transform == LOG1P else values
@@ -254,7 +266,7 @@ class RecordColumns:
     def _bad_row(
         self, where: str, label: float, dense: NDArray[np.float32], weight: float | None
     ) -> DataError:
-        bad = np.flatnonzero(~np.isfinite(dense))
+        bad = np.flatnonzero(~self._are_numbers(dense[np.newaxis])[0])
         if bad.size:
             reason = f"column {self.dense[bad[0]]!r} holds {dense[bad[0]]}, not a finite number"
         elif label not in (0, 1, -1):

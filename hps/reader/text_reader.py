@@ -72,13 +72,13 @@ class TextReader(Reader):
         return [f"C{number + 1}" for number in range(self._num_categories)], dense
 
     @property
-    def columns(self) -> list[ColumnUse]:
+    def raw_columns(self) -> list[ColumnUse]:
         """The label, numbers and features of a line; of libffm and slots those that tables have."""
         kind = self.config.format
         uses = [self._label("label", "text")]
         number = "integer" if kind == "criteo" else "float"
         name = "I" if kind == "criteo" else "dense_feature "
-        for idx in range(self.num_dense):
+        for idx in range(self.schema.num_dense):
             uses.append(self._dense_value(f"{name}{idx + 1}", number))
         taken = set()
         is_text = kind == "criteo" or self.config.hashes_numbers
@@ -121,7 +121,7 @@ class TextReader(Reader):
 
     def _make_parser(self) -> Parser:
         """One that parses the own part alone, unless bad lines are to be counted everywhere."""
-        native = self._native_schema(self.schema, self.num_dense)
+        native = self._native_schema(self.schema, self.schema.num_dense)
         threads = self.config.num_threads()
         sample = sample_rule(self.config)
         if self.config.part[1] == 1 or self.config.on_error == "skip":

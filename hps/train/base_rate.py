@@ -100,11 +100,16 @@ def _click_share(batch: "Batch") -> float | None:
 def _beside(reader: "Reader", **changes: Any) -> "Reader":
     """Another reader of the same files and columns, which looks for no feature."""
     config = dataclasses.replace(
-        reader.config, dense=reader.num_dense, epochs=1, drop_last=False, part=(0, 1), **changes
+        reader.config,
+        dense=reader.schema.num_dense,
+        epochs=1,
+        drop_last=False,
+        part=(0, 1),
+        **changes,
     )
     tables = [
         TableConfig(name=name, dim=1, features=list(features) or None)
-        for name, features in reader.features.items()
+        for name, features in reader.schema.features().items()
     ]
     return open_reader(reader.paths, tables=tables, config=config)
 

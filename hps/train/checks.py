@@ -223,7 +223,7 @@ def _check_criteo_columns(
         found = [name for names in measured.features.values() for name in names]
     finally:
         measured.close()
-    num_wanted = sum(len(names) for names in recipe.features.values())
+    num_wanted = sum(len(names) for names in recipe.raw_features.values())
     if len(found) != num_wanted:  # columns have no names: any may be the one that differs
         raise ConfigError(
             f"{measured.paths[0]}: it has {len(found)} categories, the log trained on {num_wanted}"

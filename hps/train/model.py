@@ -69,6 +69,7 @@ class Model:
         self.module.load_state_dict(found.model["model"])
         self.module.eval()
         self._held = ExitStack()
+        self._transform = self.recipe.make_transform()
         self._columns: RecordColumns | None = None
 
     @classmethod
@@ -119,9 +120,9 @@ class Model:
         """Probability of a click for each example, float32 [B] on the host.
 
         Args:
-            batch: an `hps.Batch`; or raw columns by name, as a pyarrow RecordBatch or a dict of
-                arrays or lists: those of the log that the model was trained on (criteo: I1, I2,
-                ... and C1, C2, ...), labels and others aside.
+            batch: an `hps.Batch` of `open_reader`; or raw columns by name, as a pyarrow RecordBatch
+                or a dict of arrays or lists: those of the log that the model was trained on
+                (criteo: I1, I2, ... and C1, C2, ...), labels and others aside.
 
         Raises:
             ConfigError: what is given has no columns that the model could read.
@@ -207,7 +208,8 @@ class Model:
                 "the text, such as 'True'"
             )
         rows, _ = columns.rows_of(Piece.whole(given.select(columns.names()), 0), "predict")
-        return columns.batch_of([rows], len(rows))
+        raw = columns.batch_of([rows], len(rows))
+        return raw if self._transform is None else self._transform(raw)
 
     def _record_columns(self) -> "RecordColumns":
         if self._columns is not None:
@@ -217,18 +219,18 @@ class Model:
         config = replace(self.recipe.reader_config(), on_error="raise")
         dense = config.dense_columns
         if config.format == "criteo":
-            dense = [f"I{number}" for number in range(1, self.recipe.num_dense + 1)]
+            dense = [f"I{number}" for number in range(1, self.recipe.num_raw_dense + 1)]
         if config.format not in (*WITH_COLUMNS, "criteo") or dense is None:
             raise ConfigError(
                 f"predict: the model was trained on a log of {config.format}, whose columns have "
                 "no names; give it batches of open_reader"
             )
         tables = [
-            replace(table, features=self.recipe.features[table.name])
+            replace(table, features=self.recipe.raw_features[table.name])
             for table in self.server.tables.values()
-            if table.name in self.recipe.features
+            if table.name in self.recipe.raw_features
         ]
-        schema = make_schema(tables, None, self.recipe.num_dense)
+        schema = make_schema(tables, None, self.recipe.num_raw_dense)
         self._columns = RecordColumns(schema, dense, config, None)
         return self._columns
 

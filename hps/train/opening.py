@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hps.features.features import Features
+from hps.features.open import open_with_features
+from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
 from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
@@ -53,7 +56,7 @@ def _prepare(
     ranks, progress = context.ranks, context.progress
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if stored is None:
-        reader = open_reader(options.data, tables=[options.table()], config=config)
+        reader = _open_new(options, config)
         reader.settle()
     else:  # the features are the model's: new data may lack some
         fields = free_fields(config)
@@ -75,3 +78,11 @@ def _prepare(
                 f"{ranks.size} rank(s)"
             )
     return reader, measured_files
+
+
+def _open_new(options: TrainOptions, config: ReaderConfig) -> "Reader":
+    """The log of a new model."""
+    tables, features = [options.table()], options.features
+    if not isinstance(features, Features):
+        return open_reader(options.data, tables=tables, config=config)
+    return open_with_features(options.data, tables=tables, config=config, features=features)

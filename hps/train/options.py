@@ -24,6 +24,7 @@ from hps.config import (
     TableConfig,
 )
 from hps.errors import ConfigError
+from hps.features.features import Features
 from hps.models import class_of
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.reader.config import ReaderConfig
@@ -113,6 +114,9 @@ class TrainOptions:
         negative_rate: the share of the examples with label 0 that are trained on, above 0, at most
             1; part of the model, too: None takes 1, or when resuming what the model has. What
             measures and predicts reads all examples, and corrects the logits by it.
+        features: what the log's columns are and what is made of them: `hps.Features`, or the path
+            of a features file; docs/features.md. None: nothing more than the reader's own, or when
+            resuming what the model has.
         delimiter: of csv; None: told by the header.
         on_error: "raise" at a bad line, or "skip" it.
         seed: of rows, dense weights and dropout.
@@ -188,6 +192,7 @@ class TrainOptions:
     group: str | None = None
     ignore: Sequence[str] | None = None
     dense_columns: Sequence[str] | None = None
+    features: Features | str | Path | None = None
     delimiter: str | None = None
     shared_vocabulary: bool | None = None
     negative_rate: float | None = None
@@ -209,6 +214,8 @@ class TrainOptions:
     hot_rows: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.features, str | Path):
+            object.__setattr__(self, "features", Features.load(self.features))
         if self.resume_if_any:
             object.__setattr__(self, "resume", True)
         if (self.store is None) == (self.remote is None):

@@ -13,6 +13,8 @@ from hps.checkpoint.blobs import MODEL, READER, TABLES, Dense, decode_dense, des
 from hps.cluster.folder.glance import FirstParts
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.features.features import Features
 from hps.models import class_of
 from hps.models.kinds import are_same, load_class
 from hps.ssd_store import check_no_writer, engine_of, open_store
@@ -164,6 +166,7 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     """
     kind = model.recipe.kind
     load_class(kind, store=options.store, is_stored=True)
+    options = replace(options, features=_features_of(options, model))
     stored = model.flags()
     asked = {name: getattr(options, name) for name in stored}
     given = {name: value for name, value in asked.items() if value is not None}
@@ -174,6 +177,47 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     if wrong is not None:
         raise wrong.error(f"the model in {options.where}")
     return replace(options, **stored)
+
+
+def _features_of(options: TrainOptions, model: StoredModel) -> Features | None:
+    """The features that the model has; those that are asked for must be the same."""
+    transform = model.recipe.make_transform()
+    asked = options.features
+    if asked is not None:
+        assert isinstance(asked, Features)
+        what = f"the model in {options.where} was trained"
+        if transform is None:
+            raise ConfigError(
+                f"{what} without a features file, this run asks for {asked.source} (--features); "
+                "leave it out to go on as the model was trained, or train another model in another "
+                "store"
+            )
+        if not (asked.is_same(transform.asked) or asked.is_same(transform.measured)):
+            where = first_difference(transform.asked, asked)
+            raise ConfigError(
+                f"{what} with other features than {asked.source} (--features) has: {where}; leave "
+                "it out to go on as the model was trained, or train another model in another store"
+            )
+    return None if transform is None else transform.asked
+
+
+def first_difference(stored: Features, asked: Features) -> str:
+    """What differs first, in words.
+
+    >>> first_difference(Features(), Features.from_toml('[columns.C1]\\nkind = "ignored"'))
+    "columns.C1 is now {'kind': 'ignored'} and was not described"
+    """
+    of_stored, of_asked = stored.to_dict(), asked.to_dict()
+    for group in ("columns", "crosses"):
+        before, now = of_stored[group], of_asked[group]
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                was, given = before.get(name), now.get(name)
+                return (
+                    f"{group}.{name} is now {'not described' if given is None else given} and was "
+                    f"{'not described' if was is None else was}"
+                )
+    return f"crosses come in the order {list(of_asked['crosses'])}"
 
 
 def free_fields(config: "ReaderConfig") -> Json:

@@ -14,6 +14,7 @@ import torch
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.features.transform import FeatureTransform
 from hps.models import MODELS, ClickModel, class_of
 from hps.models.kinds import require_kind
 from hps.models.own import blamed_on_file
@@ -66,6 +67,8 @@ class ModelRecipe:
         reader: fields of `ReaderConfig`, and `shared_vocabulary`. What earlier versions did not
             store is as they had it: keys that are numbers as they are (but for criteo), and of
             criteo's integers missing, 0 and below read as 0; all negatives.
+        transform: what becomes of the log's columns before the model sees them, as
+            `FeatureTransform.to_dict` has it; None of a model without a features file.
     """
 
     kind: str
@@ -74,10 +77,14 @@ class ModelRecipe:
     hidden: list[int]
     dropout: float
     reader: Json
+    transform: Json | None = None
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint."""
-        return asdict(self)
+        values = asdict(self)
+        if self.transform is None:
+            del values["transform"]  # as it was before there were any
+        return values
 
     @classmethod
     def from_dict(cls, values: JsonView) -> Self:
@@ -92,6 +99,23 @@ class ModelRecipe:
             raise ConfigError(f"the checkpoint's model has no recipe of hps: {error}") from error
         require_kind(recipe.kind)
         return recipe
+
+    def make_transform(self) -> FeatureTransform | None:
+        """What becomes of the log's columns; None where they are the model's."""
+        return None if self.transform is None else FeatureTransform.from_dict(self.transform)
+
+    @property
+    def raw_features(self) -> dict[str, list[str]]:
+        """Table name -> names of the log's features in order, before a transform."""
+        if self.transform is None:
+            return self.features
+        raw = self.transform["raw"]
+        return {raw["table"]: list(raw["features"])}
+
+    @property
+    def num_raw_dense(self) -> int:
+        """Dense columns of the log, before a transform."""
+        return self.num_dense if self.transform is None else len(self.transform["raw"]["dense"])
 
     def reading(self) -> Json:
         """How raw values become keys, dense columns and labels, every value settled."""
@@ -108,7 +132,7 @@ class ModelRecipe:
             "shared_vocabulary": False,
             "negative_rate": 1.0,
             **self.reader,
-            "dense": self.num_dense,
+            "dense": self.num_raw_dense,
         }
         settled["hash_keys"] = bool(settled["hash_keys"]) or kind == "criteo"
         return {name: settled[name] for name in READING}
@@ -186,11 +210,15 @@ class ModelRecipe:
             raise wrong.error("the stored model")
         config = replace(self.reader_config(), **{"epochs": 1, "weight": None, **changes})
         named = [
-            replace(table, features=self.features[table.name])
+            replace(table, features=self.raw_features[table.name])
             for table in tables
-            if table.name in self.features
+            if table.name in self.raw_features
         ]
-        return open_reader(paths, tables=named, config=config)
+        reader = open_reader(paths, tables=named, config=config)
+        transform = self.make_transform()
+        if transform is not None:
+            reader.use(transform)
+        return reader
 
     def check_same(self, other: "ModelRecipe") -> None:
         """Refuses to go on with another model than the stored one.
@@ -198,7 +226,7 @@ class ModelRecipe:
         Raises:
             ConfigError: names each value that differs.
         """
-        for field in ("kind", "features", "num_dense", "hidden", "dropout"):
+        for field in ("kind", "features", "num_dense", "hidden", "dropout", "transform"):
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
@@ -258,15 +286,22 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         "on_error": config.on_error,
         "dense_transform": config.transform,
         "dense_columns": reader.dense_columns,
-        "ignore": list(options.ignore or ()),
+        "ignore": _ignored(options.ignore or (), config.ignore),
         "shared_vocabulary": bool(options.shared_vocabulary),
         "negative_rate": config.negative_rate,
+        **({"nan_columns": list(config.nan_columns)} if config.nan_columns else {}),
     }
+
+
+def _ignored(asked: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Columns left out: by flags, then by the features file."""
+    return [*asked, *(name for name in read if name not in asked)]
 
 
 def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
     """The recipe of a new model on a log."""
     shape = options.shape()
+    transform = reader.transform
     return ModelRecipe(
         kind=shape.model,
         features={name: list(names) for name, names in reader.features.items()},
@@ -274,4 +309,5 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
         hidden=list(shape.hidden),
         dropout=shape.dropout,
         reader=_reading_of(reader, options),
+        transform=transform.to_dict() if isinstance(transform, FeatureTransform) else None,
     )

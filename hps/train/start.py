@@ -101,6 +101,9 @@ def facts_of(
             value = getattr(options, field.name)
             is_list = isinstance(value, Sequence) and not isinstance(value, str)
             facts[field.name] = list(value) if is_list else value
+    if options.features is not None:
+        facts["features"] = repr(options.features)
+        facts["features as measured"] = None if reader.transform is None else reader.transform.name
     return facts
 
 

@@ -1,0 +1,198 @@
+"""Features: the description of a log's columns and of what is made of them, as a file has it.
+
+Above it: `hps train --features`, transform.py, which applies it; a model's recipe, which keeps it.
+Below it: column.py, rules.py, toml_text.py.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from hps.common.json_text import Json, JsonView
+from hps.errors import ConfigError, StoreError
+from hps.features.column import CATEGORICAL, DENSE, GROUP, LABEL, SEQUENCE, WEIGHT, Column, Cross
+from hps.features.rules import VERSION, Fault, column_fault, cross_fault
+from hps.features.toml_text import line_of, write_toml
+
+_ONCE = (LABEL, WEIGHT, GROUP)
+_KEYS = ("version", "columns", "crosses")
+MAX_BYTES = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What the columns of a log are, in words that a person writes once.
+
+    A column that is not named stays what the reader takes it for.
+
+    Args:
+        columns: described ones.
+        crosses: features made of several columns, in the order in which the model has them.
+        source: of the description, for messages: the name of its file.
+
+    Raises:
+        ConfigError: a name twice, two labels, a cross of what is no category.
+
+    Source: docs/features.md.
+
+    >>> described = Features.from_toml('''
+    ... [columns.I1]
+    ... kind = "dense"
+    ... clip = [0, 100]
+    ... [crosses.place]
+    ... columns = ["C1", "C2"]
+    ... ''')
+    >>> described.columns[0].clip, described.crosses[0].columns
+    ((0.0, 100.0), ('C1', 'C2'))
+    >>> Features.from_toml(described.to_toml()) == described
+    True
+    """
+
+    columns: Sequence[Column] = ()
+    crosses: Sequence[Cross] = ()
+    source: str = field(default="features", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "crosses", tuple(self.crosses))
+        fault = _twice(self.columns, self.crosses) or _fault(self.to_dict())
+        if fault is not None:
+            raise ConfigError(f"{self.source}: {fault}")
+
+    def column(self, name: str) -> Column | None:
+        """What is said of a column; None if nothing is."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def of_kind(self, *kinds: str) -> list[str]:
+        """Names of the columns of some kinds, in their order."""
+        return [column.name for column in self.columns if column.kind in kinds]
+
+    def is_same(self, other: "Features") -> bool:
+        """True if both make the same of every log: the order of columns says nothing."""
+        own, others = self.to_dict(), other.to_dict()
+        return own == others and list(own["crosses"]) == list(others["crosses"])
+
+    def to_dict(self) -> Json:
+        """Plain values, for a checkpoint or JSON; `from_dict` takes them."""
+        return {
+            "version": VERSION,
+            "columns": {column.name: column.to_dict() for column in self.columns},
+            "crosses": {cross.name: cross.to_dict() for cross in self.crosses},
+        }
+
+    @classmethod
+    def from_dict(cls, values: JsonView, source: str = "features") -> Self:
+        """Of plain values, as `to_dict` has them.
+
+        Raises:
+            ConfigError: names the source, the key, and what is allowed there.
+        """
+        fault = _fault(values)
+        if fault is not None:
+            raise ConfigError(f"{source}: {fault}")
+        columns = values.get("columns", {}).items()
+        crosses = values.get("crosses", {}).items()
+        return cls(
+            columns=[Column.from_dict(name, said) for name, said in columns],
+            crosses=[Cross(name=name, **said) for name, said in crosses],
+            source=source,
+        )
+
+    def to_toml(self) -> str:
+        """The text of a file that `from_toml` reads as an equal description.
+
+        Raises:
+            ConfigError: a name that is not UTF-8.
+        """
+        return write_toml(self.to_dict())
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "features") -> Self:
+        """Of the text of a file.
+
+        Raises:
+            ConfigError: names the source, the line, the key, and what is allowed there.
+        """
+        try:
+            values = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+            raise ConfigError(f"{source}: it is not TOML: {error}") from error
+        fault = _fault(values)
+        if fault is not None:
+            line = line_of(text, fault.place)
+            where = source if line is None else f"{source}, line {line}"
+            raise ConfigError(f"{where}: {fault}")
+        return cls.from_dict(values, source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Of a file.
+
+        Raises:
+            ConfigError: as from_toml; or a file that is not UTF-8, or too long.
+            StoreError: it cannot be read.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise StoreError(error.errno or 0, f"cannot read {path}: {error.strerror}") from error
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: {len(content):,} bytes; {MAX_BYTES:,} at most are read")
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: it is not UTF-8: {error}") from None
+        return cls.from_toml(text.replace("\r\n", "\n"), str(path))
+
+
+def _twice(columns: Sequence[Column], crosses: Sequence[Cross]) -> Fault | None:
+    """Names that `to_dict` would have once."""
+    for key, items in (("columns", columns), ("crosses", crosses)):
+        names = [item.name for item in items]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            return Fault((key,), f"{twice} are described twice; name each once")
+    return None
+
+
+def _fault(values: object) -> Fault | None:
+    """What is wrong with a description; None if nothing is."""
+    if not isinstance(values, Mapping):
+        return Fault((), f"{values!r} is no description of features")
+    for key in values:
+        if key not in _KEYS:
+            return Fault((str(key),), f"no such key; there are {', '.join(_KEYS)}")
+    if values.get("version", VERSION) != VERSION or values.get("version") is True:
+        return Fault(("version",), f"{values['version']!r} must be {VERSION}")
+    columns, crosses = values.get("columns", {}), values.get("crosses", {})
+    for key, given in (("columns", columns), ("crosses", crosses)):
+        if not isinstance(given, Mapping):
+            return Fault((key,), f"{given!r} is no table; write [{key}.NAME] for each")
+    for name, said in columns.items():
+        if fault := column_fault(name, said):
+            return fault
+    for name, said in crosses.items():
+        if fault := cross_fault(name, said) or _fault_of_parts(name, said, columns):
+            return fault
+    for kind in _ONCE:
+        names = [name for name, said in columns.items() if said["kind"] == kind]
+        if len(names) > 1:
+            return Fault(("columns", names[1], "kind"), f"{names} are all {kind}; one may be")
+    return None
+
+
+def _fault_of_parts(name: str, said: JsonView, columns: JsonView) -> Fault | None:
+    """What is wrong with a cross beside the columns."""
+    if name in columns:
+        return Fault(("crosses", name), "a column has this name; give the cross another one")
+    for part in said["columns"]:
+        kind = columns.get(part, {}).get("kind", CATEGORICAL)
+        if kind == DENSE and "buckets" not in columns[part]:
+            text = f"column {part!r} is dense; give it buckets, whose numbers can be crossed"
+            return Fault(("crosses", name, "columns"), text)
+        if kind not in (CATEGORICAL, SEQUENCE, DENSE):
+            text = f"column {part!r} is of kind {kind!r}; categories and buckets can be crossed"
+            return Fault(("crosses", name, "columns"), text)
+    return None

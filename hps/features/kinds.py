@@ -1,0 +1,208 @@
+"""How a log is to be read for a features file: the kinds of its columns as a ReaderConfig.
+
+Above it: open.py. Below it: the readers. Formats whose columns have names are read as the kinds
+say; in others a column is what the format makes of it, and a kind that differs is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hps.config import TableConfig
+from hps.errors import ConfigError
+from hps.features.column import (
+    CATEGORICAL,
+    DENSE,
+    GROUP,
+    IGNORED,
+    LABEL,
+    SEQUENCE,
+    WEIGHT,
+    Column,
+)
+from hps.features.features import Features
+from hps.reader.config import SIGNED_LOG1P, WITH_COLUMNS, ReaderConfig
+from hps.reader.open import open_reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LABEL_OF_TEXT = "label"  # the name that formats without named columns print for it
+
+
+def reading_for(
+    features: Features,
+    paths: Sequence[Path],
+    tables: Sequence[TableConfig],
+    config: ReaderConfig,
+) -> tuple[ReaderConfig, Sequence[TableConfig]]:
+    """How a log is read, and with which features, so that its columns are what a file says.
+
+    Args:
+        features: the file.
+        paths: of the log.
+        tables: one, which takes all features or names them.
+        config: how the log would be read without the file; its format is told.
+
+    Raises:
+        ConfigError: a column that the log does not have, one whose values cannot be of its kind, or
+            a config that says otherwise.
+    """
+    config = _with_roles(features, config)
+    _check_logs(features, config)
+    if config.format in WITH_COLUMNS:
+        return _of_named_columns(features, paths, tables, config)
+    for column in features.columns:
+        if column.kind == DENSE and column.missing is not None and config.format != "criteo":
+            raise ConfigError(
+                f"{features.source}: columns.{column.name}.missing: in {config.format} no number "
+                "is missing; leave it out"
+            )
+    return config, tables
+
+
+def _with_roles(features: Features, config: ReaderConfig) -> ReaderConfig:
+    """The config with the columns that are neither features nor dense."""
+    for name in features.of_kind(LABEL):
+        if config.format not in WITH_COLUMNS:
+            if name != LABEL_OF_TEXT:
+                raise ConfigError(
+                    f"{features.source}: columns.{name}: kind = 'label', but a log of "
+                    f"{config.format} has its label at the beginning of the line, where the "
+                    f"column is called {LABEL_OF_TEXT!r}"
+                )
+            continue
+        if config.label not in (ReaderConfig.label, name):
+            raise ConfigError(
+                f"{features.source}: columns.{name}: kind = 'label', but the label is said to be "
+                f"{config.label!r} (--label); leave that out, or correct the file"
+            )
+        config = replace(config, label=name)
+    for kind in (WEIGHT, GROUP):
+        for name in features.of_kind(kind):
+            config = _with_role(features, config, kind, name)
+    return config
+
+
+def _with_role(features: Features, config: ReaderConfig, kind: str, name: str) -> ReaderConfig:
+    """The config with a column of weights or groups: the field of the kind's own name."""
+    if kind not in {field.name for field in fields(config)}:
+        raise ConfigError(
+            f"{features.source}: columns.{name}: kind = {kind!r} is not supported: this reader "
+            "has no such column; give it kind 'ignored'"
+        )
+    given = getattr(config, kind)
+    if given not in (None, name):
+        raise ConfigError(
+            f"{features.source}: columns.{name}: kind = {kind!r}, but the {kind} is said to be "
+            f"{given!r} (--{kind}); leave that out, or correct the file"
+        )
+    changes: dict[str, Any] = {kind: name}
+    return replace(config, **changes)
+
+
+def _check_logs(features: Features, config: ReaderConfig) -> None:
+    """A logarithm that the reader has taken can be undone where numbers are whole."""
+    if config.transform != SIGNED_LOG1P or config.format == "criteo":
+        return
+    for column in features.columns:
+        if column.log is False:
+            raise ConfigError(
+                f"{features.source}: columns.{column.name}.log: false, but the log is read with "
+                "logarithms of all dense values (--dense-log); leave that out, and write "
+                "log = true for the columns that should have one"
+            )
+
+
+def _of_named_columns(
+    features: Features, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+) -> tuple[ReaderConfig, Sequence[TableConfig]]:
+    from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
+
+    # Names no feature, so that nothing is refused yet that the file leaves out.
+    bare = [TableConfig(name=table.name, dim=1, features=[]) for table in tables]
+    probe = open_reader(paths, tables=bare, config=replace(config, dense=None))
+    assert isinstance(probe, RecordReader)
+    types = probe.types
+    probe.close()
+    for column in features.columns:
+        _check_kind(features, column, types, config)
+    inferred = probe.dense_columns or []
+    dense = [name for name in inferred if _is(features, name, DENSE)]
+    dense += [name for name in types if name not in inferred and name in features.of_kind(DENSE)]
+    if config.dense_columns is None:
+        dense.sort(key=list(types).index)
+    ignored = [name for name in features.of_kind(IGNORED) if name not in config.ignore]
+    nan_columns = [name for name in dense if _wants_missing(features.column(name), config)]
+    changes: dict[str, Any] = {"ignore": [*config.ignore, *ignored], "nan_columns": nan_columns}
+    if dense != inferred:
+        changes["dense_columns"] = dense
+    config = replace(config, **changes)
+    return config, _with_texts(features, types, tables, config, dense)
+
+
+def _is(features: Features, name: str, kind: str) -> bool:
+    """True if a column is of a kind, or if nothing is said of it."""
+    column = features.column(name)
+    return column is None or column.kind == kind
+
+
+def _wants_missing(column: Column | None, config: ReaderConfig) -> bool:
+    """True of a dense column whose missing values must be told from others."""
+    if column is None:
+        return False
+    logs = bool(column.log) and config.transform != SIGNED_LOG1P
+    clips = column.clip is not None and config.transform == SIGNED_LOG1P
+    return column.missing is not None or column.buckets is not None or logs or clips
+
+
+def _check_kind(
+    features: Features, column: Column, types: "dict[str, pa.DataType]", config: ReaderConfig
+) -> None:
+    """The log has the column, and its values can be of the kind."""
+    from hps.reader.columns import is_feature, is_number
+
+    where = f"{features.source}: columns.{column.name}"
+    if column.name not in types:
+        raise ConfigError(f"{where}: the log has no such column; it has {list(types)}")
+    kind = types[column.name]
+    if column.name == config.label and column.kind != LABEL:
+        raise ConfigError(
+            f"{where}: kind = {column.kind!r}, but it is the column of labels; name another one "
+            "with kind = 'label' (or --label)"
+        )
+    if column.name in config.ignore and column.kind != IGNORED:
+        raise ConfigError(
+            f"{where}: kind = {column.kind!r}, but the column is said to be left out (--ignore); "
+            "leave that out, or give it kind 'ignored'"
+        )
+    if config.format == "csv":  # text can be read as either
+        return
+    if column.kind == DENSE and not is_number(kind):
+        raise ConfigError(
+            f"{where}: kind = 'dense', but its values are of type {kind}, not numbers"
+        )
+    if column.kind in (CATEGORICAL, SEQUENCE) and not is_feature(kind):
+        raise ConfigError(
+            f"{where}: kind = {column.kind!r}, but its values are of type {kind}, of which no keys "
+            "are made; give it kind 'dense' with buckets, or write it as integers or text"
+        )
+
+
+def _with_texts(
+    features: Features,
+    types: "dict[str, pa.DataType]",
+    tables: Sequence[TableConfig],
+    config: ReaderConfig,
+    dense: Sequence[str],
+) -> Sequence[TableConfig]:
+    """The table with all features by name, where one of csv is only a feature by name."""
+    from hps.reader.columns import is_feature
+
+    named = features.of_kind(CATEGORICAL, SEQUENCE)
+    if config.format != "csv" or all(is_feature(types[name]) for name in named):
+        return tables
+    others = {config.label, *config.ignore, *dense, *features.of_kind(WEIGHT, GROUP)}
+    found = [name for name in types if name not in others]
+    return [replace(table, features=found) if table.features is None else table for table in tables]

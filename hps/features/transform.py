@@ -1,0 +1,236 @@
+"""FeatureTransform: what a features file makes of batches, whatever format they were read from.
+
+Above it: open.py, which gives it to a reader; a model's recipe, which keeps it; `hps.Model`. Below
+it: dense.py, keys.py. Training, evaluation and prediction pass through here.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+import torch
+
+from hps.common.json_text import Json, JsonView
+from hps.errors import ConfigError
+from hps.features.column import (
+    CATEGORICAL,
+    DENSE,
+    DROP,
+    FIRST,
+    IGNORED,
+    SEQUENCE,
+    Column,
+    Scale,
+)
+from hps.features.dense import DenseTransform
+from hps.features.features import Features
+from hps.features.keys import KeyTransform
+from hps.features.raw import RawColumns
+from hps.reader.column_use import DENSE as DENSE_USE
+from hps.reader.column_use import FEATURE, ColumnUse, dense_rule
+from hps.reader.column_use import IGNORED as IGNORED_USE
+from hps.reader.config import SIGNED_LOG1P, WITH_COLUMNS
+from hps.types import Batch
+
+
+class FeatureTransform:
+    """From batches as a log has them to batches as a model sees them.
+
+    A model has the features of the log in the log's order, then buckets in the order of their
+    columns, then crosses in the order of the file.
+
+    Args:
+        asked: as the file has it.
+        measured: the same with the numbers that were measured.
+        raw: what the reader's batches hold.
+
+    Raises:
+        ConfigError: a column that the log does not have, or one that cannot be of its kind.
+    """
+
+    def __init__(self, asked: Features, measured: Features, raw: RawColumns) -> None:
+        _check_names(measured, raw)
+        self.asked = asked
+        self.measured = measured
+        self.raw = raw
+        dropped = measured.of_kind(IGNORED)
+        self._dense = DenseTransform(measured, raw, dropped)
+        self._keys = KeyTransform(measured, raw, self._dense.bucket_names, dropped)
+        if not self._keys.names:
+            raise ConfigError(
+                f"{measured.source}: no feature is left of {list(raw.features)}; a model needs one"
+            )
+        text = json.dumps([measured.to_dict(), raw.to_dict()], sort_keys=True)
+        self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def features(self) -> Mapping[str, tuple[str, ...]]:
+        """As BatchTransform has it."""
+        return {self.raw.table: self._keys.names}
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Names of the dense columns after the transform."""
+        return self._dense.names
+
+    @property
+    def num_dense(self) -> int:
+        """As BatchTransform has it."""
+        return len(self._dense.names)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch as a model sees it.
+
+        Cost: a copy of its keys and dense values; a few passes over those that change.
+
+        Raises:
+            ConfigError: a batch of other columns.
+        """
+        num_dense, num_tables = batch.dense.shape[1], list(batch.features)
+        if num_dense != len(self.raw.dense) or num_tables != [self.raw.table]:
+            raise ConfigError(
+                f"features: the batch has {num_dense} dense columns and the tables {num_tables}; "
+                f"the transform is for {len(self.raw.dense)} and {self.raw.table!r}"
+            )
+        dense = batch.dense.numpy()
+        buckets = self._dense.bucket_numbers(dense)
+        ids = self._keys(batch.features[self.raw.table], len(batch), buckets)
+        return replace(
+            batch,
+            features={self.raw.table: ids},
+            dense=torch.from_numpy(self._dense(dense)),
+        )
+
+    def columns(self, uses: Sequence[ColumnUse]) -> list[ColumnUse]:
+        """As BatchTransform has it."""
+        changed = [self._use_of(use) for use in uses]
+        for name in self._dense.bucket_names:
+            column = self.measured.column(name)
+            assert column is not None and not isinstance(column.buckets, int)
+            count = len(column.buckets or ()) + 1
+            why = f"the number of one of {count} buckets, hashed with the feature"
+            changed.append(ColumnUse(name, FEATURE, "bucket", why, self.raw.table))
+        for cross in self.measured.crosses:
+            why = f"cross of {' and '.join(cross.columns)}{_folded(cross.hash_buckets)}"
+            changed.append(ColumnUse(cross.name, FEATURE, "cross", why, self.raw.table))
+        return changed
+
+    def _use_of(self, use: ColumnUse) -> ColumnUse:
+        column = self.measured.column(use.name)
+        if column is None or use.kind not in (FEATURE, DENSE_USE):
+            return use
+        if column.kind == IGNORED:
+            return ColumnUse(use.name, IGNORED_USE, use.type, "left out by the features file")
+        if use.kind == DENSE_USE and not column.is_kept:
+            return ColumnUse(use.name, IGNORED_USE, use.type, "its bucket is a feature instead")
+        if use.kind == DENSE_USE:
+            return replace(use, why=self._dense_rule(column) or use.why)
+        steps = _steps(column)
+        return replace(use, why=f"{use.why}; {', '.join(steps)}") if steps else use
+
+    def _dense_rule(self, column: Column) -> str:
+        """What is done to a dense column, in words; nothing if that is what the reader does."""
+        said = column.to_dict()
+        if said.keys() <= {"kind", "log"} and said.get("log") in (None, self.raw.is_logged):
+            return ""
+        is_log = self.raw.is_logged if column.log is None else column.log
+        steps = []
+        if column.clip is not None:
+            steps.append("from {:g} to {:g}".format(*column.clip))
+        if is_log:
+            steps.append(dense_rule(SIGNED_LOG1P).partition(";")[0])
+        missing = said.get("missing", -0.5 if is_log else 0.0)
+        steps.append(f"missing is {missing:g}")
+        if isinstance(column.normalise, Scale):
+            scale = column.normalise
+            steps.append(f"less {scale.mean:.4g}, divided by {scale.std:.4g}")
+        return "; ".join(steps)
+
+    def to_dict(self) -> Json:
+        """Plain values, for a checkpoint; `from_dict` takes them."""
+        return {
+            "asked": self.asked.to_dict(),
+            "measured": self.measured.to_dict(),
+            "raw": self.raw.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: JsonView) -> Self:
+        """The transform that a checkpoint has.
+
+        Raises:
+            ConfigError: it is none that hps wrote.
+        """
+        try:
+            raw = RawColumns.from_dict(values["raw"])
+            source = "the stored model's features"
+            asked, measured = (
+                Features.from_dict(values[name], source) for name in ("asked", "measured")
+            )
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"the checkpoint's features are none of hps: {error!r}") from error
+        return cls(asked, measured, raw)
+
+
+def _folded(hash_buckets: int | None) -> str:
+    return "" if hash_buckets is None else f", folded into {hash_buckets:,} keys"
+
+
+def _steps(column: Column) -> list[str]:
+    """What is done to a feature, in words."""
+    steps = []
+    if column.missing is not None:
+        steps.append("a missing value has " + ("no key" if column.missing == DROP else "a key"))
+    if column.max_length is not None:
+        steps.append(f"the {column.keep or FIRST} {column.max_length:,} keys")
+    if column.hash_buckets is not None:
+        steps.append(f"folded into {column.hash_buckets:,} keys")
+    return steps
+
+
+def _check_names(features: Features, raw: RawColumns) -> None:
+    """Every column that is described is in the log, as what it is described as."""
+    known = {DENSE: raw.dense, CATEGORICAL: raw.features, SEQUENCE: raw.features}
+    if raw.format not in WITH_COLUMNS:  # in those, what is ignored is not read
+        known[IGNORED] = (*raw.dense, *raw.features)
+    for column in features.columns:
+        names = known.get(column.kind, ())
+        if not names or column.name in names:
+            continue
+        if column.name in (*raw.dense, *raw.features):
+            is_number = column.name in raw.dense
+            was = "dense, whose buckets can be a feature" if is_number else "a feature"
+            raise ConfigError(
+                f"{features.source}: columns.{column.name}: kind = {column.kind!r}, but in a log "
+                f"of {raw.format} it is {was}"
+            )
+        raise _unknown(features, column.name, raw)
+    everything = (*raw.dense, *raw.features)
+    for cross in features.crosses:
+        if cross.name in everything:
+            raise ConfigError(
+                f"{features.source}: crosses.{cross.name}: a column of the log has this name; "
+                "give the cross another one"
+            )
+        for name in cross.columns:
+            column_of = features.column(name)
+            is_bucketed = column_of is not None and column_of.buckets is not None
+            if name not in raw.features and not is_bucketed:
+                if name in raw.dense:
+                    raise ConfigError(
+                        f"{features.source}: crosses.{cross.name}: column {name!r} is dense; give "
+                        "it buckets, whose numbers can be crossed"
+                    )
+                raise _unknown(features, name, raw)
+    for column in features.columns:
+        is_measured = column.normalise in (None, False) or isinstance(column.normalise, Scale)
+        assert is_measured and not isinstance(column.buckets, int)
+
+
+def _unknown(features: Features, name: str, raw: RawColumns) -> ConfigError:
+    return ConfigError(
+        f"{features.source}: the log has no column {name!r}; dense columns are {list(raw.dense)}, "
+        f"features {list(raw.features)}"
+    )
