@@ -3,6 +3,7 @@
 Above it: pytest. Below it: hps/train/, hps/features/.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hps.reader import ReaderConfig, open_reader
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.predict import predict_log
 from tests.cluster.ranks import run_ranks
+from tests.cluster.torchrun_lab import run_torchrun
 from tests.features.feature_twin import bags_of
 from tests.logs import write_criteo
 
@@ -317,19 +319,16 @@ def test_ranks_train_with_a_features_file_as_one_does(tmp_path: Path) -> None:
     log, _ = criteo(tmp_path)
     file = tmp_path / "features.toml"
     file.write_text(CRITEO_FEATURES)
-    options: dict[str, Any] = {"test": [log], "epochs": 2}
-    alone = run(log, tmp_path / "alone", features=file, **options)
-
-    def of_rank(world: LocalWorld) -> list[Any]:
-        asked = TrainOptions(
-            **{**SMALL, **options, "data": [log], "store": tmp_path / "ranks", "features": file}
-        )
-        figures = train(asked, None, world)
-        return [figures["test_logloss"], figures["rows"]]
-
-    for logloss, rows in run_ranks(2, of_rank):
-        assert rows == alone["rows"]
-        assert logloss == pytest.approx(alone["test_logloss"], rel=1e-4)
+    alone = run(log, tmp_path / "alone", features=file, test=[log], epochs=2)
+    out = tmp_path / "out.json"
+    words = ["train", str(log), "--store", str(tmp_path / "ranks"), "--features", str(file)]
+    words += ["--test", str(log), "--epochs", "2", "--dim", "2", "--hidden", "4", "--depth", "0"]
+    words += ["--batch-size", "64", "--dram", "8MiB", "--json", str(out)]
+    done = run_torchrun(words, 2, [])
+    assert done.returncode == 0, done.stderr
+    ranks = json.loads(out.read_text())
+    assert ranks["rows"] == alone["rows"]
+    assert ranks["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
 
 
 def test_ranks_with_other_features_are_refused(tmp_path: Path) -> None:
