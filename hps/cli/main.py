@@ -25,6 +25,7 @@ COMMANDS = {
     "train": ("train", "train a model from click logs"),
     "evaluate": ("evaluate", "AUC, logloss and calibration of a stored model"),
     "predict": ("predict", "write a stored model's probabilities for a log"),
+    "features": ("features", "describe a log's columns in a file to edit"),
     "report": ("report", "a page of plots of training runs"),
     "models": ("models", "the models of a store, and how far each was trained"),
     "lookup": ("lookup", "the row of a raw value of a log, or of a key"),

@@ -107,8 +107,22 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         help="at a bad line: stop and name it, or leave it out and count it (skipped lines)",
     )
     add("--allow-empty", action="store_true", help="accept a log without examples")
-    _add_reading_flags(group)
-    _add_example_flags(group)
+    add(
+        "--negative-rate",
+        type=flags.number(above=0, most=1),
+        metavar="R",
+        help="share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate "
+        "and predict read all and correct for it; if not given, 1, or that of the model",
+    )
+    add(
+        "--features",
+        type=flags.path,
+        metavar="FILE",
+        help="features file: what the columns of DATA are and what is made of them; 'hps features' "
+        "writes one; with --resume that of the stored model",
+    )
+    add_reading_flags(group)
+    add_column_flags(group)
 
 
 def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +163,7 @@ def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
+def add_reading_flags(group: flags.Flags) -> None:
     """What becomes part of the model: a flag that is not given is None."""
     add = group.add_argument
     keys = group.add_mutually_exclusive_group()
@@ -194,23 +208,9 @@ def _add_reading_flags(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _add_example_flags(group: "argparse._ArgumentGroup") -> None:
-    """Which examples there are, and what each counts; part of the model, too."""
+def add_column_flags(group: flags.Flags) -> None:
+    """Columns that are no features, by name; part of the model, too."""
     add = group.add_argument
-    add(
-        "--negative-rate",
-        type=flags.number(above=0, most=1),
-        metavar="R",
-        help="share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate "
-        "and predict read all and correct for it; if not given, 1, or that of the model",
-    )
-    add(
-        "--features",
-        type=flags.path,
-        metavar="FILE",
-        help="features file: what the columns of DATA are and what is made of them; 'hps features' "
-        "writes one; with --resume that of the stored model",
-    )
     add(
         "--label",
         type=flags.word,

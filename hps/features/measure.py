@@ -70,10 +70,11 @@ def measured(features: Features, reader: "Reader", num_examples: int = NUM_EXAMP
     )
 
 
-def first_examples(reader: "Reader", num_examples: int) -> Batch | None:
+def first_examples(reader: "Reader", num_examples: int, on_error: str = "skip") -> Batch | None:
     """A log's first examples as the reader makes them before a transform; None of an empty log.
 
-    Bad lines are passed over: the reader says what is wrong with them when it comes to them.
+    Bad lines are passed over, unless `on_error` is "raise": the reader says what is wrong with them
+    when it comes to them.
     """
     config = replace(
         reader.config,
@@ -81,12 +82,17 @@ def first_examples(reader: "Reader", num_examples: int) -> Batch | None:
         epochs=1,
         drop_last=False,
         part=(0, 1),
-        on_error="skip",
+        on_error=on_error,
         batch_size=num_examples,
     )
     tables = [
-        TableConfig(name=name, dim=1, features=list(names) or None)
-        for name, names in reader.schema.features().items()
+        TableConfig(
+            name=name,
+            dim=1,
+            features=[column.name for column in columns] or None,
+            shared_vocabulary=bool(columns) and columns[0].seed == 0,
+        )
+        for name, columns in reader.schema.tables.items()
     ]
     ahead = open_reader(reader.paths, tables=tables, config=config)
     batch = next(ahead, None)
