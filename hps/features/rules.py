@@ -54,16 +54,13 @@ def _is_whole(value: object, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
 def _are_ascending(value: object, least: int, most: int) -> bool:
-    if not _is_list(value) or not all(map(is_number, value)):  # type: ignore[call-overload]
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return False
-    numbers = [float(one) for one in value]  # type: ignore[attr-defined]
-    rises = all(low < high for low, high in pairwise(numbers))
-    return least <= len(numbers) <= most and rises
+    if not all(map(is_number, value)):
+        return False
+    numbers = [float(one) for one in value]
+    return least <= len(numbers) <= most and all(low < high for low, high in pairwise(numbers))
 
 
 def _is_scale(value: object) -> bool:
@@ -138,10 +135,10 @@ _CROSS: dict[str, Rule] = {
 
 
 def _are_names(value: object, least: int, most: int) -> bool:
-    if not _is_list(value) or not all(isinstance(name, str) and name for name in value):  # type: ignore[attr-defined]
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return False
-    names = list(value)  # type: ignore[call-overload]
-    return least <= len(names) <= most and len(set(names)) == len(names)
+    names = [name for name in value if isinstance(name, str) and name]
+    return least <= len(value) <= most and len(set(names)) == len(value)
 
 
 def column_fault(name: object, values: object) -> Fault | None:

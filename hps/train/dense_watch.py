@@ -76,7 +76,7 @@ class DenseWatch:
         }
 
     def _warning(self, name: str, found: dict[str, float]) -> str:
-        way_out = "write it divided by its standard deviation"
+        way_out = "bring it to scale by a features file (--features, normalise = true)"
         if self._transform != SIGNED_LOG1P:
             way_out = f"train a new model with --dense-log, which takes its logarithm, or {way_out}"
         return (

@@ -166,6 +166,13 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, words: str) 
     assert str(refused.value).startswith(where)
 
 
+def test_the_example_of_the_page_is_a_features_file() -> None:
+    page = Path(__file__).parents[2] / "docs" / "features.md"
+    text = page.read_text().split("```toml\n")[1].split("```")[0]
+    kinds = {column.kind for column in hps.Features.from_toml(text).columns}
+    assert kinds == {"label", "dense", "categorical", "sequence", "ignored"}
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "features.toml"
     with pytest.raises(hps.StoreError, match=r"cannot read .*No such file"):
