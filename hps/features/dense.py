@@ -73,6 +73,7 @@ class DenseTransform:
         self.bucketed = tuple(
             place for place, column in enumerate(self._columns) if column.buckets is not None
         )
+        self._bounds = [self._bounds_of(self._columns[place]) for place in self.bucketed]
 
     @property
     def bucket_names(self) -> tuple[str, ...]:
@@ -120,10 +121,9 @@ class DenseTransform:
         """Of each column with buckets, the bucket of each example: int64 [B]. The number after the
         last stands for missing."""
         numbers = []
-        for place in self.bucketed:
+        for place, bounds in zip(self.bucketed, self._bounds, strict=True):
             column = self._columns[place]
             values = np.ascontiguousarray(dense[:, place])
-            bounds = self.bounds(column)
             missing = self.is_missing(values)
             found = np.searchsorted(bounds, values, side="right").astype(np.int64)
             if missing.any():
@@ -135,10 +135,12 @@ class DenseTransform:
             numbers.append(found)
         return numbers
 
-    def bounds(self, column: Column) -> Floats:
+    def _bounds_of(self, column: Column) -> Floats:
         """Where buckets begin, as the reader makes values: those from there on are not below."""
-        assert not isinstance(column.buckets, int) and column.buckets is not None
-        bounds = np.array(column.buckets, np.float64)
+        assert column.buckets is not None
+        # Those that are yet to be measured divide nothing.
+        is_told = not isinstance(column.buckets, int)
+        bounds = np.array(column.buckets if is_told else (), np.float64)
         if self._raw.format == "criteo" and self._raw.is_logged:
             # Numbers are whole: a bound between two of them is far from both.
             return signed_log1p(np.ceil(bounds) - 0.5)

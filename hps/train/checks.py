@@ -236,10 +236,10 @@ def _check_named_columns(
     """Dense columns are compared by the reader, which is given those of the recipe."""
     measured = recipe.open_reader(log.files, [options.table()])
     try:
-        columns = measured.columns
+        columns = measured.raw_columns
     finally:
         measured.close()
-    wanted = [name for names in recipe.features.values() for name in names]
+    wanted = [name for names in recipe.raw_features.values() for name in names]
     found = [column.name for column in columns if column.kind == FEATURE]
     missing = [name for name in wanted if name not in found]
     if missing:

@@ -18,6 +18,7 @@ from hps.common.arrays import AnyArray
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
+from hps.features.column import IGNORED
 from hps.models.kinds import load_class
 from hps.parameter_server.server import open as open_store
 from hps.reader.config import WITH_COLUMNS
@@ -178,18 +179,17 @@ class Model:
         from hps.reader.records import Piece
 
         columns = self._record_columns()
+        left_out = self._left_out()
         if isinstance(given, Mapping):
-            missing = [name for name in columns.names() if name not in given]
+            names = [name for name in columns.names() if name in given or name not in left_out]
+            missing = [name for name in names if name not in given]
             if missing:
                 raise ConfigError(
                     f"predict: columns {missing} are missing; given are {list(given)}"
                 )
             try:
                 given = pa.RecordBatch.from_pydict(
-                    {
-                        name: _column_of(given[name], name in columns.dense)
-                        for name in columns.names()
-                    }
+                    {name: _column_of(given[name], name in columns.dense) for name in names}
                 )
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise ConfigError(f"predict: these columns make no batch: {error}") from None
@@ -198,6 +198,9 @@ class Model:
                 f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
                 "a dict of columns"
             )
+        for name in set(columns.names()) & left_out - set(given.schema.names):
+            kind = pa.float64() if name in columns.dense else pa.string()
+            given = given.append_column(name, pa.nulls(len(given), kind))
         columns.check("predict: the batch", given.schema, "the model's log")
         flags = [
             name for name in given.schema.names if pa.types.is_boolean(given.column(name).type)
@@ -210,6 +213,10 @@ class Model:
         rows, _ = columns.rows_of(Piece.whole(given.select(columns.names()), 0), "predict")
         raw = columns.batch_of([rows], len(rows))
         return raw if self._transform is None else self._transform(raw)
+
+    def _left_out(self) -> set[str]:
+        """Columns that a features file leaves out: they may be given or not."""
+        return set() if self._transform is None else set(self._transform.measured.of_kind(IGNORED))
 
     def _record_columns(self) -> "RecordColumns":
         if self._columns is not None:

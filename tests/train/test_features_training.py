@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps/train/, hps/features/.
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hps.features.open import open_with_features
 from hps.reader import ReaderConfig, open_reader
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.predict import predict_log
+from hps.train.progress import Progress
 from tests.cluster.ranks import run_ranks
 from tests.cluster.torchrun_lab import run_torchrun
 from tests.features.feature_twin import bags_of
@@ -204,7 +206,9 @@ def test_training_evaluation_and_prediction_see_the_same(tmp_path: Path, kind: s
         if columns is None:
             return
         without = {name: one for name, one in columns.items() if name not in ("label", "click")}
-        for given in (columns, without, pa.RecordBatch.from_pydict(columns)):
+        used = {name: one for name, one in columns.items() if name not in ("I5", "C3", "gone")}
+        batches = [pa.RecordBatch.from_pydict(one) for one in (columns, used)]
+        for given in (columns, without, used, *batches):
             assert_same(model._batch_of(given), trained)
             assert torch.equal(model.predict(given), expected)
         for row in (0, 17):  # one at a time, as a server has them
@@ -298,6 +302,20 @@ def test_the_command_prints_what_is_made_of_each_column(
     file.write_text("[columns.C1]\nkind = 'text'")
     assert main([*command, "--features", str(file)]) == 1
     assert "features.toml, line 2: columns.C1.kind" in capsys.readouterr().err
+
+
+def test_a_test_log_of_the_same_columns_has_no_other_ones(tmp_path: Path) -> None:
+    log, _ = parquet(tmp_path)
+    said = StringIO()
+    options: dict[str, Any] = {**SMALL, "data": [log], "test": [log], "store": tmp_path / "store"}
+    text = NAMED_FEATURES.replace(", keep = true", "")
+    train(TrainOptions(**options, features=hps.Features.from_toml(text)), Progress(0, said))
+    assert "its bucket is a feature instead): rate" in said.getvalue()
+    assert "--test" not in said.getvalue()
+    fewer = tmp_path / "fewer.parquet"
+    pq.write_table(pq.read_table(log).drop_columns(["text"]), fewer)
+    with pytest.raises(hps.ConfigError, match=r"features that the log does not have: \['text'\]"):
+        run(log, tmp_path / "2", test=[fewer], features=hps.Features.from_toml(text))
 
 
 def test_a_flag_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
