@@ -78,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     columns = ("hash_keys", "label", "weight", "group", "ignore")
     given = {name: getattr(arguments, name) for name in (*names, *columns)}
     config = ReaderConfig(**{name: value for name, value in given.items() if value is not None})
-    is_shared = bool(arguments.shared_vocabulary)
-    found = survey(arguments.data, config, arguments.examples, is_shared=is_shared)
+    found = survey(arguments.data, config, arguments.examples)
     text = found.to_toml()
     if not is_file:
         sys.stdout.write(text)

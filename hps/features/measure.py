@@ -86,13 +86,8 @@ def first_examples(reader: "Reader", num_examples: int, on_error: str = "skip") 
         batch_size=num_examples,
     )
     tables = [
-        TableConfig(
-            name=name,
-            dim=1,
-            features=[column.name for column in columns] or None,
-            shared_vocabulary=bool(columns) and columns[0].seed == 0,
-        )
-        for name, columns in reader.schema.tables.items()
+        TableConfig(name=name, dim=1, features=list(names) or None)
+        for name, names in reader.schema.features().items()
     ]
     ahead = open_reader(reader.paths, tables=tables, config=config)
     batch = next(ahead, None)

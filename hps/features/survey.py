@@ -27,6 +27,7 @@ from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.column_use import LABEL as LABEL_USE
 from hps.reader.config import WITH_COLUMNS, ReaderConfig
 from hps.reader.files import PathLike, find_files
+from hps.reader.keys import key_of
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
 from hps.types import Batch
@@ -103,8 +104,6 @@ def survey(
     paths: PathLike | Sequence[PathLike],
     config: ReaderConfig,
     num_examples: int = NUM_EXAMPLES,
-    *,
-    is_shared: bool = False,
 ) -> Survey:
     """Looks at the beginning of a log.
 
@@ -112,14 +111,13 @@ def survey(
         paths: the log's files.
         config: how it is read.
         num_examples: that are looked at.
-        is_shared: equal values of different features are one key.
 
     Raises:
         ConfigError: a log without an example; what open_reader raises.
         DataError: a bad line, unless they are skipped.
     """
     files = find_files(paths)
-    table = TableConfig(name=_TABLE, dim=1, shared_vocabulary=is_shared)
+    table = TableConfig(name=_TABLE, dim=1)
     reader = open_reader(files, tables=[table], config=config)
     seen = _seeing_missing(reader, table)
     batch = first_examples(seen, num_examples, config.on_error)
@@ -190,19 +188,13 @@ def _feature_figures(
         distinct, numbers = np.unique(bag_keys, return_inverse=True)
         missing = lengths == 0
         if raw.format == "criteo":
-            missing = bag_keys == _empty_key(raw, name)
+            missing = bag_keys == np.uint64(key_of(name, ""))
         figures = {"keys": float(len(distinct)), "missing": float(missing.mean())}
         if len(lengths) and lengths.max() > 1:
             figures["mean_length"] = float(lengths.mean())
         auc = _auc(numbers, np.repeat(np.arange(count), lengths), len(distinct), labels)
         found[name] = figures if auc is None else {**figures, "auc": auc}
     return found
-
-
-def _empty_key(raw: RawColumns, name: str) -> np.uint64:
-    from hps.reader.keys import key_of
-
-    return np.uint64(key_of(None if raw.is_shared else name, ""))
 
 
 def _auc(

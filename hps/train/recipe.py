@@ -226,13 +226,19 @@ class ModelRecipe:
         Raises:
             ConfigError: names each value that differs.
         """
-        for field in ("kind", "features", "num_dense", "hidden", "dropout", "transform"):
+        for field in ("kind", "features", "num_dense", "hidden", "dropout"):
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
                     f"the stored model has {field}={stored!r}, this run asks for {asked!r}; "
                     "give the same flags to resume it, or another store"
                 )
+        if self.transform != other.transform:
+            raise ConfigError(
+                "the stored model was trained with other features (--features) than this run has: "
+                "what is made of its columns, or what was measured of them, differs; leave them "
+                "out to go on as the model was trained, or train another model in another store"
+            )
         asked = {name: value for name, value in other.reading().items() if name != "ignore"}
         if self.reading()["dense_columns"] is None:  # stored before their names were
             del asked["dense_columns"]

@@ -3,6 +3,7 @@
 Above it: pytest. Below it: hps/train/, hps/features/.
 """
 
+import copy
 import json
 from dataclasses import replace
 from io import StringIO
@@ -273,6 +274,25 @@ def test_another_file_is_refused_when_resuming(tmp_path: Path) -> None:
     run(log, tmp_path / "plain")
     with pytest.raises(hps.ConfigError, match="without a features file, this run asks for feat"):
         run(log, tmp_path / "plain", features=features, **again)
+
+
+def test_a_recipe_of_another_transform_is_another_model(tmp_path: Path) -> None:
+    log, _ = criteo(tmp_path)
+    run(log, tmp_path / "store", features=hps.Features.from_toml(CRITEO_FEATURES))
+    with hps.Model.load(tmp_path / "store", dram="8MiB") as model:
+        recipe = model.recipe
+    recipe.check_same(recipe)
+    assert recipe.transform is not None
+    for column, change in (("I1", {"normalise": {"mean": 0, "std": 1}}), ("C1", {"kind": "x"})):
+        transform = copy.deepcopy(recipe.transform)
+        transform["measured"]["columns"][column] |= change
+        with pytest.raises(hps.ConfigError, match=r"trained with other features \(--features\)"):
+            recipe.check_same(replace(recipe, transform=transform))
+    broken = replace(recipe, transform=transform)
+    with pytest.raises(hps.ConfigError, match=r"model's features: columns\.C1\.kind"):
+        broken.make_transform()
+    with pytest.raises(hps.ConfigError, match="are none of hps"):
+        replace(recipe, transform={"raw": {}}).make_transform()
 
 
 def test_a_model_without_features_is_stored_as_it_was(tmp_path: Path) -> None:
