@@ -5,7 +5,7 @@ say; in others a column is what the format makes of it, and a kind that differs 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +87,11 @@ def _with_roles(features: Features, config: ReaderConfig) -> ReaderConfig:
 
 def _with_role(features: Features, config: ReaderConfig, kind: str, name: str) -> ReaderConfig:
     """The config with a column of weights or groups: the field of the kind's own name."""
-    if kind not in {field.name for field in fields(config)}:
+    if config.format not in WITH_COLUMNS:
         raise ConfigError(
-            f"{features.source}: columns.{name}: kind = {kind!r} is not supported: this reader "
-            "has no such column; give it kind 'ignored'"
+            f"{features.source}: columns.{name}: kind = {kind!r}: only parquet and csv have a "
+            f"column of {kind}s, and the log is read as {config.format}; leave it out, or give it "
+            "kind 'ignored'"
         )
     given = getattr(config, kind)
     if given not in (None, name):
@@ -203,6 +204,7 @@ def _with_texts(
     named = features.of_kind(CATEGORICAL, SEQUENCE)
     if config.format != "csv" or all(is_feature(types[name]) for name in named):
         return tables
-    others = {config.label, *config.ignore, *dense, *features.of_kind(WEIGHT, GROUP)}
+    # A column of groups is a feature, too.
+    others = {config.label, config.weight, *config.ignore, *dense}
     found = [name for name in types if name not in others]
     return [replace(table, features=found) if table.features is None else table for table in tables]

@@ -402,7 +402,7 @@ MISFITS = [
     ("columns.C1 = {kind = 'dense'}", "C1: kind = 'dense', but in a log of criteo it is a feature"),
     ("columns.I1 = {kind = 'categorical'}", "in a log of criteo it is dense, whose buckets can"),
     ("columns.I1 = {kind = 'label'}", "has its label at the beginning of the line"),
-    ("columns.I1 = {kind = 'weight'}", "kind = 'weight' is not supported|no such column"),
+    ("columns.I1 = {kind = 'weight'}", "kind = 'weight': only parquet and csv have"),
     ("columns.Z = {kind = 'ignored'}", "the log has no column 'Z'"),
     ("[crosses.C5]\ncolumns = ['C1', 'C2']", "a column of the log has this name"),
     ("[crosses.x]\ncolumns = ['C1', 'C99']", "the log has no column 'C99'"),

@@ -85,7 +85,7 @@ def test_the_page_of_a_run_holds_its_figures(tmp_path: Path, log: Path) -> None:
     exact = traces["Calibration"][0]
     bins = figures["scores"]["reliability"]
     assert exact["x"] == [one["predicted"] for one in bins]
-    assert "to repeat it: <code>hps " in body and "<td>C26</td>" in body
+    assert "to repeat it: <code>hps" in body and "<td>C26</td>" in body
     # The event files have the same numbers, as float32.
     scalars = scalars_of(board)
     assert [step for step, _ in scalars["valid/auc"]] == [500, 1000, 1500]

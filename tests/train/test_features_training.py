@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -381,3 +382,51 @@ def test_ranks_with_other_features_are_refused(tmp_path: Path) -> None:
 
     failures = run_ranks(2, of_rank)
     assert "rank 1 has features=" in str(failures[0].error)
+
+
+def _weighted_rows() -> dict[str, list[Any]]:
+    generator = np.random.default_rng(5)
+    return {
+        "label": [int(one) for one in generator.integers(0, 2, 200)],
+        "user": [f"u{one}" for one in generator.integers(0, 9, 200)],
+        "place": [f"p{one}" for one in generator.integers(0, 30, 200)],
+        "count": [float(one) for one in generator.integers(1, 4, 200)],
+        "age": [float(one) for one in generator.integers(18, 90, 200)],
+    }
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_weights_and_groups_of_a_file_are_those_of_the_flags(tmp_path: Path, ending: str) -> None:
+    table, log = pa.table(_weighted_rows()), tmp_path / f"log.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, log)
+    else:
+        pa_csv.write_csv(table, log)
+    text = "columns.count.kind = 'weight'\ncolumns.user.kind = 'group'"
+    said = run(log, tmp_path / "a", features=hps.Features.from_toml(text), test=[log])
+    flags = run(log, tmp_path / "b", weight="count", group="user", test=[log])
+    plain = run(log, tmp_path / "c", ignore=["count"])
+    names = ("digests", "loss_digest", "test_gauc", "test_auc")
+    assert [said[name] for name in names] == [flags[name] for name in names]
+    assert said["loss_digest"] != plain["loss_digest"] and said["test_gauc"] is not None
+    # The stored model has them: a run that goes on needs no flag, and another one is refused.
+    more = {"resume": True, "new_data": True}
+    again = run(log, tmp_path / "a", **more)
+    assert again["loss_digest"] == run(log, tmp_path / "b", **more)["loss_digest"]
+    with pytest.raises(hps.ConfigError, match="weight"):
+        run(log, tmp_path / "a", weight="age", **more)
+    with pytest.raises(hps.ConfigError, match="the weight is said to be 'age'"):
+        run(log, tmp_path / "d", features=hps.Features.from_toml(text), weight="age")
+
+
+def test_a_survey_with_weights_and_groups_changes_nothing(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.parquet", tmp_path / "f.toml"
+    pq.write_table(pa.table(_weighted_rows()), log)
+    words = ["--weight", "count", "--group", "user", "--ignore", "age"]
+    assert main(["features", str(log), *words, "--out", str(out)]) == 0
+    text = out.read_text()
+    assert '[columns.count]\nkind = "weight"' in text
+    changes: dict[str, Any] = {"weight": "count", "group": "user", "ignore": ["age"]}
+    plain = run(log, tmp_path / "a", **changes)
+    told = run(log, tmp_path / "b", features=out, **changes)
+    assert told["digests"] == plain["digests"] and told["loss_digest"] == plain["loss_digest"]
