@@ -137,6 +137,13 @@ def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
         "is kept under the tag 'best'",
     )
     add(
+        "--valid-share",
+        type=flags.number(above=0, below=1),
+        metavar="S",
+        help="instead of --valid: the share of DATA to validate on and not to train on, chosen by "
+        "a hash of each example; above 0, below 1",
+    )
+    add(
         "--eval-every",
         type=_eval_every,
         default="epoch",

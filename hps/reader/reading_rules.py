@@ -47,6 +47,9 @@ def check_keys(config: ReaderConfig, state: JsonView) -> None:
         raise differs("the position", stored, own, "read from the beginning")
 
 
+_FLAGS = {"hash_range": "--valid-share", "negative_rate": "--negative-rate"}
+
+
 def sample_state(config: ReaderConfig) -> Json:
     """Of a position: which examples of the log are kept; nothing where all are."""
     state: Json = {}
@@ -69,8 +72,8 @@ def check_sample(config: ReaderConfig, state: JsonView) -> None:
         if stored != given:
             raise ConfigError(
                 f"the position is of a log read with {name}={stored!r}, this reader has {given!r} "
-                "(None keeps all examples); give the same, or train on other data from its "
-                "beginning (--new-data)"
+                f"({_FLAGS[name]}; None keeps all examples); give the same, or train on other data "
+                "from its beginning (--new-data)"
             )
 
 

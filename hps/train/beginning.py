@@ -118,7 +118,7 @@ def begin(
             f"of the examples with label 0 the share {rate:g} is trained on (--negative-rate)"
         )
     resumed_from = None if stored is None else str(stored)
-    validation = Validation(trainer, options, checkpoints, context) if options.valid else None
+    validation = Validation(trainer, options, checkpoints, context) if options.validates else None
     return Begun(trainer, reader, columns, watch, validation, resumed_from, changes, base_rate)
 
 

@@ -6,10 +6,11 @@ would else show after hours, or not at all.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hps.checkpoint.names import text_of
+from hps.common.json_text import Json
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import FEATURE, IGNORED
@@ -126,6 +127,8 @@ def require_examples(
     labels: FirstLabels,
     what: str = "DATA",
     files: "Sequence[str | Path] | None" = None,
+    *,
+    is_sample: bool | None = None,
 ) -> None:
     """Refuses a log without examples.
 
@@ -134,15 +137,17 @@ def require_examples(
         labels: of the log's first examples.
         what: the log is, in words.
         files: of the log; None for DATA's.
+        is_sample: only some of its examples are read; None: as DATA is read.
 
     Raises:
         ConfigError: there is none, and that is not allowed.
     """
     if labels.examples or options.allow_empty:
         return
-    is_data = files is None
+    if is_sample is None:
+        is_sample = files is None and options.reader_config().is_sample
     files = options.data if files is None else files
-    why = why_empty(labels.skipped, is_sample=is_data and options.reader_config().is_sample)
+    why = why_empty(labels.skipped, is_sample=is_sample)
     raise ConfigError(f"{names_of(files)}: {what} has no example, {why}; --allow-empty accepts it")
 
 
@@ -165,6 +170,10 @@ def check_measured_logs(
         ConfigError: other columns than those trained on, or no example.
         HpsError: what its beginning cannot be read for.
     """
+    share = options.valid_share
+    if share is not None:
+        held_out = _Measured("--valid-share", options.data, {"hash_range": (0.0, share)})
+        _check_examples(held_out, recipe, options)
     for log in (_Measured("--valid", options.valid), _Measured("--test", options.test)):
         if log.files:
             _check_measured(log, recipe, options, reader, progress)
@@ -176,6 +185,7 @@ class _Measured:
 
     flag: str
     files: "Sequence[str | Path]"
+    changes: Json = field(default_factory=dict)  # fields of its reader's config
 
 
 def _check_measured(
@@ -187,16 +197,24 @@ def _check_measured(
 ) -> None:
     try:
         _check_columns(log, recipe, options, reader, progress)
-        measured = recipe.open_reader(log.files, [options.table()])
-        try:
-            batch, skipped = next(measured, None), measured.counts.skipped
-        finally:
-            measured.close()
+        _check_examples(log, recipe, options)
     except HpsError as error:
         error.add_note(f"this is {log.flag}, which is looked at before training")
         raise
+
+
+def _check_examples(log: _Measured, recipe: "ModelRecipe", options: "TrainOptions") -> None:
+    """Reads the first batch."""
+    measured = recipe.open_reader(log.files, [options.table()], **log.changes)
+    try:
+        batch, skipped = next(measured, None), measured.counts.skipped
+    finally:
+        measured.close()
     if batch is None:
-        require_examples(options, FirstLabels(0, 0, skipped), log.flag, log.files)
+        is_sample = measured.config.is_sample
+        require_examples(
+            options, FirstLabels(0, 0, skipped), log.flag, log.files, is_sample=is_sample
+        )
 
 
 def _check_columns(

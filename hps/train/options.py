@@ -80,6 +80,8 @@ class TrainOptions:
         test: a log to measure the model on in the end; empty for none.
         valid: a log to measure the model on while it is trained; empty for none. The best model is
             kept under the tag "best".
+        valid_share: instead of `valid`: the share of DATA, above 0 and below 1, that is not trained
+            on but validated on; chosen by a hash of each example's content (docs/formats.md).
         eval_every: batches between two validations, or "epoch": one at the end of each. There is
             one at the end of the run in any case.
         patience: end the run after as many validations in a row that were no better than the best;
@@ -161,6 +163,7 @@ class TrainOptions:
     limit: int = 0
     test: Sequence[str | Path] = ()
     valid: Sequence[str | Path] = ()
+    valid_share: float | None = None
     eval_every: int | str = EPOCH
     patience: int = 0
     best_by: str = "auc"
@@ -269,14 +272,23 @@ class TrainOptions:
         require_whole("patience", self.patience, 0, 2**31)
         if self.eval_every != EPOCH:
             require_whole(f"eval_every ({EPOCH!r}, or batches)", self.eval_every, 1, 2**62)
-        if not self.valid:
+        if self.valid_share is not None:
+            require_number("valid_share", self.valid_share, above=0)
+            if self.valid_share >= 1:
+                raise ConfigError(f"valid_share={self.valid_share!r} must be below 1")
+            if self.valid:
+                raise ConfigError(
+                    "valid and valid_share (--valid, --valid-share) both name what to validate on; "
+                    "give one of them"
+                )
+        if not self.validates:
             given = {"eval_every": EPOCH, "patience": 0, "best_by": "auc"}
             for field, default in given.items():
                 if getattr(self, field) != default:
                     flag = field.replace("_", "-")
                     raise ConfigError(
-                        f"{field}={getattr(self, field)!r} (--{flag}) is for validation; give the "
-                        "log to validate on (valid, --valid)"
+                        f"{field}={getattr(self, field)!r} (--{flag}) is for validation; give "
+                        "what to validate on (valid, --valid, or valid_share, --valid-share)"
                     )
 
     def _check_shape(self) -> None:
@@ -324,6 +336,11 @@ class TrainOptions:
             initializer=Normal(std=self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
         )
+
+    @property
+    def validates(self) -> bool:
+        """True if the model is measured while it is trained."""
+        return bool(self.valid) or self.valid_share is not None
 
     @property
     def where(self) -> str:
@@ -377,6 +394,7 @@ class TrainOptions:
             on_error=self.on_error,
             epochs=self.epochs,
             shuffle_files=self.seed if self.shuffle_files else None,
+            hash_range=None if self.valid_share is None else (self.valid_share, 1.0),
             negative_rate=1.0 if self.negative_rate is None else self.negative_rate,
             threads=self.threads,
         )

@@ -46,8 +46,8 @@ def train(
 ) -> Json:
     """Trains as asked; leaves a checkpoint that holds all it takes to go on.
 
-    It is tagged "final"; where the run was stopped it has no tag. With `options.valid` the model
-    that validated best is kept, too, under the tag "best".
+    It is tagged "final"; where the run was stopped it has no tag. Where the run
+    validates, the model that was best is kept, too, under the tag "best".
 
     Args:
         options: what to train, on what, where.

@@ -1,4 +1,4 @@
-"""Validation: measures the model on --valid between two steps, keeps the best, says when to stop.
+"""Validation: measures the model between two steps, keeps the best, and says when to stop.
 
 Above it: loop.py. Below it: `evaluate_model`, `Evaluations`, `StepCheckpoints`. It runs between
 two pipelines, so that no batch of DATA is pinned meanwhile; it reads rows and creates none.
@@ -31,12 +31,12 @@ class Validation:
 
     Args:
         trainer: of the model; its `evaluations` are added to.
-        options: of the run, with `valid`.
+        options: of the run, with `valid` or `valid_share`.
         checkpoints: that take the best model.
         context: who measures, who is told, what may stop it.
 
     Raises:
-        ConfigError: no file of --valid is there.
+        ConfigError: no file of it is there.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Validation:
 
         Raises:
             StopWaiting: asked to stop; nothing was noted.
-            HpsError: --valid cannot be read; what has been trained is in a checkpoint.
+            HpsError: the log cannot be read; what has been trained is in a checkpoint.
         """
         done, totals = self.evaluations, self._trainer.totals
         ended = log.num_epochs
@@ -106,7 +106,7 @@ class Validation:
             self.seconds += seconds
             self.cpu_seconds += time.process_time() - cpu_start
             self._context.progress.pause(seconds)
-        self.scores = {"log": "--valid", **figures.pop("scores")}
+        self.scores = {"log": flag_of(self._options), **figures.pop("scores")}
         entry = {
             "examples": totals.examples,
             "batches": totals.batches,
@@ -129,7 +129,7 @@ class Validation:
         except HpsError as error:
             if context.ranks.world is None or error.is_shared:
                 self._save_before(error, log)
-            error.add_note("this is --valid, which is measured between two steps")
+            error.add_note(f"this is {flag_of(self._options)}, which is measured between two steps")
             raise
 
     def _save_before(self, error: HpsError, log: "PausingLog") -> None:
@@ -147,10 +147,17 @@ class Validation:
         self._context.progress.validated(entry, line)
 
 
+def flag_of(options: "TrainOptions") -> str:
+    """The flag that says what a run is validated on."""
+    return "--valid" if options.valid else "--valid-share"
+
+
 def log_of(options: "TrainOptions") -> Json:
-    """What names the log that a run is validated on: its files and their sizes."""
-    files = [[path.name, path.stat().st_size] for path in find_files(options.valid)]
-    return {"files": files}
+    """What names the log that a run is validated on: its files and their sizes, and which share of
+    their examples."""
+    paths = find_files(options.valid or options.data)
+    named: Json = {"files": [[path.name, path.stat().st_size] for path in paths]}
+    return named if options.valid else {**named, "share": options.valid_share}
 
 
 def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext") -> "Reader":
@@ -159,9 +166,10 @@ def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext
     Raises:
         HpsError: it cannot be read.
     """
-    return trainer.recipe.open_reader(
-        options.valid, [options.table()], part=context.ranks.part, threads=options.threads
-    )
+    changes: Json = {"part": context.ranks.part, "threads": options.threads}
+    if not options.valid:
+        changes["hash_range"] = (0.0, options.valid_share)
+    return trainer.recipe.open_reader(options.valid or options.data, [options.table()], **changes)
 
 
 def format_entry(entry: Json) -> str:

@@ -360,3 +360,47 @@ def test_lines_skipped_after_the_end_of_a_run_are_not_counted(
     figures = train(options(bad, tmp_path / "store", valid=[valid], **changes))
     assert figures["stopped_early"]
     assert figures["skipped_lines"] == len(figures["evaluations"]) < 50
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_share_of_the_log_is_held_out_and_validated_on(
+    tmp_path: Path, log: Path, depth: int
+) -> None:
+    changes: dict[str, Any] = {"valid_share": 0.2, "depth": depth, "checkpoint_every": 0}
+    whole = train(options(log, tmp_path / "whole", **changes))
+    (held_out,) = {entry["valid_examples"] for entry in whole["evaluations"]}
+    assert 220 < held_out < 380  # of 1500, by a hash
+    assert whole["examples"] == 2 * (1500 - held_out)
+    # The parts are those that readers give, and nothing of one is in the other.
+    tables = [hps.TableConfig(name="ads", dim=1)]
+    parts = []
+    for place in ((0.0, 0.2), (0.2, 1.0)):
+        config = ReaderConfig(format="criteo", batch_size=4000, hash_range=place)
+        (batch,) = open_reader([log], tables=tables, config=config)
+        parts.append({tuple(row.tolist()) for row in batch.dense})
+    assert len(parts[0]) == held_out and not parts[0] & parts[1]
+    stopped = run_until_signal(options(log, tmp_path / "part", **changes), At(7))
+    assert stopped["stopped"] is not None
+    rest = train(options(log, tmp_path / "part", resume=True, **changes))
+    assert same_bits(rest) == same_bits(whole) and rest["evaluations"] == whole["evaluations"]
+    for other in ({}, {"valid_share": 0.3}):
+        with pytest.raises(hps.ConfigError, match=r"hash_range=\[0\.2, 1\.0\].*--valid-share"):
+            train(options(log, tmp_path / "part", resume=True, epochs=3, **other))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"valid_share": 0.2, "valid": ["v"]}, "both name what to validate on"),
+        ({"valid_share": 0.0}, "valid_share"),
+        ({"valid_share": 1.0}, "must be below 1"),
+        ({"valid_share": 1e-12}, "--valid-share has no example, it holds no line that is kept"),
+        ({"valid_share": 1 - 1e-12}, "DATA has no example, it holds no line that is kept"),
+    ],
+)
+def test_a_share_that_leaves_nothing_is_refused(
+    tmp_path: Path, log: Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(hps.ConfigError, match=reason):
+        train(options(log, tmp_path / "store", **changes))
+    assert not (tmp_path / "store").exists()
