@@ -152,7 +152,11 @@ def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
-    values = pc.fill_null(column.cast(pa.float64(), safe=False), missing)  # rounded beyond 2^53
+    values = column
+    if not pa.types.is_float64(column.type):
+        values = column.cast(pa.float64(), safe=False)  # rounded beyond 2^53
+    if column.null_count:
+        values = pc.fill_null(values, missing)
     return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
 
 
@@ -182,9 +186,10 @@ def to_keys(
     if is_view(kind):
         column = column.cast(pa.large_binary())
         kind = column.type
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
+    offsets = np.arange(len(column) + 1, dtype=np.int64)
     if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        np.cumsum(valid, dtype=np.int64, out=offsets[1:])
         column = column.drop_null()
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
@@ -215,7 +220,8 @@ def to_groups(column: pa.Array, seed: int) -> NDArray[np.int64]:
 
 
 def _hash_strings(column: pa.Array, seed: int) -> NDArray[np.uint64]:
-    column = column.cast(pa.large_binary())
+    if column.type != pa.large_binary():
+        column = column.cast(pa.large_binary())
     keys = np.empty(len(column), np.uint64)
     if len(column) == 0:
         return keys

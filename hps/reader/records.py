@@ -254,6 +254,8 @@ class RecordColumns:
             return column
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if self.config.format == "criteo" and not column.null_count:
+            return column
         if self.config.format == "criteo":
             return pc.fill_null(column, "" if pa.types.is_unicode(column.type) else b"")
         if not is_string(column.type):

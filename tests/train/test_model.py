@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hps
 from hps.cli.main import main
 from hps.metrics import BinaryMetrics
 from hps.train import TrainOptions, evaluate_store, train
+from hps.train.model import _few_values
 from hps.train.predict import predict_log
 from tests.logs import NUM_DENSE, NUM_FEATURES, write_criteo
 
@@ -90,6 +93,27 @@ def test_raw_columns_of_criteo_are_the_keys_and_numbers_of_its_text(criteo: Any)
             one = {name: [values[row]] for name, values in columns.items()}
             one |= {name: pa.array(one[name], pa.int64()) for name in one if name[0] == "I"}
             torch.testing.assert_close(model.predict(one), expected[row : row + 1])
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64),
+    st.floats(width=64),
+    st.text(max_size=4),
+    st.sampled_from(["a\0", "x" * 2000, "007", "\u00e9"]),
+)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=3) | st.lists(st.text(), min_size=1, max_size=80))
+def test_a_few_values_are_the_column_that_arrow_makes_of_them(values: list[Any]) -> None:
+    found = _few_values(values)
+    if found is not None:
+        expected = pa.array(values)
+        assert found.type == expected.type and repr(found.to_pylist()) == repr(values)
+        assert repr(expected.to_pylist()) == repr(values)
+    if len(values) == 1 and type(values[0]) in (str, float) and len(str(values[0])) < 100:
+        assert (found is None) == ("\0" in str(values[0]))
 
 
 def test_scores_are_those_that_evaluate_measures(tmp_path: Path) -> None:
