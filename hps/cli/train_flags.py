@@ -94,6 +94,14 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=flags.whole(1, 2**31), default=1, metavar="N", help="passes over the log")
     add("--shuffle-files", action="store_true", help="read files in an order drawn from --seed")
     add(
+        "--shuffle-buffer",
+        type=flags.whole(0, 2**23),
+        default=0,
+        metavar="N",
+        help="shuffle the examples within each N of DATA, in whole batches, by --seed; N examples "
+        "lie in memory; 0 to 8388608, 0: the log's order",
+    )
+    add(
         "--limit",
         type=flags.whole(0, 2**62),
         default=0,

@@ -82,6 +82,7 @@ def first_examples(reader: "Reader", num_examples: int, on_error: str = "skip") 
         epochs=1,
         drop_last=False,
         part=(0, 1),
+        shuffle_buffer=0,
         on_error=on_error,
         batch_size=num_examples,
     )

@@ -5,7 +5,8 @@ Above it: `open_reader`. Below it: nothing.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from hps.common.field_checks import require_share
 from hps.config import MAX_THREADS
@@ -16,6 +17,7 @@ WITH_COLUMNS = ("parquet", "csv")  # whose columns have names
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
 MAX_PARTS = 2**16
+MAX_SHUFFLE_BUFFER = 2**23  # with a batch more it is at most MAX_BATCH_SIZE
 WHOLE = (0.0, 1.0)
 HASHED, RAW = "hashed", "raw"
 # How the numbers of an example become dense values; docs/formats.md says what each does.
@@ -64,6 +66,10 @@ class ReaderConfig:
         epochs: how often the whole log is read. No batch spans two epochs.
         shuffle_files: seed by which the order of the files is drawn, another for each epoch; None
             reads them as they are given.
+        shuffle_buffer: examples, up to 8,388,608, that are read together, shuffled and cut into
+            batches; 0 keeps the log's order. Taken in whole batches of the same epoch:
+            `block_size`. All of them lie in memory, of every part.
+        shuffle_seed: by which they are shuffled, in another order for each epoch.
         drop_last: leave out an epoch's last batch if it is not full.
         threads: that parse; 0 takes the cores this process may use. Never changes a batch.
         hash_range: (low, high), 0 <= low < high <= 1: only examples whose content's hash, a number
@@ -98,6 +104,8 @@ class ReaderConfig:
     on_error: str = "raise"
     epochs: int = 1
     shuffle_files: int | None = None
+    shuffle_buffer: int = 0
+    shuffle_seed: int = 0
     drop_last: bool = False
     threads: int = 0
     hash_range: tuple[float, float] | None = None
@@ -126,6 +134,8 @@ class ReaderConfig:
         self._check_number("threads", self.threads, 0, MAX_THREADS)
         if self.shuffle_files is not None:
             self._check_number("shuffle_files", self.shuffle_files, 0, 2**63)
+        self._check_number("shuffle_buffer", self.shuffle_buffer, 0, MAX_SHUFFLE_BUFFER)
+        self._check_number("shuffle_seed", self.shuffle_seed, 0, 2**63)
         if self.dense is not None:
             self._check_number("dense", self.dense, 0, MAX_DENSE)
         if self.hash_range is not None:
@@ -242,6 +252,24 @@ class ReaderConfig:
     def transform(self) -> str:
         """How numbers become dense values, after None has been resolved."""
         return self.dense_transform or _TRANSFORMS[self.format or "libsvm"][0]
+
+    @property
+    def block_size(self) -> int:
+        """Examples that are read before the first of them is handed out.
+
+        >>> ReaderConfig(batch_size=64, shuffle_buffer=100).block_size
+        128
+        """
+        return -(-max(self.shuffle_buffer, 1) // self.batch_size) * self.batch_size
+
+    def in_blocks(self) -> Self:
+        """How the log is cut before examples are shuffled: into blocks, whole on every part, the
+        last of an epoch as short as it is. Itself where nothing is shuffled."""
+        if not self.shuffle_buffer:
+            return self
+        return replace(
+            self, batch_size=self.block_size, shuffle_buffer=0, drop_last=False, part=(0, 1)
+        )
 
     def own_part(self, num_examples: int) -> tuple[int, int]:
         """First example of the own part of a batch, and the one after its last.

@@ -6,7 +6,8 @@ and the record reader, which fill in how a format is read.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,37 +25,25 @@ from hps.reader.column_use import (
 )
 from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
-from hps.reader.reading_rules import check_keys, check_sample, sample_state, stored_transform
+from hps.reader.position import Cut, Position
+from hps.reader.reading_rules import (
+    buffer_state,
+    check_buffer,
+    check_keys,
+    check_sample,
+    sample_state,
+    stored_transform,
+)
 from hps.reader.schema import Schema, make_schema
+from hps.reader.shuffle import shuffled
 from hps.reader.transform import BatchTransform
 from hps.types import Batch
 
 
 @dataclass(frozen=True)
-class Position:
-    """A place between two examples of a log that is read some number of times.
-
-    Args:
-        epoch: times that the log has been read whole.
-        file: place of the file in the epoch's order.
-        offset: bytes of the file (uncompressed) before the place; in parquet and csv its rows.
-        line: lines of the file before the place; in parquet and csv its rows.
-        examples: handed out before the place, all epochs together; those that a sample leaves out
-            do not count.
-        skipped: bad lines passed over before the place, all epochs together.
-    """
-
-    epoch: int = 0
-    file: int = 0
-    offset: int = 0
-    line: int = 0
-    examples: int = 0
-    skipped: int = 0
-
-
-@dataclass(frozen=True)
 class Counts:
-    """Examples handed out and bad lines skipped so far, all epochs together."""
+    """Examples handed out and bad lines skipped so far, all epochs together. Those of a block that
+    is shuffled count once all of it is handed out."""
 
     examples: int
     skipped: int
@@ -96,9 +85,10 @@ class Reader(ABC, Iterator[Batch]):
         and the number of dense values."""
 
     @abstractmethod
-    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
-        """Yields the batches after `start`, each with the position after it. Sets `_position`
-        itself only at the end, for lines skipped after the last batch."""
+    def _read(self, start: Position) -> Generator[Cut, None, None]:
+        """Yields the batches after `start`, cut as `ReaderConfig.in_blocks` says. Sets `_position`
+        itself only at the end, for lines skipped after the last batch. Holds none that it has
+        yielded."""
 
     @property
     def format(self) -> str:
@@ -205,7 +195,7 @@ class Reader(ABC, Iterator[Batch]):
         if self._finished:
             raise StopIteration
         if self._stream is None:
-            self._stream = self._read(self._position)
+            self._stream = self._batches(self._position)
         try:
             batch, self._position = next(self._stream)
         except StopIteration:
@@ -220,15 +210,30 @@ class Reader(ABC, Iterator[Batch]):
         batch.position = self.state_dict()
         return batch
 
+    def _batches(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+        """The batches after a position, as they are handed out, each with the position after it."""
+        with closing(self._read(replace(start, block=None))) as cuts:
+            if not self.config.shuffle_buffer:
+                for batch, _, after in cuts:
+                    yield batch, after
+                return
+            num_examples = start.examples
+            for batch, after in shuffled(cuts, self.config, start):
+                num_examples = after.examples
+                yield batch, after
+            # A last batch that is left out was read with its block.
+            self._position = replace(self._position, examples=num_examples)
+
     def state_dict(self) -> Json:
         """The position after the last batch: numbers, strings, lists; also the files' names and
         sizes, so that it is not taken up in another log, and the features, so that a reader that
         takes it up needs no second look for them and cannot mix up columns."""
         return {
             "format": self.config.format,
-            **asdict(self._position),
+            **self._position.to_dict(),
             "files": self.files,
             **self._shuffle_state(),
+            **buffer_state(self.config),
             **sample_state(self.config),
             "dense": self.schema.num_dense,
             **self._dense_state(),
@@ -249,19 +254,14 @@ class Reader(ABC, Iterator[Batch]):
             ConfigError: the position is of another format, of other files (names the first that
                 differs), of other features, or not one at all.
         """
-        names = [field.name for field in fields(Position)]
-        values = [value for name in names if isinstance(value := state.get(name), int)]
-        if len(values) != len(names) or min(values) < 0:
-            raise ConfigError(
-                f"{dict(state)!r} is not a reader's position; use what state_dict() returned"
-            )
-        position = Position(**dict(zip(names, values, strict=True)))
+        position = Position.from_dict(state)
         if state.get("format") != self.config.format:
             raise ConfigError(
                 f"the position is of format {state.get('format')!r}, not {self.config.format!r}"
             )
         self._check_files(state.get("files"), position)
         self._check_order(state, position)
+        check_buffer(self.config, state)
         check_sample(self.config, state)
         check_keys(self.config, state)
         self._check_transform(state.get("transform"))

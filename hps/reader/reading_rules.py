@@ -77,6 +77,32 @@ def check_sample(config: ReaderConfig, state: JsonView) -> None:
             )
 
 
+def buffer_state(config: ReaderConfig) -> Json:
+    """Of a position: how examples are shuffled; nothing where they are not."""
+    if not config.shuffle_buffer:
+        return {}
+    names = ("shuffle_buffer", "shuffle_seed", "batch_size")
+    return {name: getattr(config, name) for name in names}
+
+
+def check_buffer(config: ReaderConfig, state: JsonView) -> None:
+    """Refuses to go on where examples would come in another order, some twice and some never.
+
+    Raises:
+        ConfigError: names what differs, and both values.
+    """
+    stored: Json = {"shuffle_buffer": 0, **state}
+    own: Json = {"shuffle_buffer": 0, **buffer_state(config)}
+    for name, given in own.items():
+        if stored.get(name) != given:
+            why = "" if name == "shuffle_buffer" else " with a shuffle buffer"
+            raise ConfigError(
+                f"the position is of a log read with {name}={stored.get(name)!r}{why}, this reader "
+                f"has {given!r} (of hps train: --shuffle-buffer, --seed, --batch-size); give the "
+                "same, or train on other data from its beginning (--new-data)"
+            )
+
+
 def differs(what: str, stored: str, own: str, otherwise: str) -> ConfigError:
     """`what` was read by another rule of keys; with what settles it."""
     return ConfigError(

@@ -24,7 +24,8 @@ from hps.reader.columns import (
 from hps.reader.config import SIGNED_LOG1P
 from hps.reader.csv_files import CsvFiles
 from hps.reader.parquet_files import ParquetFiles
-from hps.reader.reader import Position, Reader
+from hps.reader.position import Cut, Position
+from hps.reader.reader import Reader
 from hps.reader.records import Piece, RecordColumns, sum_of_weights
 from hps.types import Batch
 
@@ -202,8 +203,9 @@ class RecordReader(Reader):
             return self._unused(name, kind, "not one of the dense columns")
         return self._unused(name, kind, "of a type that is not read")
 
-    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
-        size = self.config.batch_size
+    def _read(self, start: Position) -> Generator[Cut, None, None]:
+        config = self.config.in_blocks()
+        size = config.batch_size
         place = start
         for epoch in range(start.epoch, self.config.epochs):
             first = place
@@ -220,6 +222,7 @@ class RecordReader(Reader):
                     while num_waiting + len(rows) - begin >= size:
                         end = begin + size - num_waiting
                         waiting.append(rows.slice(begin, end))
+                        before = place
                         place = Position(
                             epoch=epoch,
                             file=file,
@@ -228,16 +231,21 @@ class RecordReader(Reader):
                             examples=place.examples + size,
                             skipped=base + int(rows.num_skipped[end - 1]),
                         )
-                        yield self._make_batch(waiting, size), place
+                        batch = self._make_batch(waiting, size)
                         waiting, num_waiting, begin = [], 0, end
+                        yield batch, before, place
+                        del batch
                     if begin < len(rows):
                         waiting.append(rows.slice(begin, len(rows)))
                         num_waiting += len(rows) - begin
                         end_row = int(rows.row_ends[-1])
                         after = replace(after, epoch=epoch, file=file, offset=end_row, line=end_row)
-            if waiting and not self.config.drop_last:
-                place = replace(after, examples=place.examples + num_waiting)
-                yield self._make_batch(waiting, num_waiting), place
+            if waiting and not config.drop_last:
+                before, place = place, replace(after, examples=place.examples + num_waiting)
+                batch = self._make_batch(waiting, num_waiting)
+                waiting = []
+                yield batch, before, place
+                del batch
             place = Position(epoch=epoch + 1, examples=place.examples, skipped=after.skipped)
         self._position = place
 
@@ -256,6 +264,7 @@ class RecordReader(Reader):
     def _make_batch(self, pieces: list[LogRows], num_examples: int) -> Batch:
         """The own part of a batch that the pieces make up."""
         global_weight = sum_of_weights(pieces)
-        if self.config.part[1] > 1:
-            pieces = part_of(pieces, *self.config.own_part(num_examples))
+        config = self.config.in_blocks()
+        if config.part[1] > 1:
+            pieces = part_of(pieces, *config.own_part(num_examples))
         return self._record_columns().batch_of(pieces, num_examples, global_weight)

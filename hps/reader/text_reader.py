@@ -4,7 +4,6 @@ Above it: `open_reader`. Below it: ByteSource, discover, csrc/reader/text_parser
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -22,7 +21,8 @@ from hps.reader.discover import (
     sample_lines,
 )
 from hps.reader.part_parser import Parser, PartParser
-from hps.reader.reader import Position, Reader
+from hps.reader.position import Cut, Position
+from hps.reader.reader import Reader
 from hps.reader.sample import sample_rule
 from hps.reader.schema import Schema, encode_name
 from hps.types import Batch, Ids
@@ -124,13 +124,14 @@ class TextReader(Reader):
         native = self._native_schema(self.schema, self.schema.num_dense)
         threads = self.config.num_threads()
         sample = sample_rule(self.config)
-        if self.config.part[1] == 1 or self.config.on_error == "skip":
+        if self.config.in_blocks().part[1] == 1 or self.config.on_error == "skip":
             native.sample = sample
             return _C.TextParser(native, threads)
         return PartParser(native, self.format, threads, sample)
 
-    def _read(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
+    def _read(self, start: Position) -> Generator[Cut, None, None]:
         parser = self._make_parser()
+        config = self.config.in_blocks()
         piece_bytes = _PIECE_BYTES * self.config.num_threads()
         place = start
         for epoch in range(start.epoch, self.config.epochs):
@@ -141,23 +142,28 @@ class TextReader(Reader):
                 offset, line = (first.offset, first.line) if file == first.file else (0, 0)
                 parser.start_file(file, offset, line)
                 for _ in read_lines(paths[file], offset, piece_bytes, parser.feed):
-                    while parser.num_ready >= self.config.batch_size:
-                        batch, place = self._take(parser, self.config.batch_size, place, start)
-                        yield batch, place
+                    while parser.num_ready >= config.batch_size:
+                        before = place
+                        batch, place = self._take(parser, config.batch_size, before, start)
+                        yield batch, before, place
+                        del batch
                     self._raise_bad_line(parser, epoch)
-            if parser.num_ready and self.config.drop_last:
+            if parser.num_ready and config.drop_last:
                 parser.take(parser.num_ready, 0, 0)
             elif parser.num_ready:
-                batch, place = self._take(parser, parser.num_ready, place, start)
-                yield batch, place
-            place = replace(place, epoch=epoch + 1, file=0, offset=0, line=0)
-        self._position = replace(place, skipped=start.skipped + parser.num_bad)
+                before = place
+                batch, place = self._take(parser, parser.num_ready, before, start)
+                yield batch, before, place
+                del batch
+            skipped = start.skipped + parser.num_bad
+            place = Position(epoch=epoch + 1, examples=place.examples, skipped=skipped)
+        self._position = place
 
     def _take(
         self, parser: Parser, count: int, place: Position, start: Position
     ) -> tuple[Batch, Position]:
         """The own part of the next `count` examples, and the position after all of them."""
-        first, last = self.config.own_part(count)
+        first, last = self.config.in_blocks().own_part(count)
         labels, dense, tables, (file, offset, line, num_bad) = parser.take(count, first, last)
         if len(labels) < last - first:
             self._raise_bad_line(parser, place.epoch)

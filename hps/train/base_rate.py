@@ -105,6 +105,7 @@ def _beside(reader: "Reader", **changes: Any) -> "Reader":
         epochs=1,
         drop_last=False,
         part=(0, 1),
+        shuffle_buffer=0,
         **changes,
     )
     tables = [

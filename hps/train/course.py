@@ -5,6 +5,7 @@ within a file's share of the bytes; how long a compressed text is, or how many r
 knows before its end.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,14 +54,22 @@ class Course:
 
     def _share_of_epoch(self, position: JsonView) -> float:
         order = position.get("order", range(len(self._sizes)))
-        place = position["file"]
-        done = float(sum(self._sizes[number] for number in order[:place]))
-        if place < len(self._sizes):
-            current, within = order[place], position["offset"]
+        done = self._bytes_before(order, position)
+        block = position.get("block")
+        if block is not None:  # its batches are handed out one by one
+            done += (self._bytes_before(order, block) - done) * block["taken"] / block["size"]
+        return done / sum(self._sizes)
+
+    def _bytes_before(self, order: Sequence[int], place: JsonView) -> float:
+        """Bytes of the epoch before a file's offset."""
+        file = place["file"]
+        done = float(sum(self._sizes[number] for number in order[:file]))
+        if file < len(self._sizes):
+            current, within = order[file], place["offset"]
             if self._is_parquet:
                 within *= self._sizes[current] / max(_num_rows(self._paths[current]), 1)
             done += min(within, self._sizes[current])
-        return done / sum(self._sizes)
+        return done
 
 
 @lru_cache(maxsize=4)

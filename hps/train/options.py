@@ -27,7 +27,7 @@ from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.models import class_of
 from hps.pipeline import MAX_DEPTH, MAX_LOOKAHEAD
-from hps.reader.config import ReaderConfig
+from hps.reader.config import MAX_SHUFFLE_BUFFER, ReaderConfig
 from hps.service.client.options import ClientConfig
 from hps.train.depth import AUTO
 from hps.train.evaluations import BEST_BY
@@ -74,6 +74,8 @@ class TrainOptions:
         accumulate: batches a step.
         epochs: passes over the log.
         shuffle_files: read the log's files in an order drawn from `seed`, another each epoch.
+        shuffle_buffer: examples that are read together and handed out in an order drawn from
+            `seed`, another each epoch; 0 keeps the log's order. See `hps.reader.ReaderConfig`.
         progressive: measure, too, how well the model scores each example before it is trained on
             it, by file; see `hps.train.progressive`.
         limit: stop after as many examples, resumed ones included; 0 is no limit.
@@ -159,6 +161,7 @@ class TrainOptions:
     accumulate: int = 1
     epochs: int = 1
     shuffle_files: bool = False
+    shuffle_buffer: int = 0
     progressive: bool = False
     limit: int = 0
     test: Sequence[str | Path] = ()
@@ -240,6 +243,7 @@ class TrainOptions:
             require_whole(field, getattr(self, field), 0, 2**62)
         for field in ("batch_size", "accumulate", "epochs"):
             require_whole(field, getattr(self, field), 1, 2**31)
+        require_whole("shuffle_buffer", self.shuffle_buffer, 0, MAX_SHUFFLE_BUFFER)
         self._check_shape()
         for field in ("dense_lr", "lr"):
             rate = getattr(self, field)
@@ -394,6 +398,8 @@ class TrainOptions:
             on_error=self.on_error,
             epochs=self.epochs,
             shuffle_files=self.seed if self.shuffle_files else None,
+            shuffle_buffer=self.shuffle_buffer,
+            shuffle_seed=self.seed if self.shuffle_buffer else 0,
             hash_range=None if self.valid_share is None else (self.valid_share, 1.0),
             negative_rate=1.0 if self.negative_rate is None else self.negative_rate,
             threads=self.threads,

@@ -23,7 +23,8 @@ _MAX_DISTINCT = 1 << 16  # of these a checkpoint holds 20 bytes each
 class Progressive:
     """Figures of DATA's files, in the order in which they were read; of the first epoch alone.
 
-    A batch that reaches over the end of a file counts to the file that it ends in.
+    A batch that reaches over the end of a file counts to the file that it ends in; where examples
+    are shuffled, so does each block of them, with all its batches.
 
     Args:
         paths: of DATA's files.
@@ -49,7 +50,7 @@ class Progressive:
             batch: of DATA.
             logits: [B], of the model before the batch's step.
         """
-        place = int(batch.position["file"])
+        place = int(batch.position.get("block", batch.position)["file"])
         order = batch.position.get("order")
         name = self._names[place if order is None else order[place]]
         if name != self._file:

@@ -225,5 +225,6 @@ def free_fields(config: "ReaderConfig") -> Json:
     the log that is trained on alone, which `as_the_model` has seen to: which of its examples are
     read, and their weights."""
     free = ("batch_size", "on_error", "epochs", "shuffle_files", "threads", "part")
+    shuffle = ("shuffle_buffer", "shuffle_seed")
     of_training = ("hash_range", "negative_rate", "weight")
-    return {name: getattr(config, name) for name in (*free, *of_training)}
+    return {name: getattr(config, name) for name in (*free, *shuffle, *of_training)}
