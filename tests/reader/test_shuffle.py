@@ -130,7 +130,11 @@ def test_every_epoch_has_the_examples_of_the_log_in_another_order(
             assert Counter(epoch[first : first + 24]) == Counter(in_order[first : first + 24])
             assert epoch[first : first + 24] != in_order[first : first + 24]
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    assert contents(open_shuffled(paths, kind, epochs=3, threads=3)) == sum(epochs, [])
+    assert contents(open_shuffled(paths, kind, epochs=3, threads=3)) == [
+        *epochs[0],
+        *epochs[1],
+        *epochs[2],
+    ]
     assert contents(open_shuffled(paths, kind, shuffle_seed=4)) != epochs[0]
     assert [batch.position["examples"] for batch in batches] == list(range(8, 193, 8))
     assert [batch.position["epoch"] for batch in batches] == [0] * 8 + [1] * 8 + [2] * 8
