@@ -502,6 +502,13 @@ def test_taking_examples_agrees_with_taking_them_one_by_one(seed: int) -> None:
         assert found.global_weight == (count if of_all is None else math.fsum(of_all))
 
 
+def test_bags_with_as_many_keys_as_bags_need_not_be_single() -> None:
+    ids = hps.Ids(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 2, 3]))
+    batch = hps.Batch({"ads": ids}, torch.zeros(3, 0), torch.zeros(3))
+    found = Examples(batch).taken(np.array([2, 1, 0])).features["ads"]
+    assert (found.keys_L.tolist(), found.offsets.tolist()) == ([9, 7, 8], [0, 1, 1, 3])
+
+
 def test_what_is_taken_is_a_copy() -> None:
     batch, _ = random_batch(np.random.default_rng(1), 5)
     before = {name: ids.keys_L.clone() for name, ids in batch.features.items()}
