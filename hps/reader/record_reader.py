@@ -211,13 +211,13 @@ class RecordReader(Reader):
             first = place
             waiting: list[LogRows] = []
             num_waiting = 0
-            after = place
+            last = place  # after the last example that was read
+            skipped = place.skipped
             paths = self._order(epoch)
             for file in range(first.file, len(paths)):
                 row = first.offset if file == first.file else 0
                 for rows, num_bad in self._read_file(paths[file], row):
-                    base = after.skipped
-                    after = replace(after, skipped=base + num_bad)
+                    base, skipped = skipped, skipped + num_bad
                     begin = 0
                     while num_waiting + len(rows) - begin >= size:
                         end = begin + size - num_waiting
@@ -238,15 +238,20 @@ class RecordReader(Reader):
                     if begin < len(rows):
                         waiting.append(rows.slice(begin, len(rows)))
                         num_waiting += len(rows) - begin
-                        end_row = int(rows.row_ends[-1])
-                        after = replace(after, epoch=epoch, file=file, offset=end_row, line=end_row)
+                        last = Position(
+                            epoch=epoch,
+                            file=file,
+                            offset=int(rows.row_ends[-1]),
+                            line=int(rows.row_ends[-1]),
+                            skipped=base + int(rows.num_skipped[-1]),
+                        )
             if waiting and not config.drop_last:
-                before, place = place, replace(after, examples=place.examples + num_waiting)
+                before, place = place, replace(last, examples=place.examples + num_waiting)
                 batch = self._make_batch(waiting, num_waiting)
                 waiting = []
                 yield batch, before, place
                 del batch
-            place = Position(epoch=epoch + 1, examples=place.examples, skipped=after.skipped)
+            place = Position(epoch=epoch + 1, examples=place.examples, skipped=skipped)
         self._position = place
 
     def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[LogRows, int]]:

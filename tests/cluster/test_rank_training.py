@@ -101,21 +101,6 @@ def test_one_step_of_any_number_of_ranks_is_the_step_of_one_process(
         assert max(float((alone[name] - found[name]).abs().max()) for name in alone) <= 1e-5
 
 
-def test_ranks_share_shuffled_batches_and_go_on_within_a_block(
-    tmp_path: Path, ranks: Nursery, log: Path
-) -> None:
-    flags = ["--optimizer", "sgd", "--shuffle-buffer", "600"]
-    for name, size in (("alone", 1), ("step", 3)):
-        ranks.figures(Job(words(log, tmp_path / name, *flags, "--limit", "100"), size))
-    assert largest_difference(tmp_path / "alone", tmp_path / "step") <= 1e-6
-    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 2))
-    ranks.figures(Job(words(log, tmp_path / "part", *flags, "--limit", "800"), 2))
-    rest = ranks.figures(Job(words(log, tmp_path / "part", *flags, "--resume"), 2))
-    assert rest["total_examples"] == 1250 and rest["digests"] == whole["digests"]
-    in_order = ranks.figures(Job(words(log, tmp_path / "in-order", "--optimizer", "sgd"), 2))
-    assert in_order["digests"] != whole["digests"]
-
-
 def test_ranks_validate_as_one_process_and_go_on_with_their_evaluations(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:

@@ -40,7 +40,7 @@ RECORD_KINDS = ("parquet", "csv")
 KINDS = (*TEXT_KINDS, *RECORD_KINDS)
 SIZES = (23, 1, 40)  # examples of the three files
 TOTAL = sum(SIZES)
-BAD = (5, 30, 31, 63)  # numbers of examples before which a bad line stands
+BAD = (5, 30, 31, TOTAL)  # numbers of examples before which a bad line stands; the last: the end
 SHUFFLED: dict[str, Any] = {"shuffle_buffer": 20, "shuffle_seed": 3, "batch_size": 8}
 
 
@@ -80,6 +80,7 @@ def write_log(folder: Path, kind: str, *, bad: Sequence[int] = ()) -> list[Path]
             numbers += [-1 - number] if number in bad else []
             numbers.append(number)
         first += size
+        numbers += [-1 - TOTAL] if first == TOTAL and TOTAL in bad else []
         paths.append(folder / f"day-{file}.{'tsv' if kind in TEXT_KINDS else kind}")
         if kind in TEXT_KINDS:
             lines = [line_of(kind, n) if n >= 0 else "no line at all" for n in numbers]
@@ -141,14 +142,15 @@ def test_every_epoch_has_the_examples_of_the_log_in_another_order(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("buffer", [1, 8, 24, 1000])
+@pytest.mark.parametrize("buffer", [0, 1, 8, 24, 1000])
 def test_a_reader_goes_on_from_every_batch(tmp_path: Path, kind: str, buffer: int) -> None:
     paths = write_log(tmp_path, kind, bad=BAD)
-    options = {"shuffle_buffer": buffer, "epochs": 2, "on_error": "skip", "shuffle_files": 1}
+    options = {"shuffle_buffer": buffer, "epochs": 3, "on_error": "skip", "shuffle_files": 1}
+    options |= {"batch_size": 7}  # the last of an epoch is short
     reader = open_shuffled(paths, kind, **options)
     whole = list(reader)
-    assert len(whole) == 16 and reader.counts == Counts(2 * TOTAL, 2 * len(BAD))
-    assert all(batch.position["skipped"] <= 2 * len(BAD) for batch in whole)
+    assert len(whole) == 30 and reader.counts == Counts(3 * TOTAL, 3 * len(BAD))
+    assert all(batch.position["skipped"] <= 3 * len(BAD) for batch in whole)
     for number, batch in enumerate(whole):
         resumed = open_shuffled(paths, kind, **options, threads=1 + number % 3)
         resumed.load_state_dict(batch.position)

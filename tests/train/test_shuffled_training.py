@@ -229,6 +229,8 @@ def test_the_flag_shuffles_by_the_seed(
     first = run("a", "--shuffle-buffer", "500", "--seed", "1")
     assert first == run("b", "--shuffle-buffer", "500", "--seed", "1")
     assert first != run("c", "--seed", "1")
+    asked = options(days[0], tmp_path / "never", shuffle_buffer=500, seed=7).reader_config()
+    assert (asked.shuffle_buffer, asked.shuffle_seed, asked.shuffle_files) == (500, 7, None)
     for value in ("-1", "8388609", "some", "1.5"):
         with pytest.raises(SystemExit):
             main(["train", str(days[0]), "--store", "never", "--shuffle-buffer", value])
