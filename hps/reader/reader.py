@@ -35,7 +35,6 @@ from hps.reader.reading_rules import (
     stored_transform,
 )
 from hps.reader.schema import Schema, make_schema
-from hps.reader.shuffle import shuffled
 from hps.reader.transform import BatchTransform
 from hps.types import Batch
 
@@ -212,6 +211,8 @@ class Reader(ABC, Iterator[Batch]):
 
     def _batches(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         """The batches after a position, as they are handed out, each with the position after it."""
+        from hps.reader.shuffle import shuffled  # torch takes its time to import
+
         with closing(self._read(replace(start, block=None))) as cuts:
             if not self.config.shuffle_buffer:
                 for batch, _, after in cuts:
