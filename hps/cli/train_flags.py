@@ -409,6 +409,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--resume-from names must exist",
     )
     add("--new-data", action="store_true", help="with --resume: read DATA from its beginning")
+    add(
+        "--change-features",
+        action="store_true",
+        help="with --new-data: give the model the features and dense columns that DATA and "
+        "--features have now; what it has learned of those that stay is kept",
+    )
 
 
 def _add_output_flags(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ def open_with_features(
     tables: Sequence[TableConfig],
     config: ReaderConfig,
     features: Features,
+    before: FeatureTransform | None = None,
 ) -> "Reader":
     """As `hps.reader.open_reader`, with columns of the kinds that are described, and transformed.
 
@@ -39,6 +40,8 @@ def open_with_features(
         tables: the one table that takes the features.
         config: how the log is read.
         features: what its columns are, and what is made of them.
+        before: of a model that goes on; of a column that it describes alike, what it measured
+            counts, not this log.
 
     Raises:
         ConfigError: a description that does not fit the log; and what open_reader raises.
@@ -64,6 +67,18 @@ def open_with_features(
     config, tables = reading_for(features, files, tables, config)
     reader = open_reader(files, tables=tables, config=config)
     # Names first: what cannot be found need not be measured.
-    numbers = measured(features, reader)
+    numbers = measured(_as_before(features, before), reader)
     reader.use(FeatureTransform(features, numbers, RawColumns.of(reader)))
     return reader
+
+
+def _as_before(features: Features, before: FeatureTransform | None) -> Features:
+    """The features with the numbers that were measured before, of columns described alike."""
+    if before is None:
+        return features
+    columns = []
+    for column in features.columns:
+        is_same = before.asked.column(column.name) == column
+        known = before.measured.column(column.name) if is_same else None
+        columns.append(known or column)
+    return replace(features, columns=columns)

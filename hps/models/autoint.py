@@ -6,13 +6,14 @@ Automatic Feature Interaction Learning via Self-Attentive Neural Networks", CIKM
 for vectors of 16.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel, dense_factors
+from hps.models.fields import Axes, Fields
 from hps.types import Batch
 
 _NUM_LAYERS = 3
@@ -59,6 +60,19 @@ class AutoInt(ClickModel):
     def output_bias(self) -> nn.Parameter:
         """As ClickModel has it."""
         return self.output.bias
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """As ClickModel has it."""
+        # Attention takes whatever fields there are: a new one has its share at once.
+        width = self.output.in_features // (self.num_features + self.num_dense)
+        mixed = [(name, place) for name in fields.names() for place in range(width)]
+        axes: dict[str, dict[int, Sequence[Hashable]]] = {
+            "dense_factors": {0: fields.columns()},
+            "output.weight": {1: mixed},
+        }
+        if self.deep is not None:
+            axes["deep.0.weight"] = {1: fields.side_by_side(self.dim)}
+        return axes
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

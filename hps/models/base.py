@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hps.errors import ConfigError
+from hps.models.fields import Axes, Fields
 from hps.nn.embeddings import SparseEmbeddings
 from hps.types import Batch
 
@@ -127,6 +128,27 @@ class ClickModel(nn.Module):
         raise ConfigError(
             f"{type(self).__name__} does not say which parameter its output bias is; give it a "
             "property output_bias, or train it without a base rate (--no-base-rate)"
+        )
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """Which weights go with which input, so that a stored model can be given other features.
+
+        A weight of an input that is new begins at 0, and those of one that is gone are dropped. A
+        class says it for any fields, not just its own: `self` tells the sizes that stay.
+
+        Args:
+            fields: the inputs of a model of this class and of this one's sizes.
+
+        Returns:
+            Name of a parameter -> dimension -> what each position along it stands for, equal for
+            the same input of other fields; parameters that no field changes are left out.
+
+        Raises:
+            ConfigError: the class does not say it.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} does not say which of its weights go with which feature; give "
+            "it a method input_axes(fields), or train another model in another store"
         )
 
     def set_base_rate(self, logit: float) -> None:

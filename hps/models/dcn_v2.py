@@ -5,13 +5,14 @@ Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank System
 2008.13535), equation 1; the parallel structure of figure 1b.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel
+from hps.models.fields import Axes, Fields
 from hps.types import Batch
 
 _NUM_CROSSES = 3
@@ -45,6 +46,21 @@ class DCNv2(ClickModel):
     def output_bias(self) -> nn.Parameter:
         """As ClickModel has it."""
         return self.output.bias
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """As ClickModel has it."""
+        start = fields.side_by_side(self.dim)
+        deep: list[Hashable] = [("deep", place) for place in range(self.deep.output_width)]
+        axes: dict[str, dict[int, Sequence[Hashable]]] = {}
+        if len(self.deep):
+            axes["deep.0.weight"] = {1: start}
+        else:  # what comes out of no layer is what goes in
+            deep = [("deep", one) for one in start]
+        for layer in range(_NUM_CROSSES):
+            # A new coordinate has a weight and a bias of 0: it passes through as it is.
+            axes[f"crosses.{layer}.weight"] = {0: start, 1: start}
+            axes[f"crosses.{layer}.bias"] = {0: start}
+        return {**axes, "output.weight": {1: [*start, *deep]}}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

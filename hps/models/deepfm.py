@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel, dense_factors, pair_products
+from hps.models.fields import Axes, Fields
 from hps.types import Batch
 
 
@@ -44,6 +45,15 @@ class DeepFM(ClickModel):
     def output_bias(self) -> nn.Parameter:
         """As ClickModel has it."""
         return self.bias
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """As ClickModel has it."""
+        columns = {0: fields.columns()}
+        return {
+            "dense_first_order": columns,
+            "dense_factors": columns,
+            "deep.0.weight": {1: fields.side_by_side(self.dim)},
+        }
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

@@ -5,13 +5,15 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 Systems", arXiv 1906.00091, section 2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from itertools import combinations
 from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hps.models.base import MLP, ClickModel
+from hps.models.fields import Axes, Fields
 from hps.types import Batch
 
 
@@ -49,6 +51,18 @@ class DLRM(ClickModel):
     def output_bias(self) -> nn.Parameter:
         """As ClickModel has it."""
         return self.top.output_bias
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """As ClickModel has it."""
+        names: list[Hashable] = [("feature", name) for name in fields.features]
+        inputs: list[Hashable] = []
+        axes: dict[str, dict[int, Sequence[Hashable]]] = {}
+        if fields.dense:
+            names.append("bottom")
+            inputs += [("bottom", place) for place in range(self.dim)]
+            axes["bottom.0.weight"] = {1: fields.columns()}
+        inputs += [frozenset(pair) for pair in combinations(names, 2)]
+        return {**axes, "top.0.weight": {1: inputs or fields.side_by_side(self.dim)}}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

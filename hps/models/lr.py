@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hps.models.base import ClickModel
+from hps.models.fields import Axes, Fields
 from hps.types import Batch
 
 
@@ -44,6 +45,10 @@ class LogisticRegression(ClickModel):
     def output_bias(self) -> nn.Parameter:
         """As ClickModel has it."""
         return self.bias
+
+    def input_axes(self, fields: Fields) -> Axes:
+        """As ClickModel has it."""
+        return {"dense_first_order": {0: fields.columns()}}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""

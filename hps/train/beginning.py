@@ -108,6 +108,8 @@ def begin(
             # What is resumed from now on goes on here, not where the run before was.
             checkpoints.take(None, trainer, reader.state_dict())
         _say_resumed(stored, trainer, options, context)
+        for line in changes:
+            context.progress.say(line)
     columns = reader.columns
     watch = DenseWatch(columns, reader.config.transform)
     for line in format_columns(columns):

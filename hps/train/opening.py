@@ -14,6 +14,7 @@ from hps.features.open import open_with_features
 from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
+from hps.train.changed_log import open_changed
 from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
 from hps.train.context import RunContext
 from hps.train.options import TrainOptions
@@ -58,6 +59,8 @@ def _prepare(
     if stored is None:
         reader = _open_new(options, config)
         reader.settle()
+    elif options.change_features:
+        reader = open_changed(options, config, stored.recipe)
     else:  # the features are the model's: new data may lack some
         fields = free_fields(config)
         reader = stored.recipe.open_reader(options.data, [options.table()], **fields)

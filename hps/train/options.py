@@ -136,6 +136,8 @@ class TrainOptions:
             that `resume_from` names has to be there.
         new_data: when resuming, keep model, rows and optimizers, but read `data` from its
             beginning, whatever log the position is of.
+        change_features: with `new_data`: the model gets the features and dense columns of `data`
+            and `features`; weights of those that stay are kept; docs/training.md.
         base_rate: begin the output bias of a new model at the share of clicks among the log's
             first 10,000 examples.
         allow_empty: a log without an example is no error.
@@ -212,6 +214,7 @@ class TrainOptions:
     resume_from: str | int | None = None
     resume_if_any: bool = False
     new_data: bool = False
+    change_features: bool = False
     base_rate: bool = True
     allow_empty: bool = False
     digest: bool = True
@@ -261,6 +264,11 @@ class TrainOptions:
             raise ConfigError("resume_from (--resume-from) names what to resume: set resume, too")
         if self.new_data and not self.resume:
             raise ConfigError("new_data (--new-data) continues a model; give resume (--resume) too")
+        if self.change_features and not self.new_data:
+            raise ConfigError(
+                "change_features (--change-features) begins a log anew: a position was reached "
+                "with the features before; give new_data (--new-data) too"
+            )
         if self.scheduler != "constant" and self.scheduler_steps < 1:
             raise ConfigError(
                 f"scheduler={self.scheduler!r} needs scheduler_steps (--scheduler-steps) >= 1, "

@@ -21,7 +21,7 @@ from hps.ssd_store import check_no_writer, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import TABLE, TrainOptions
-from hps.train.recipe import ModelRecipe, differing
+from hps.train.recipe import CHANGEABLE, ModelRecipe, differing
 from hps.train.row_server import connect
 from hps.train.shape_rules import refuse_what_it_lacks
 from hps.train.start import together
@@ -158,7 +158,8 @@ class _StoredCheckpoints:
 
 
 def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
-    """The options of a run that goes on: shape, and how the log is read, are as the model has it.
+    """The options of a run that goes on: shape, and how the log is read, are as the model has it;
+    with `change_features` but for its columns.
 
     Raises:
         ConfigError: a flag was given that says otherwise; names it and both values. Or the file of
@@ -168,6 +169,8 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     load_class(kind, store=options.store, is_stored=True)
     options = replace(options, features=_features_of(options, model))
     stored = model.flags()
+    if options.change_features:
+        stored = {name: value for name, value in stored.items() if name not in CHANGEABLE}
     asked = {name: getattr(options, name) for name in stored}
     given = {name: value for name, value in asked.items() if value is not None}
     if are_same(given.get("model", kind), kind):
@@ -183,6 +186,8 @@ def _features_of(options: TrainOptions, model: StoredModel) -> Features | None:
     """The features that the model has; those that are asked for must be the same."""
     transform = model.recipe.make_transform()
     asked = options.features
+    if asked is not None and options.change_features:
+        return asked if isinstance(asked, Features) else None
     if asked is not None:
         assert isinstance(asked, Features)
         what = f"the model in {options.where} was trained"
@@ -190,13 +195,14 @@ def _features_of(options: TrainOptions, model: StoredModel) -> Features | None:
             raise ConfigError(
                 f"{what} without a features file, this run asks for {asked.source} (--features); "
                 "leave it out to go on as the model was trained, or train another model in another "
-                "store"
+                "store; --new-data --change-features changes the features of this one"
             )
         if not (asked.is_same(transform.asked) or asked.is_same(transform.measured)):
             where = first_difference(transform.asked, asked)
             raise ConfigError(
                 f"{what} with other features than {asked.source} (--features) has: {where}; leave "
                 "it out to go on as the model was trained, or train another model in another store"
+                "; --new-data --change-features changes the features of this one"
             )
     return None if transform is None else transform.asked
 

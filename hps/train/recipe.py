@@ -45,6 +45,9 @@ READING = tuple(_FLAGS)
 _OF_TRAINING = ("negative_rate",)
 # What a log that is only measured or scored may have otherwise: the model gets neither.
 _ASIDE = ("weight", "group")
+# What `change_features` lets a run that goes on have otherwise, beside the features file.
+CHANGEABLE = ("dense", "dense_columns", "ignore")
+_CHANGE = "--new-data --change-features changes the features of a model"
 _FLAGS_OF_SHAPE = {
     "model": "--model",
     "dim": "--dim",
@@ -220,28 +223,36 @@ class ModelRecipe:
             reader.use(transform)
         return reader
 
-    def check_same(self, other: "ModelRecipe") -> None:
+    def check_same(self, other: "ModelRecipe", *, changes_features: bool = False) -> None:
         """Refuses to go on with another model than the stored one.
+
+        Args:
+            other: the recipe to go on with.
+            changes_features: it may have other features and dense columns.
 
         Raises:
             ConfigError: names each value that differs.
         """
-        for field in ("kind", "features", "num_dense", "hidden", "dropout"):
+        of_columns = () if changes_features else ("features", "num_dense")
+        for field in ("kind", *of_columns, "hidden", "dropout"):
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
                     f"the stored model has {field}={stored!r}, this run asks for {asked!r}; "
                     "give the same flags to resume it, or another store"
+                    f"{f'; {_CHANGE}' if field in of_columns else ''}"
                 )
-        if self.transform != other.transform:
+        if not changes_features and self.transform != other.transform:
             raise ConfigError(
                 "the stored model was trained with other features (--features) than this run has: "
                 "what is made of its columns, or what was measured of them, differs; leave them "
-                "out to go on as the model was trained, or train another model in another store"
+                f"out to go on as the model was trained, or train another model in another store; "
+                f"{_CHANGE}"
             )
-        asked = {name: value for name, value in other.reading().items() if name != "ignore"}
+        left_out = CHANGEABLE if changes_features else ("ignore",)
+        asked = {name: value for name, value in other.reading().items() if name not in left_out}
         if self.reading()["dense_columns"] is None:  # stored before their names were
-            del asked["dense_columns"]
+            asked.pop("dense_columns", None)
         if "shared_vocabulary" not in self.reader:
             del asked["shared_vocabulary"]
         wrong = differing(self.reading(), asked)
@@ -265,6 +276,7 @@ class Difference:
             f"{what} was trained with {self.name}={self.stored!r}, this run asks for "
             f"{self.asked!r} ({flag}); {why} part of the model: leave it out to go on as the model "
             "was trained, or train another model in another store"
+            f"{f'; {_CHANGE}' if self.name in CHANGEABLE else ''}"
         )
 
 

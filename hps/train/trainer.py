@@ -17,6 +17,7 @@ from hps.errors import ConfigError
 from hps.models import MODELS, ClickModel
 from hps.nn.grad_scaler import ClusterGradScaler
 from hps.nn.row_optimizer import RowOptimizer
+from hps.train.changed_model import ChangedModel
 from hps.train.dense import DenseAverages
 from hps.train.evaluations import Evaluations
 from hps.train.options import TrainOptions
@@ -219,34 +220,51 @@ class Trainer:
             ConfigError: another model, scheduler, precision or accumulate than this trainer's,
                 another learning rate while a scheduler runs, or weights of another class.
         """
-        stored_recipe(state).check_same(self.recipe)
-        self.recipe.check_weights(self.model, state["model"])
+        self._dense_part(state)
+
+    def _dense_part(self, state: JsonView) -> tuple[Json, Json, list[str]]:
+        """Weights and state of the optimizer, with `change_features` those of this model's inputs;
+        and what changes, a line each. Refuses as `check_state` does."""
+        stored = stored_recipe(state)
+        changes_features = self._options.change_features
+        stored.check_same(self.recipe, changes_features=changes_features)
         self._check_settings(state["settings"])
+        weights, optimizer = state["model"], state["dense_optimizer"]
+        lines: list[str] = []
+        if changes_features:
+            changed = ChangedModel(stored, self.recipe, self.model)
+            lines = changed.lines
+            if not changed.is_same:
+                optimizer = changed.optimizer(optimizer, weights)
+                weights = changed.weights(weights)
+        self.recipe.check_weights(self.model, weights)
+        return weights, optimizer, lines
 
     def load_state(self, state: JsonView) -> list[str]:
         """Takes up where `state()` was called.
 
         Returns:
-            What goes on otherwise than it was stored, a line each: learning rates that were given.
+            What goes on otherwise than it was stored, a line each: features that are new or gone,
+            learning rates that were given.
 
         Raises:
             ConfigError: as `check_state`; nothing has changed.
         """
-        self.check_state(state)
+        weights, optimizer, lines = self._dense_part(state)
         self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.evaluations = Evaluations.from_dict(state)
         progressive = state.get("progressive")
         if self.progressive is not None and progressive is not None:
             self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)
-        self.model.load_state_dict(state["model"])
-        self.dense_optimizer.load_state_dict(state["dense_optimizer"])
+        self.model.load_state_dict(weights)
+        self.dense_optimizer.load_state_dict(optimizer)
         self.row_optimizer.load_state_dict(state["row_optimizer"])
         for scheduler, scheduler_state in zip(self._schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(scheduler_state)
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         self._take_random([state, *state.get("other_ranks", ())])
-        return self._take_given_rates()
+        return [*lines, *self._take_given_rates()]
 
     def _random(self) -> dict[str, str | None]:
         """States of the host's generator and of the device's own, which draw dropout there; as

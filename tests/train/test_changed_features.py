@@ -1,0 +1,231 @@
+"""A stored model is given other features: what it has learned of those that stay is kept.
+
+Above it: pytest. Below it: hps/train/changed_model.py, changed_columns.py, changed_log.py,
+`ClickModel.input_axes` of every model.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import hps
+from hps.models import MODELS
+from hps.train import TrainOptions, train
+
+SMALL = {"dim": 4, "hidden": (8, 4), "batch_size": 64, "dram": "8MiB", "torch_threads": 1}
+RATES = {"lr": 0.2, "dense_lr": 0.02, "init_std": 0.3, "depth": 0}
+LABELLED = "label"
+OLD = ("app", "os", "price", "age")
+EXACT = [kind for kind in MODELS if kind != "autoint"]  # its attention mixes all fields
+NO_DEEP_PART = {"lr": {"dim": None, "hidden": None}, "fm": {"hidden": None}}
+
+
+def columns(seed: int = 0, count: int = 256) -> dict[str, Any]:
+    """Every column that a log of these tests may have."""
+    random = np.random.default_rng(seed)
+    of_keys = {name: random.integers(0, 9, count).tolist() for name in ("app", "os", "slot")}
+    of_keys["слот"] = random.integers(0, 3, count).tolist()
+    clicks = [int(app < 4) for app in of_keys["app"]]
+    dense = {name: random.random(count).tolist() for name in ("price", "age", "size")}
+    return {LABELLED: clicks, **of_keys, **dense}
+
+
+def write(path: Path, names: Sequence[str], seed: int = 0) -> Path:
+    values = columns(seed)
+    pq.write_table(pa.table({name: values[name] for name in (LABELLED, *names)}), path)
+    return path
+
+
+def run(log: Path, store: Path, kind: str | None = None, **changes: Any) -> dict[str, Any]:
+    shape = {} if kind is None else NO_DEEP_PART.get(kind, {})
+    options = {"data": [log], "store": store, "model": kind, **SMALL, **RATES, **shape, **changes}
+    return train(TrainOptions(**options))
+
+
+def change(log: Path, store: Path, **changes: Any) -> dict[str, Any]:
+    """Goes on with the columns of a log."""
+    own = {"dim": None, "hidden": None, "lr": None, "dense_lr": None}
+    flags = {"resume": True, "new_data": True, "change_features": True, **own, **changes}
+    return run(log, store, **flags)
+
+
+def trained(folder: Path, kind: str, names: Sequence[str] = OLD, **changes: Any) -> Path:
+    """A store with a model of these columns, whose every weight has moved."""
+    store = folder / "store"
+    run(write(folder / "old.parquet", names), store, kind, epochs=3, **changes)
+    return store
+
+
+def changed(folder: Path, store: Path, names: Sequence[str], **changes: Any) -> Path:
+    """A copy of the store whose model has the columns of another log, and was not trained yet."""
+    copy = folder / "changed"
+    shutil.copytree(store, copy)
+    log = write(folder / "new.parquet", names)
+    with hps.Model.load(store, dram="8MiB") as model:
+        totals = model.server.checkpoint_state()[0]["totals"]
+    figures = change(log, copy, limit=totals["examples"], **changes)
+    assert figures["examples"] == 0
+    return copy
+
+
+def logits(store: Path, values: dict[str, Any]) -> torch.Tensor:
+    with hps.Model.load(store, dram="8MiB") as model, torch.no_grad():
+        return model.module(model._batch_of(values)).double()
+
+
+def only(names: Sequence[str], **instead: Any) -> dict[str, Any]:
+    """The values of some columns of another log than the one that was trained on."""
+    values = columns(seed=1)
+    return {name: instead.get(name, values[name]) for name in names}
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the order of sums."""
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=3e-6)
+    assert expected.std() > 1000 * 3e-6  # scores differ, or this would say nothing
+
+
+def nothing(count: int = 256) -> pa.Array:
+    """A column of keys in which no example has one."""
+    return pa.nulls(count, pa.int64())
+
+
+def direct_terms(kind: str, store: Path, values: dict[str, Any], name: str) -> torch.Tensor:
+    """What rows of a new feature add to the logit beside the dense part: the first-order weight,
+    and products with the vectors of all other fields; as docs/training.md has it."""
+    with hps.Model.load(store, dram="8MiB") as model, torch.no_grad():
+        batch = model._batch_of(values)
+        embedded = model.module.embed(batch).double()
+        added = torch.zeros(len(embedded), dtype=torch.float64)
+        place = model.features["features"].index(name)
+        row = embedded[:, place]
+        if MODELS[kind].has_first_order:
+            added += row[:, -1]
+        if kind in ("deepfm", "fm"):
+            others = embedded.sum(1) - row
+            vectors = others[:, :-1] + batch.dense.double() @ model.module.dense_factors.double()
+            added += (row[:, :-1] * vectors).sum(1)
+        return added
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_new_feature_adds_what_its_rows_add_and_no_more(tmp_path: Path, kind: str) -> None:
+    store = trained(tmp_path, kind)
+    names = ("слот", "app", "slot", "os", "price", "age")
+    new = changed(tmp_path, store, names)
+    before = logits(store, only(OLD))
+    close(logits(new, only(names, slot=nothing(), слот=nothing())), before)
+    given = only(names, слот=nothing())
+    added = direct_terms(kind, new, given, "slot")
+    close(logits(new, given), before + added)
+    assert added.abs().max() > 0.1 or kind in ("dlrm", "dcn_v2")
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_new_dense_column_changes_no_score(tmp_path: Path, kind: str) -> None:
+    store = trained(tmp_path, kind)
+    names = ("app", "os", "size", "price", "age")
+    close(logits(changed(tmp_path, store, names), only(names)), logits(store, only(OLD)))
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_what_is_gone_counts_as_nothing(tmp_path: Path, kind: str) -> None:
+    store = trained(tmp_path, kind)
+    names = ("age", "app")
+    new = changed(tmp_path, store, names)
+    expected = logits(store, only(OLD, os=nothing(), price=[0.0] * 256))
+    close(logits(new, only(names)), expected)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_columns_in_another_order_are_taken_by_name(tmp_path: Path, kind: str) -> None:
+    store = trained(tmp_path, kind)
+    names = ("age", "os", "price", "app")
+    new = changed(tmp_path, store, names)
+    with hps.Model.load(new, dram="8MiB") as model:
+        assert model.features == {"features": ["os", "app"]}
+    close(logits(new, only(names)), logits(store, only(OLD)))
+
+
+@pytest.mark.parametrize("hidden", [(), (8, 4)])
+@pytest.mark.parametrize("kind", EXACT)
+def test_new_and_gone_columns_at_once(tmp_path: Path, kind: str, hidden: Sequence[int]) -> None:
+    has_layers = MODELS[kind].has_deep_part
+    store = trained(tmp_path, kind, **({"hidden": hidden} if has_layers else {}))
+    names = ("size", "slot", "age", "app")
+    new = changed(tmp_path, store, names)
+    expected = logits(store, only(OLD, os=nothing(), price=[0.0] * 256))
+    close(logits(new, only(names, slot=nothing())), expected)
+    figures = change(tmp_path / "new.parquet", new, epochs=2)
+    assert figures["resumed_with"] == [] and np.isfinite(figures["train_logloss"])
+    with hps.Model.load(new, dram="8MiB") as model:
+        weights = model.module.state_dict()
+        assert all(bool((value != 0).any()) for value in weights.values())
+        first = weights.get("deep.0.weight", weights.get("top.0.weight"))
+        if first is not None:  # what began at 0 has learned
+            assert bool((first != 0).all(dim=0).any()) and int((first == 0).all(dim=0).sum()) == 0
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_model_without_dense_columns_gets_some_and_loses_all(tmp_path: Path, kind: str) -> None:
+    store = trained(tmp_path, kind, ("app", "os"))
+    names = ("app", "os", "price")
+    new = changed(tmp_path, store, names)
+    close(logits(new, only(names)), logits(store, only(("app", "os"))))
+    shutil.rmtree(store)
+    new.rename(store)
+    back = changed(tmp_path, store, ("app", "os"))
+    close(logits(back, only(("app", "os"))), logits(store, only(names)))
+
+
+def test_attention_keeps_what_it_has_learned_of_each_field(tmp_path: Path) -> None:
+    store = trained(tmp_path, "autoint")
+    names = ("slot", "os", "app", "size", "age")
+    new = changed(tmp_path, store, names)
+    with hps.Model.load(store, dram="8MiB") as old, hps.Model.load(new, dram="8MiB") as model:
+        before, after = old.module.state_dict(), model.module.state_dict()
+    learned = before["output.weight"].view(4, -1)
+    fields = dict(zip(("app", "os", "price", "age"), learned, strict=True))
+    found = after["output.weight"].view(5, -1)
+    for place, name in enumerate(("slot", "os", "app", "size", "age")):
+        wanted = fields.get(name, torch.zeros_like(found[0]))
+        assert torch.equal(found[place], wanted), name
+    assert torch.equal(after["dense_factors"][1], before["dense_factors"][1])
+    assert not after["dense_factors"][0].any()
+    assert torch.equal(after["layers.1.projections.weight"], before["layers.1.projections.weight"])
+    score, was = logits(new, only(names, slot=nothing())), logits(store, only(OLD))
+    assert not torch.allclose(score, was, atol=1e-3)  # a new field has a share of the attention
+    assert change(tmp_path / "new.parquet", new)["examples"] == 256
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_training_goes_on_to_the_same_bits_each_time_and_after_a_stop(
+    tmp_path: Path, kind: str
+) -> None:
+    store = trained(tmp_path, kind)
+    log = write(tmp_path / "new.parquet", ("slot", "app", "size", "price"))
+    figures = []
+    for name in ("one", "two"):
+        shutil.copytree(store, tmp_path / name)
+        figures.append(change(log, tmp_path / name, epochs=2))
+    shutil.copytree(store, tmp_path / "three")
+    total = 3 * 256
+    change(log, tmp_path / "three", epochs=2, limit=total + 192)
+    rest = run(log, tmp_path / "three", resume=True, epochs=2, dim=None, hidden=None)
+    first, second = figures
+    assert first["digests"] == second["digests"] == rest["digests"]
+    assert first["loss_digest"] == second["loss_digest"] == rest["loss_digest"]
+    assert first["model_examples"] == total + 512
+    dense = []
+    for name in ("one", "two", "three"):
+        with hps.Model.load(tmp_path / name, dram="8MiB") as model:
+            dense.append(model.module.state_dict())
+    for other in dense[1:]:
+        assert all(torch.equal(other[key], value) for key, value in dense[0].items())
