@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hps.config import TableConfig
+from hps.errors import ConfigError
 from hps.features.column import DENSE, IGNORED, LABEL, WEIGHT
 from hps.features.features import Features
 from hps.features.open import open_with_features
 from hps.reader.config import WITH_COLUMNS, ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
+from hps.train.base_rate import names_of
 from hps.train.changed_columns import raw_dense_names
 from hps.train.options import TrainOptions
 from hps.train.recipe import ModelRecipe
@@ -53,6 +55,10 @@ def open_changed(options: TrainOptions, config: ReaderConfig, stored: ModelRecip
     else:
         reader = open_reader(options.data, tables=[table], config=config)
     reader.settle()
+    if not any(reader.features.values()):
+        raise ConfigError(
+            f"--change-features: {names_of(options.data)} has no feature, and a model needs one"
+        )
     return reader
 
 

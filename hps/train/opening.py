@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.features.open import open_with_features
 from hps.reader.config import ReaderConfig
@@ -62,8 +63,7 @@ def _prepare(
     elif options.change_features:
         reader = open_changed(options, config, stored.recipe)
     else:  # the features are the model's: new data may lack some
-        fields = free_fields(config)
-        reader = stored.recipe.open_reader(options.data, [options.table()], **fields)
+        reader = _open_stored(options, config, stored)
     measured = {"test": options.test, "valid": options.valid}
     measured_files = {name: list(find_files(log)) if log else [] for name, log in measured.items()}
     if not options.resume:
@@ -81,6 +81,17 @@ def _prepare(
                 f"{ranks.size} rank(s)"
             )
     return reader, measured_files
+
+
+def _open_stored(options: TrainOptions, config: ReaderConfig, stored: StoredModel) -> "Reader":
+    """The log as the model reads it."""
+    fields = free_fields(config)
+    try:
+        return stored.recipe.open_reader(options.data, [options.table()], **fields)
+    except ConfigError as error:
+        if options.new_data:
+            error.add_note("--change-features gives the model the columns that DATA has now")
+        raise
 
 
 def _open_new(options: TrainOptions, config: ReaderConfig) -> "Reader":
