@@ -123,6 +123,7 @@ def options_of_rank(
         resume_if_any=options.resume_if_any or (is_restarted and not options.resume),
         # The first attempt has left a checkpoint at the beginning of the new data.
         new_data=options.new_data and not is_restarted,
+        change_features=options.change_features and not is_restarted,
         trace=None if options.trace is None else f"{options.trace}.rank-{place.rank}",
     )
 

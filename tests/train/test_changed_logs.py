@@ -4,12 +4,12 @@ Above it: pytest. Below it: hps/train/changed_log.py, changed_columns.py; test_c
 has what becomes of the weights.
 """
 
+import json
 import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +21,7 @@ from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.loop import TrainingLoop
 from hps.train.progress import Progress
-from tests.cluster.ranks import run_ranks
+from tests.cluster.torchrun_lab import KILLED, run_torchrun
 from tests.logs import write_criteo
 from tests.service.client.client_lab import service
 from tests.train.changed_lab import (
@@ -416,25 +416,26 @@ def test_a_schedule_goes_on_over_the_change(tmp_path: Path) -> None:
     assert [scheduler["last_epoch"] for scheduler in state["schedulers"]] == [16, 16]
 
 
-def test_every_rank_changes_alike(tmp_path: Path) -> None:
-    store = tmp_path / "store"
+def test_ranks_change_alike_also_where_one_is_killed_and_all_start_anew(tmp_path: Path) -> None:
+    store, out = tmp_path / "store", tmp_path / "out.json"
     old, new = write(tmp_path / "old.parquet", OLD), write(tmp_path / "new.parquet", NEW)
-    shape: dict[str, Any] = {"store": store, **SMALL, "depth": 0}
-    first = run_ranks(2, lambda world: train(TrainOptions(data=[old], **shape), world=world))
-    assert [figures["examples"] for figures in first] == [256, 256], first
-    flags = {"resume": True, "new_data": True, "change_features": True}
-
-    def body(world: Any) -> Any:
-        return train(TrainOptions(data=[new], **shape, **flags), world=world)
-
-    one, other = run_ranks(2, body)
-    assert one["resumed_with"] == other["resumed_with"] == CHANGES
-    assert one["digests"] == other["digests"] and np.isfinite(one["train_logloss"])
-    rest = run_ranks(
-        2,
-        lambda world: train(TrainOptions(data=[new], **shape, resume=True, epochs=2), world=world),
-    )
-    assert [figures["examples"] for figures in rest] == [256, 256]
+    words = ["--store", str(store), *WORDS, "--json", str(out)]
+    shape = ["--dim", "4", "--hidden", "8"]
+    done = run_torchrun(["train", str(old), *words, *shape], 2, [])
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(store, tmp_path / "plain")
+    again = ["train", str(new), *words, "--resume", "--new-data", "--change-features"]
+    again += ["--epochs", "2"]
+    killed = run_torchrun(again, 2, [(1, 3)])
+    assert killed.returncode == 0 and KILLED in killed.stderr, killed.stderr
+    assert [killed.stderr.count(f"hps: {line}\n") for line in CHANGES] == [1] * len(CHANGES)
+    rest = json.loads(out.read_text())
+    again[again.index(str(store))] = str(tmp_path / "plain")
+    done = run_torchrun(again, 2, [])
+    assert done.returncode == 0, done.stderr
+    whole = json.loads(out.read_text())
+    assert whole["resumed_with"] == CHANGES and rest["resumed_with"] == []
+    assert rest["digests"] == whole["digests"] and rest["loss_digest"] == whole["loss_digest"]
     assert features_of(store) == (["slot", "app", "слот"], 2)
 
 
