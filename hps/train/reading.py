@@ -14,6 +14,7 @@ from hps.cluster.folder.glance import FirstParts
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.features.column import IGNORED
 from hps.features.features import Features
 from hps.models import class_of
 from hps.models.kinds import are_same, load_class
@@ -173,6 +174,9 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         stored = {name: value for name, value in stored.items() if name not in CHANGEABLE}
     asked = {name: getattr(options, name) for name in stored}
     given = {name: value for name, value in asked.items() if value is not None}
+    if "ignore" in given and isinstance(options.features, Features):
+        # The model has those of the flags and those of the file as one.
+        given["ignore"] = sorted({*given["ignore"], *options.features.of_kind(IGNORED)})
     if are_same(given.get("model", kind), kind):
         given["model"] = kind
         refuse_what_it_lacks(kind, given)

@@ -459,3 +459,36 @@ def test_a_model_whose_rows_lie_on_servers_is_changed_likewise(tmp_path: Path) -
     assert all(f"hps: {line}\n" in said.getvalue() for line in CHANGES)
     assert figures["resumed_with"] == CHANGES == expected["resumed_with"]
     assert figures["loss_digest"] == expected["loss_digest"]
+
+
+def test_the_flags_of_a_run_can_be_repeated_to_go_on(tmp_path: Path) -> None:
+    store = trained(tmp_path, "deepfm", OLD)
+    log = write(tmp_path / "new.parquet", NEW)
+    flags = {"ignore": ["slot"], "features": text("columns.app = {kind = 'ignored'}")}
+    lines = ["feature 'слот' is new", "feature 'app' is gone", *CHANGES[2:]]
+    assert change(log, store, **flags)["resumed_with"] == lines
+    again = {"new_data": False, "change_features": False, "epochs": 2}
+    assert change(log, store, **flags, **again)["examples"] == 256
+    with pytest.raises(hps.ConfigError, match=r"ignore=\['slot', 'app'\], this run asks for"):
+        change(log, store, **{**flags, **again, "ignore": ["size"]})
+
+
+def test_dense_columns_without_stored_names_cannot_be_told_apart(tmp_path: Path) -> None:
+    store = trained(tmp_path, "deepfm")
+    with hps.open(store, read_only=False) as server:
+        model, position = server.checkpoint_state("final")
+        del model["recipe"]["reader"]["dense_columns"]  # as an earlier version stored it
+        server.checkpoint(tag="final", model=model, reader=position)
+    with pytest.raises(hps.ConfigError, match="2 dense columns, whose names an earlier version"):
+        change(write(tmp_path / "new.parquet", NEW), store)
+    assert change(tmp_path / "old.parquet", store, change_features=False)["examples"] == 256
+
+
+def test_a_second_feature_takes_the_only_path_of_a_dlrm_of_one(tmp_path: Path) -> None:
+    store = trained(tmp_path, "dlrm", ("app",))
+    new = changed(tmp_path, store, ("app", "os"))
+    scores = logits(new, only(("app", "os")))
+    assert scores.std() == 0 and logits(store, only(("app",))).std() > 0
+    log = tmp_path / "new.parquet"
+    assert change(log, new, epochs=4)["examples"] == 1024
+    assert logits(new, only(("app", "os"))).std() > 0
