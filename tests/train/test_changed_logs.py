@@ -291,13 +291,19 @@ def test_a_feature_of_csv_stays_one_where_its_values_look_like_numbers(tmp_path:
     assert change(second, tmp_path / "store", change_features=False)["examples"] == 200
 
 
+CRITEO_CHANGE = """
+    columns.C3 = {kind = "ignored"}
+    columns.I2 = {kind = "ignored"}
+    crosses.two = {columns = ["C1", "C2"]}
+"""
+CRITEO_LINES = ["feature 'two' is new", "feature 'C3' is gone", "dense column 'I2' is gone"]
+
+
 def test_logs_whose_columns_have_no_names(tmp_path: Path) -> None:
     log = write_criteo(tmp_path / "criteo", 100)
     run(log, tmp_path / "store", "dlrm")
-    said = 'columns.C3 = {kind = "ignored"}\ncolumns.I2 = {kind = "ignored"}\n'
-    said += 'crosses.two = {columns = ["C1", "C2"]}'
-    lines = change(log, tmp_path / "store", features=text(said))["resumed_with"]
-    assert lines == ["feature 'two' is new", "feature 'C3' is gone", "dense column 'I2' is gone"]
+    lines = change(log, tmp_path / "store", features=text(CRITEO_CHANGE))["resumed_with"]
+    assert lines == CRITEO_LINES
     slots = tmp_path / "slots"
     slots.write_text("".join(f"click:{row % 2} 1:{row % 7} 2:5\n" for row in range(100)))
     run(slots, tmp_path / "slotted", "wide_deep", format="slots")
@@ -417,26 +423,25 @@ def test_a_schedule_goes_on_over_the_change(tmp_path: Path) -> None:
 
 
 def test_ranks_change_alike_also_where_one_is_killed_and_all_start_anew(tmp_path: Path) -> None:
-    store, out = tmp_path / "store", tmp_path / "out.json"
-    old, new = write(tmp_path / "old.parquet", OLD), write(tmp_path / "new.parquet", NEW)
-    words = ["--store", str(store), *WORDS, "--json", str(out)]
-    shape = ["--dim", "4", "--hidden", "8"]
-    done = run_torchrun(["train", str(old), *words, *shape], 2, [])
+    store, out, file = tmp_path / "store", tmp_path / "out.json", tmp_path / "features.toml"
+    log = write_criteo(tmp_path / "log", 256)
+    file.write_text(CRITEO_CHANGE)
+    words = ["train", str(log), "--store", str(store), *WORDS, "--json", str(out)]
+    done = run_torchrun([*words, "--dim", "4", "--hidden", "8"], 2, [])
     assert done.returncode == 0, done.stderr
     shutil.copytree(store, tmp_path / "plain")
-    again = ["train", str(new), *words, "--resume", "--new-data", "--change-features"]
-    again += ["--epochs", "2"]
-    killed = run_torchrun(again, 2, [(1, 3)])
+    words += ["--resume", "--new-data", "--change-features", "--features", str(file)]
+    words += ["--epochs", "2"]
+    killed = run_torchrun(words, 2, [(1, 3)])
     assert killed.returncode == 0 and KILLED in killed.stderr, killed.stderr
-    assert [killed.stderr.count(f"hps: {line}\n") for line in CHANGES] == [1] * len(CHANGES)
+    assert [killed.stderr.count(f"hps: {line}\n") for line in CRITEO_LINES] == [1, 1, 1]
     rest = json.loads(out.read_text())
-    again[again.index(str(store))] = str(tmp_path / "plain")
-    done = run_torchrun(again, 2, [])
+    words[words.index(str(store))] = str(tmp_path / "plain")
+    done = run_torchrun(words, 2, [])
     assert done.returncode == 0, done.stderr
     whole = json.loads(out.read_text())
-    assert whole["resumed_with"] == CHANGES and rest["resumed_with"] == []
+    assert whole["resumed_with"] == CRITEO_LINES and rest["resumed_with"] == []
     assert rest["digests"] == whole["digests"] and rest["loss_digest"] == whole["loss_digest"]
-    assert features_of(store) == (["slot", "app", "слот"], 2)
 
 
 def test_a_model_whose_rows_lie_on_servers_is_changed_likewise(tmp_path: Path) -> None:
