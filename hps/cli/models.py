@@ -32,6 +32,7 @@ _HEAD = (
     "last evaluation",
     "DATA",
 )
+_TOLD = ("auc", "gauc", "logloss")  # of an evaluation, in a line
 _NUMBERS = ("dim", "examples", "batches", "logloss")  # right in their columns
 # Of `model_of`, in the order in which they are told; the first line has the others.
 _SECTIONS = (
@@ -100,7 +101,7 @@ def _row(model: JsonView) -> list[str]:
         _whole(model["examples"]),
         _whole(model["batches"]),
         "-" if model["train_logloss"] is None else f"{model['train_logloss']:.5f}",
-        _figures(model["evaluation"]),
+        _last_of(model["evaluation"]),
         _files(model["files"]),
     ]
 
@@ -163,6 +164,21 @@ def _figures(evaluation: JsonView | None) -> str:
         f"{name} {value:.5f}" if isinstance(value, float) else f"{name} {_text(value)}"
         for name, value in evaluation.items()
     )
+
+
+def _last_of(evaluation: JsonView | None) -> str:
+    """An evaluation in a line among others; --show has all of it.
+
+    >>> _last_of({"examples": 5120, "auc": 0.75, "logloss": 0.5, "groups": 3})
+    'auc 0.75000, logloss 0.50000 after 5,120'
+    >>> _last_of({"auc": None, "logloss": 0.5})
+    'logloss 0.50000'
+    """
+    known = {} if evaluation is None else evaluation
+    told = {name: known[name] for name in _TOLD if known.get(name) is not None}
+    examples = known.get("examples")
+    after = f" after {examples:,}" if isinstance(examples, int) else ""
+    return f"{_figures(told)}{after}" if told else _figures(evaluation)
 
 
 def _files(files: Sequence[JsonView]) -> str:

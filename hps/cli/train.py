@@ -18,7 +18,7 @@ from hps.cli.output import check_out_path, stream_for_people, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
-from hps.common.json_text import Json
+from hps.common.json_text import Json, JsonView
 from hps.config import RankEnvironment, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
 from hps.report.page import require_plotly
@@ -232,6 +232,8 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)
+    if _is_past_the_best(figures):
+        print("test figures are of the newest model, not of the one tagged 'best'", file=out)
     if figures["evaluations"]:
         print(f"\n{format_evaluations(figures['evaluations'], figures['best'])}", file=out)
     if figures["progressive"]:
@@ -245,6 +247,15 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     write_json(arguments.json, figures)
     if arguments.report is not None:
         _write_report(arguments.report, figures, out)
+
+
+def _is_past_the_best(figures: JsonView) -> bool:
+    """True where --test measured another model than the one that --valid found best."""
+    best, evaluations = figures["best"], figures["evaluations"]
+    if figures["test_logloss"] is None or best is None:
+        return False
+    newest = figures["total_batches"]
+    return bool(evaluations[-1]["batches"] == newest != best["batches"])
 
 
 def _write_report(folder: Path, figures: Json, out: TextIO) -> None:

@@ -188,6 +188,13 @@ class KeyTransform:
             )
         return self._joined(pieces, ids.weights_L is not None)
 
+    def keys_of(self, name: str, key: int | None) -> list[int]:
+        """What a feature of the log has instead of one key, or of none: of `apply`'s bag."""
+        keys = np.array([] if key is None else [key], np.uint64)
+        plan = self._plans[name]
+        bags = FeatureBags(keys, np.array([len(keys)], np.int64))
+        return [int(one) for one in (bags if plan is None else plan.apply(bags)).keys]
+
     def _joined(self, pieces: Sequence[FeatureBags], has_weights: bool) -> Ids:
         """Ids of the pieces one after the other."""
         keys = np.concatenate([piece.keys for piece in pieces])

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
+import numpy as np
 import torch
 
 from hps.common.json_text import Json, JsonView
@@ -32,6 +33,7 @@ from hps.reader.column_use import DENSE as DENSE_USE
 from hps.reader.column_use import FEATURE, ColumnUse, dense_rule
 from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.config import SIGNED_LOG1P, WITH_COLUMNS
+from hps.reader.dense import signed_log1p
 from hps.types import Batch
 
 
@@ -102,6 +104,46 @@ class FeatureTransform:
             features={self.raw.table: ids},
             dense=torch.from_numpy(self._dense(dense)),
         )
+
+    def keys_of(self, feature: str, key: int | None) -> list[int]:
+        """The keys that a model has of a feature of the log.
+
+        Args:
+            feature: of the log, and not left out.
+            key: as the reader makes it, 0 to 2^64 - 1; None of an example without one.
+
+        Returns:
+            One key or none.
+        """
+        return self._keys.keys_of(feature, key)
+
+    def bucket_of(self, name: str, number: float | None) -> int | None:
+        """The bucket of a number of a column with buckets.
+
+        Args:
+            name: of the column.
+            number: as the log has it; None: missing.
+
+        Returns:
+            Counted from 0; None: that of missing numbers.
+        """
+        is_criteo = self.raw.format == "criteo"
+        missing = 0.0 if is_criteo and not self.raw.is_logged else np.nan  # as the reader has it
+        values = np.array([missing if number is None else number])
+        if self.raw.is_logged:
+            values = signed_log1p(values, np.isnan(values) if is_criteo else None)
+        with np.errstate(over="ignore"):
+            dense = np.tile(values.astype(np.float32), (1, len(self.raw.dense)))
+        names = list(self._dense.bucket_names)
+        found = int(self._dense.bucket_numbers(dense)[names.index(name)][0])
+        column = self.measured.column(name)
+        assert column is not None and not isinstance(column.buckets, int)
+        return found if found <= len(column.buckets or ()) else None
+
+    @property
+    def bucket_names(self) -> tuple[str, ...]:
+        """Names of the columns that have buckets, in the order of the log."""
+        return self._dense.bucket_names
 
     def columns(self, uses: Sequence[ColumnUse]) -> list[ColumnUse]:
         """As BatchTransform has it."""

@@ -196,7 +196,7 @@ class RecordReader(Reader):
         if name == self._group:
             return ColumnUse(name, GROUP, kind, "the groups of gauc alone, no feature")
         if name in self.config.ignore:
-            return self._unused(name, kind, "left out by name (--ignore)")
+            return self._unused(name, kind, "left out by name")
         if is_feature(field.type):
             return self._unused(name, kind, "no table has this feature")
         if is_number(field.type):

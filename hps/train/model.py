@@ -193,7 +193,7 @@ class Model:
                 )
             try:
                 given = pa.RecordBatch.from_pydict(
-                    {name: _column_of(given[name], name in columns.dense) for name in names}
+                    {name: _column_of(name, given[name], name in columns.dense) for name in names}
                 )
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise ConfigError(f"predict: these columns make no batch: {error}") from None
@@ -246,10 +246,15 @@ class Model:
         return self._columns
 
 
-def _column_of(values: Any, is_dense: bool) -> "pa.Array":
+def _column_of(name: str, values: Any, is_dense: bool) -> "pa.Array":
     """Arrow's column of what a user gave."""
     import pyarrow as pa
 
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise TypeError(
+            f"column {name!r} is {values!r}; give a list with a value for each example, such as "
+            f"[{values!r}]"
+        )
     column = _few_values(values)
     if column is None:
         column = pa.array(values)

@@ -1,8 +1,10 @@
 """Which key a model's training made of a raw value of a log, and in which table.
 
-Above it: `hps lookup`. Below it: recipe.py, which says how the log was read, `hps.key_of`.
+Above it: `hps lookup`. Below it: recipe.py, which says how the log was read, `hps.key_of`, and what
+a features file makes of columns, `hps.features`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -61,6 +63,7 @@ class RawValues:
         self._table_of = {
             name: table for table, features in recipe.features.items() for name in features
         }
+        self._transform = recipe.make_transform()
 
     def parse(self, text: str) -> RawValue:
         """Of FEATURE=VALUE, split at the first '=' that ends the name of a feature.
@@ -79,7 +82,58 @@ class RawValues:
         if feature not in self._table_of:
             raise self._unknown(feature)
         table = self._table_of[feature]
-        return RawValue(feature, text, table, self._keys(feature, text, table))
+        return RawValue(feature, text, table, self._keys_of_model(feature, text, table))
+
+    def _keys_of_model(self, feature: str, text: str, table: str) -> list[RawKey]:
+        """What a features file, if there is one, makes of the keys of the log."""
+        transform = self._transform
+        if transform is None:
+            return self._keys(feature, text, table)
+        if feature in transform.bucket_names:
+            return [self._bucket(feature, text)]
+        for cross in transform.measured.crosses:
+            if cross.name == feature:
+                raise ConfigError(
+                    f"{feature!r} is the cross of {' and '.join(cross.columns)}: a log has no "
+                    "value of it; make its key of theirs (docs/features.md, Crosses) and give it "
+                    "as --key"
+                )
+        column = transform.measured.column(feature)
+        is_none = not text and self._reading["format"] not in ("criteo", "parquet")
+        if column is not None and column.missing is not None and is_none:
+            found = [
+                RawKey(key, "that of a missing value") for key in transform.keys_of(feature, None)
+            ]
+        else:
+            folded = (
+                ""
+                if column is None or column.hash_buckets is None
+                else (f", folded into {column.hash_buckets:,} keys")
+            )
+            found = [
+                RawKey(key, f"{raw.rule}{folded}")
+                for raw in self._keys(feature, text, table)
+                for key in transform.keys_of(feature, raw.number)
+            ]
+        if not found:
+            raise ConfigError(f"{feature}= : the model's features file drops what is missing")
+        return found
+
+    def _bucket(self, feature: str, text: str) -> RawKey:
+        """The key of the bucket of a number."""
+        assert self._transform is not None
+        try:
+            number = float(text) if text else None
+        except ValueError:
+            number = math.nan
+        if number is not None and not math.isfinite(number):
+            raise ConfigError(
+                f"{feature}={text}: the model has buckets of {feature!r}, which are of finite "
+                f"numbers; give one, or {feature}= for a missing one"
+            )
+        bucket = self._transform.bucket_of(feature, number)
+        name = "missing" if bucket is None else bucket
+        return RawKey(key_of(feature, name), f"bucket {name}, hashed with its feature")
 
     def _keys(self, feature: str, text: str, table: str) -> list[RawKey]:
         kind = self._reading["format"]

@@ -160,7 +160,7 @@ def test_the_last_evaluation_is_told(
     assert measured["evaluation"] == {"examples": 200, "auc": None, "logloss": 0.51234567}
     assert none["evaluation"] is None
     text = capsys.readouterr().out
-    assert "examples 200, auc nan, logloss 0.51235" in text
+    assert "auc nan, logloss 0.51235 after 200" in text
     assert len(model_of(store, "measured")["evaluations"]) == 2
     main(["models", str(store), "--show", "measured"])
     assert "\n  examples 100, auc 0.60000, logloss 0.70000\n" in capsys.readouterr().out

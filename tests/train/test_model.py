@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,14 @@ def test_predict_of_a_model_that_skipped_bad_lines_stops_at_one(tmp_path: Path) 
         log.write_text(log.read_text()[:-4])
         assert predict_log(model, [log], link)["examples"] == 80
     assert link.is_symlink() and np.load(out).shape == (80,)
+
+
+@pytest.mark.parametrize("value", [7, 7.5, None, "text", b"text", np.int64(7)])
+def test_a_value_where_a_column_is_wanted_is_refused_by_name(criteo: Any, value: object) -> None:
+    row: dict[str, object] = {f"I{n}": [1] for n in range(1, 14)}
+    row |= {f"C{n}": ["x"] for n in range(1, 27)}
+    with hps.Model.load(criteo[1]) as model:
+        said = re.escape(f"column 'C3' is {value!r}; give a list with a value for each example")
+        with pytest.raises(hps.ConfigError, match=said):
+            model.predict(row | {"C3": value})
+        assert len(model.predict(row)) == 1

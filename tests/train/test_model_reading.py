@@ -249,7 +249,7 @@ def test_columns_are_told_before_the_first_batch_and_in_json(
     lines = [
         "2 features (hashed with the feature): app, os",
         "3 dense (as it stands; null is 0): price, age, far",
-        "1 ignored (left out by name (--ignore)): at (timestamp[ms])",
+        "1 ignored (left out by name): at (timestamp[ms])",
     ]
     for line in lines:
         assert f"hps: columns: {line}\n" in said
