@@ -131,7 +131,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
 
 def beginning_of(line: str) -> str:
     """A line up to its first number, which depends on the size of the log."""
-    return " ".join(re.split(r"\d", line)[0].split())
+    return " ".join(re.split(r"[-+]?\d", line)[0].split())
 
 
 def test_each_line_that_the_page_shows_is_one_that_its_commands_print(tour: Tour) -> None:
@@ -162,7 +162,8 @@ def test_the_survey_shows_what_is_wrong_with_the_two_columns(tour: Tour) -> None
 
 def test_the_features_file_makes_a_better_model(tour: Tour) -> None:
     plain, good = tour.best_on_validation(*PLAIN), tour.best_on_validation(*GOOD)
-    assert plain + 0.03 < good < tour.best_possible(3)
+    best = tour.best_possible(3)
+    assert plain + 0.65 * (best - plain) < good < best
     assert tour.figure("rows", *GOOD) > tour.figure("rows", *PLAIN)
 
 
