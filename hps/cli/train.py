@@ -234,7 +234,7 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     print(format_table(figures), file=out)
     if _is_past_the_best(figures):
         print("test figures are of the newest model, not of the one tagged 'best'", file=out)
-    if figures["evaluations"]:
+    if figures["evaluations"] and (figures["validation_seconds"] or figures["stopped_early"]):
         print(f"\n{format_evaluations(figures['evaluations'], figures['best'])}", file=out)
     if figures["progressive"]:
         print(f"\n{format_progressive(figures['progressive'])}", file=out)

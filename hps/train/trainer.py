@@ -264,7 +264,15 @@ class Trainer:
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         self._take_random([state, *state.get("other_ranks", ())])
-        return [*lines, *self._take_given_rates()]
+        return [*lines, *self._other_batches(state), *self._take_given_rates()]
+
+    def _other_batches(self, state: JsonView) -> list[str]:
+        """Says that batches are of another size than they were: free, but seldom meant."""
+        before = stored_recipe(state).reader.get("batch_size")
+        now = self.recipe.reader["batch_size"]
+        if before in (None, now):
+            return []
+        return [f"batches of {before:,} examples (--batch-size) are now of {now:,}"]
 
     def _random(self) -> dict[str, str | None]:
         """States of the host's generator and of the device's own, which draw dropout there; as

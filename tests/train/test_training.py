@@ -417,3 +417,11 @@ def test_live_line_shows_loss_and_hit_rates(tmp_path: Path, capsys: Any) -> None
     captured = capsys.readouterr()
     assert "examples" in captured.err and "auc" in captured.err and "dram_cache" in captured.err
     assert "examples per second" in captured.out
+
+
+def test_a_run_that_goes_on_with_other_batches_says_so(tmp_path: Path) -> None:
+    train(options(tmp_path, limit=500))
+    same = train(options(tmp_path, resume=True, limit=1000))
+    assert same["resumed_with"] == []
+    other = train(options(tmp_path, resume=True, batch_size=50))
+    assert other["resumed_with"] == ["batches of 100 examples (--batch-size) are now of 50"]
