@@ -133,7 +133,9 @@ def _of_keys(arguments: argparse.Namespace) -> Json:
             state, _ = server.checkpoint_state()
             recipe = recipe_in(state or {})
             kind = None if recipe is None else recipe.kind
-            has_first_order = recipe is not None and MODELS[recipe.kind].has_first_order
+            # The file of a user's own model is not run for this.
+            if recipe is not None and recipe.kind in MODELS:
+                has_first_order = MODELS[recipe.kind].has_first_order
         rows = _rows_of_keys(arguments, server, has_first_order)
         return {"checkpoint": arguments.checkpoint, "model": kind, "rows": rows}
 

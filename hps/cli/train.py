@@ -260,9 +260,11 @@ def _is_past_the_best(figures: JsonView) -> bool:
 
 def _write_report(folder: Path, figures: Json, out: TextIO) -> None:
     """The page of the run beside its history."""
+    from hps.report.history import FIGURES, PAGE
     from hps.report.page import write_page
-    from hps.report.runs import FIGURES, read_run
+    from hps.report.runs import read_run
 
-    write_json(folder / FIGURES, {**figures, "command": shlex.join(["hps", *sys.argv[1:]])})
-    write_page([read_run(folder)], folder / "report.html")
-    print(f"report: {folder / 'report.html'}", file=out)
+    if figures["examples"] or not (folder / FIGURES).exists():  # else those of the run before stay
+        write_json(folder / FIGURES, {**figures, "command": shlex.join(["hps", *sys.argv[1:]])})
+    write_page([read_run(folder)], folder / PAGE)
+    print(f"report: {folder / PAGE}", file=out)

@@ -134,8 +134,9 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("validation").add_argument
-    add(
+    group = parser.add_argument_group("validation")
+    add, what = group.add_argument, group.add_mutually_exclusive_group()
+    what.add_argument(
         "--valid",
         nargs="+",
         type=flags.word,
@@ -144,7 +145,7 @@ def _add_valid_flags(parser: argparse.ArgumentParser) -> None:
         help="a log of the same format to measure the model on while it is trained; the best one "
         "is kept under the tag 'best'",
     )
-    add(
+    what.add_argument(
         "--valid-share",
         type=flags.number(above=0, below=1),
         metavar="S",

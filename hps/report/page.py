@@ -116,15 +116,22 @@ def _headline(runs: Sequence[Run]) -> str:
             lines.append(f"<tr><td>{name.replace('_', ' ')}</td>{cells}</tr>")
     best = [run.figures.get("best") for run in runs]
     if any(best):
-        cells = "".join(
-            f'<td class="n">{one["auc"]:.5f} after {one["examples"]:,}</td>' if one else "<td></td>"
-            for one in best
-        )
-        lines.append(f"<tr><td>best validation auc</td>{cells}</tr>")
+        cells = "".join(f'<td class="n">{_best(one)}</td>' for one in best)
+        lines.append(f"<tr><td>best validation</td>{cells}</tr>")
     memory = [run.figures.get("peak_rss_bytes", 0) / 2**20 for run in runs]
     cells = "".join(f'<td class="n">{value:,.0f}</td>' for value in memory)
     lines.append(f"<tr><td>peak memory, MiB</td>{cells}</tr>")
     return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _best(entry: Json | None) -> str:
+    """A validation's figures; one of clicks alone has no AUC."""
+    if entry is None:
+        return ""
+    told = [
+        f"{name} {entry[name]:.5f}" for name in ("auc", "logloss") if entry.get(name) is not None
+    ]
+    return f"{', '.join(told)} after {entry['examples']:,}"
 
 
 def _shown(value: object, form: str) -> str:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError, DataError, StoreError
-from hps.report.history import BEGIN, LINES
-
-FIGURES = "run.json"
+from hps.report.history import BEGIN, FIGURES, LINES
 
 
 @dataclass(frozen=True)

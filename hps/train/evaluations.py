@@ -21,6 +21,7 @@ class Evaluations:
         log: what they were measured on, as the run names it; figures on another log are not
             comparable.
         num_epochs: of DATA that had ended at the last one.
+        begun: entries that no longer count: those of other data, or of a best model that is gone.
 
     >>> done = Evaluations()
     >>> for examples, auc in ((100, 0.6), (200, 0.7), (300, 0.65)):
@@ -32,6 +33,11 @@ class Evaluations:
     entries: list[Json] = field(default_factory=list)
     log: Json = field(default_factory=dict)
     num_epochs: int = 0
+    begun: int = 0
+
+    def begin_anew(self) -> None:
+        """What was measured so far stays told, but the best is looked for from here on."""
+        self.begun = len(self.entries)
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint."""
@@ -39,6 +45,7 @@ class Evaluations:
             "evaluations": [dict(entry) for entry in self.entries],
             "valid_log": dict(self.log),
             "valid_epochs": self.num_epochs,
+            "valid_begun": self.begun,
         }
 
     @classmethod
@@ -48,6 +55,7 @@ class Evaluations:
             [dict(entry) for entry in state.get("evaluations", ())],
             dict(state.get("valid_log", {})),
             int(state.get("valid_epochs", 0)),
+            int(state.get("valid_begun", 0)),
         )
 
     @property
@@ -71,8 +79,9 @@ class Evaluations:
         return 0 if found is None else len(self.entries) - 1 - found
 
     def _best(self, by: str) -> int | None:
-        if not self.entries:
+        counted = self.entries[self.begun :]
+        if not counted:
             return None
-        is_auc = by == "auc" and not math.isnan(self.entries[0]["auc"])
-        scores = [entry["auc"] if is_auc else -entry["logloss"] for entry in self.entries]
-        return scores.index(max(scores))
+        is_auc = by == "auc" and not math.isnan(counted[0]["auc"])
+        scores = [entry["auc"] if is_auc else -entry["logloss"] for entry in counted]
+        return self.begun + scores.index(max(scores))

@@ -192,7 +192,9 @@ def _dim_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> int | None:
     """Floats of an embedding, without the first-order column; None where no table is described."""
     columns = {table.name: table.dim for table in described_tables(blobs)}
     found = [columns[name] for name in recipe.features if name in columns]
-    return found[0] - MODELS[recipe.kind].has_first_order if found else None
+    if not found or recipe.kind not in MODELS:  # of a user's own: its file is not run for this
+        return None
+    return found[0] - MODELS[recipe.kind].has_first_order
 
 
 def _files_of(position: JsonView) -> list[Json]:

@@ -96,3 +96,12 @@ class Progressive:
         if is_new_data:
             self._end_file()
             self._file = None
+
+
+def without_file(state: JsonView) -> Json:
+    """What `Progressive.state_dict` returned, without the file under way: not all of that will have
+    been measured."""
+    metrics = BinaryMetrics(_MAX_DISTINCT).state_dict()
+    for name in ("codes", "counts"):
+        metrics[name] = torch.from_numpy(metrics[name].astype("int64"))
+    return {"entries": list(state["entries"]), "file": None, "metrics": metrics}

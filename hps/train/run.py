@@ -76,11 +76,12 @@ def train(
         raise
 
 
-def _history(options: TrainOptions, ranks: TrainingRanks) -> AbstractContextManager[History]:
+def _history(options: TrainOptions, context: RunContext) -> AbstractContextManager[History]:
     """Of several ranks the first one's alone."""
-    if ranks.rank > 0:
+    if context.ranks.rank > 0:
         return nullcontext(History([]))
-    return open_history(options.report, options.tensorboard, goes_on=options.resume)
+    say = context.progress.say
+    return open_history(options.report, options.tensorboard, goes_on=options.resume, say=say)
 
 
 def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> Json:
@@ -96,7 +97,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     try:
         with (
             nullcontext() if options.trace is None else Trace(options.trace) as trace,
-            _history(options, ranks) as progress.history,
+            _history(options, context) as progress.history,
             open_server(options, ranks.world) as server,
         ):
             boundary = Boundary(options.checkpoint_every, options.checkpoint_seconds, stops, ranks)

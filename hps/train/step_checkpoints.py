@@ -28,6 +28,13 @@ class StepCheckpoints:
         self.seconds = 0.0
         self.count = 0
 
+    def batches_of(self, tag: str) -> int | None:
+        """Batches that the model under a tag was trained on; None where there is none."""
+        if not any(entry["tag"] == tag for entry in self._server.checkpoints()):
+            return None
+        model, _ = self._server.checkpoint_state(tag)
+        return None if model is None else int(model.get("totals", {}).get("batches", -1))
+
     def take(self, tag: str | None, trainer: "Trainer", position: Json) -> None:
         """All it takes to go on: the rows, the dense side, the position of the reader.
 

@@ -21,7 +21,7 @@ from hps.train.changed_model import ChangedModel
 from hps.train.dense import DenseAverages
 from hps.train.evaluations import Evaluations
 from hps.train.options import TrainOptions
-from hps.train.progressive import Progressive
+from hps.train.progressive import Progressive, without_file
 from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
 from hps.train.stored_options import plain_options
@@ -65,6 +65,7 @@ class Trainer:
         self.totals = Totals(ranks=self._ranks)
         self.evaluations = Evaluations()
         self.progressive: Progressive | None = None  # once somebody wants it
+        self._progressive_before: Json | None = None  # of runs before, where nobody wants it now
         # What a user's own class does in training alone is not known.
         self._is_other_in_eval = recipe.dropout > 0 or recipe.kind not in MODELS
         self.device = server.device
@@ -203,7 +204,11 @@ class Trainer:
             "options": plain_options(self._options),
             "totals": self.totals.to_dict(),
             **self.evaluations.to_dict(),
-            "progressive": None if self.progressive is None else self.progressive.state_dict(),
+            "progressive": (
+                self._progressive_before
+                if self.progressive is None
+                else self.progressive.state_dict()
+            ),
             "model": self.model.state_dict(),
             "dense_optimizer": self.dense_optimizer.state_dict(),
             "row_optimizer": self.row_optimizer.state_dict(),
@@ -256,6 +261,8 @@ class Trainer:
         progressive = state.get("progressive")
         if self.progressive is not None and progressive is not None:
             self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)
+        elif progressive is not None:
+            self._progressive_before = without_file(progressive)
         self.model.load_state_dict(weights)
         self.dense_optimizer.load_state_dict(optimizer)
         self.row_optimizer.load_state_dict(state["row_optimizer"])

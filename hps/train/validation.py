@@ -57,11 +57,30 @@ class Validation:
         done, log = trainer.evaluations, log_of(options)
         if done.entries and done.log != log:
             context.progress.say(
-                f"--valid is another log than that of the {len(done.entries)} evaluation(s) so "
-                "far: they and the best model are counted anew"
+                f"{flag_of(options)} is another log than that of the {len(done.entries)} "
+                "evaluation(s) so far: they and the best model are counted anew"
             )
             done.entries.clear()
+            done.begin_anew()
+        why = self._why_anew()
+        if why is not None:
+            context.progress.say(f"{why}: the best model is looked for anew")
+            done.begin_anew()
         done.log = log
+
+    def _why_anew(self) -> str | None:
+        """Why a best model of before does not count; None if it does, or if there is none."""
+        best = self.evaluations.best(self._options.best_by)
+        if best is None:
+            return None
+        if self._options.new_data:
+            return "DATA is new"
+        if self._checkpoints.batches_of(BEST_TAG) != best["batches"]:
+            return (
+                f"the checkpoint {BEST_TAG!r} is not the model that was best so far, after "
+                f"{best['examples']:,} examples"
+            )
+        return None
 
     @property
     def evaluations(self) -> "Evaluations":
@@ -125,7 +144,8 @@ class Validation:
         context, trainer = self._context, self._trainer
         try:
             reader = open_valid(trainer, self._options, context)
-            return dict(evaluate_model(trainer.model, reader, context.ranks, context.stops))
+            figures = evaluate_model(trainer.model, reader, context.ranks, context.stops)
+            return {**figures, "valid_skipped_lines": reader.counts.skipped}
         except HpsError as error:
             if context.ranks.world is None or error.is_shared:
                 self._save_before(error, log)

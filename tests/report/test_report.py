@@ -3,7 +3,10 @@
 Above it: pytest. Below it: `hps.report`, `hps train --report --tensorboard`, `hps report`.
 """
 
+import errno
+import io
 import json
+import os
 import re
 import struct
 from pathlib import Path
@@ -13,11 +16,13 @@ import pytest
 
 import hps
 from hps.cli.main import main
+from hps.errors import StoreError
 from hps.metrics import BinaryMetrics
-from hps.report.history import JsonLines, open_history
+from hps.report.history import JsonLines, TensorBoard, open_history
 from hps.report.page import write_page
 from hps.report.runs import Run, read_run
 from hps.train import train
+from hps.train.progress import Progress
 from tests.logs import write_criteo
 from tests.parity.test_resume import options
 
@@ -196,3 +201,64 @@ def test_scores_are_spread_into_bins() -> None:
         [0.11920292, 0.5, 0.88079708]
     )
     assert BinaryMetrics().scores(4) == {"reliability": [], "histogram": [[0, 0]] * 4}
+
+
+def test_a_full_disk_costs_no_training(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    plain = train(options(log, tmp_path / "a"))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    written: list[str] = []
+
+    def fail(self: Any, *_: Any) -> None:
+        written.append(self.name)
+        if written.count(self.name) > 1:
+            raise StoreError(full.errno, f"cannot write {self.name}: {full.strerror}")
+
+    monkeypatch.setattr(JsonLines, "add", fail)
+    monkeypatch.setattr(TensorBoard, "add", fail)
+    changes = {"report": tmp_path / "r", "tensorboard": tmp_path / "t", "valid": [log]}
+    told = train(options(log, tmp_path / "b", **changes), Progress(0.0))
+    assert told["digests"] == plain["digests"] and told["loss_digest"] == plain["loss_digest"]
+    said = capsys.readouterr().err
+    for name in ("--report", "--tensorboard"):
+        assert written.count(name) == 2  # the beginning, and what failed
+        assert said.count(f"the training goes on without {name}") == 1
+
+
+def test_a_line_that_a_full_disk_cuts_is_told_by_name_and_not_tried_again(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "run.jsonl", goes_on=False)
+    lines.add("train", 1, {"auc": 0.5})
+    lines.close()
+    lines._file = io.FileIO("/dev/full", "ab")
+    with pytest.raises(StoreError, match=r"cannot write .*run\.jsonl: No space left on device"):
+        lines.add("train", 2, {"auc": 0.5})
+    lines.close()
+    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("run.jsonl", '{"hello": 1}\n'), ("notes.txt", "x"), ("a.html", "")]
+)
+def test_a_folder_with_files_of_others_is_refused(
+    tmp_path: Path, log: Path, name: str, text: str
+) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / name).write_text(text)
+    with pytest.raises(hps.ConfigError, match=name):
+        train(options(log, tmp_path / "store", report=tmp_path / "r"))
+    assert (tmp_path / "r" / name).read_text() == text
+
+
+def test_a_run_without_auc_or_with_nothing_left_to_train_has_its_page(
+    tmp_path: Path, log: Path
+) -> None:
+    lines = [f"1{line[1:]}" for line in log.read_text().splitlines()]
+    (tmp_path / "clicks.txt").write_text("\n".join(lines) + "\n")
+    more = ["--valid", str(tmp_path / "clicks.txt"), "--report", str(tmp_path / "r")]
+    assert main(words(log, tmp_path / "store", *more)) == 0
+    page = (tmp_path / "r" / "report.html").read_text().split("<body>")[1]
+    figures = (tmp_path / "r" / "run.json").read_text()
+    assert re.search(r"best validation</td><td class=.n.>logloss 0\.\d+ after 1,500", page)
+    assert main(words(log, tmp_path / "store", *more, "--resume")) == 0
+    assert (tmp_path / "r" / "run.json").read_text() == figures

@@ -100,6 +100,18 @@ def test_an_own_model_is_trained_gone_on_with_measured_and_scored_as_one_of_hps(
     assert recipe["kind"] == KIND and "class" not in str(recipe)
 
 
+def test_a_store_with_an_own_model_is_looked_into_without_its_file(
+    tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(log, "store")
+    (tmp_path / "mine.py").unlink()
+    assert main(["models", "store"]) == 0
+    assert KIND in capsys.readouterr().out
+    assert main(["models", "store", "--show", "final"]) == 0
+    assert main(["lookup", "store", "--key", "5"]) == 0
+    assert "no row" in capsys.readouterr().out
+
+
 def test_a_run_that_goes_on_takes_the_path_otherwise_written_and_no_other_class(
     tmp_path: Path, log: Path
 ) -> None:

@@ -97,3 +97,18 @@ def test_the_same_file_as_new_data_is_another_one(tmp_path: Path, days: list[Pat
     again = run(days[:1], tmp_path / "store", resume=True, new_data=True)
     assert [entry["examples"] for entry in again["progressive"]] == [640, 640]
     assert again["progressive"][0] == first["progressive"][0]
+
+
+def test_a_run_without_it_leaves_the_figures_of_whole_files(
+    tmp_path: Path, days: list[Path]
+) -> None:
+    whole = run(days, tmp_path / "whole")
+    part = {"data": days, "epochs": 1, "resume": True}
+    run(days, tmp_path / "part", limit=900)  # in the second file
+    train(options(days[0], tmp_path / "part", limit=1000, **part))
+    rest = run(days, tmp_path / "part", resume=True)
+    entries = rest["progressive"]
+    assert entries[0] == whole["progressive"][0] and entries[-1] == whole["progressive"][-1]
+    # What came of the second file after the gap is told with its number.
+    assert [entry["file"] for entry in entries] == [day.name for day in days]
+    assert 0 < entries[1]["examples"] < 640

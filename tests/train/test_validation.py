@@ -404,3 +404,40 @@ def test_a_share_that_leaves_nothing_is_refused(
     with pytest.raises(hps.ConfigError, match=reason):
         train(options(log, tmp_path / "store", **changes))
     assert not (tmp_path / "store").exists()
+
+
+def test_new_data_has_its_own_best_model_and_patience(
+    tmp_path: Path, log: Path, valid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    changes = {"valid": [valid], "eval_every": 4, "lr": 0.5, "epochs": 30, "patience": 2}
+    first = train(options(log, store, **changes))
+    assert first["stopped_early"]
+    again = train(options(log, store, resume=True, new_data=True, **changes), Progress(0.0))
+    assert "DATA is new: the best model is looked for anew" in capsys.readouterr().err
+    count = len(first["evaluations"])
+    assert again["examples"] > 0 and again["evaluations"][:count] == first["evaluations"]
+    assert again["best"] in again["evaluations"][count:]
+    measured = evaluate_store([valid], store, "best")
+    assert measured["auc"] == again["best"]["auc"]
+
+
+def test_a_tag_that_is_not_the_best_model_does_not_count(
+    tmp_path: Path, log: Path, valid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run goes back to before its best model; another one calls another model the best."""
+    changes = {"valid": [valid], "eval_every": 4, "lr": 0.3, "checkpoint_every": 0}
+    for store, limit, more in (
+        (tmp_path / "back", 768, {"resume_from": "early"}),
+        (tmp_path / "by", 2048, {"best_by": "logloss"}),
+    ):
+        train(options(log, store, limit=512, **{**changes, "eval_every": 8}))
+        with hps.open(store, read_only=False) as server:
+            model, reader = server.checkpoint_state("final")
+            server.checkpoint(tag="early", model=model, reader=reader)
+        train(options(log, store, resume=True, limit=limit, **changes))
+        capsys.readouterr()
+        rest = train(options(log, store, resume=True, **{**changes, **more}), Progress(0.0))
+        by = more.get("best_by", "auc")
+        measured = evaluate_store([valid], store, "best")
+        assert measured[by] == rest["best"][by], store
