@@ -5,6 +5,7 @@ Above it: `hps.cli.main`. Below it: `hps.train.evaluate`.
 
 import argparse
 
+from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
@@ -84,6 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
         figures = evaluate_store(
             arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
         )
-    print(format_table(figures), file=stream_for_people(arguments.json))
+    out = stream_for_people(arguments.json)
+    name = figures["checkpoint"]
+    which = "the newest checkpoint" if name is None else f"checkpoint {text_of(name)!r}"
+    print(f"{figures['model']} of {which}", file=out)
+    print(format_table(figures), file=out)
     write_json(arguments.json, figures)
     return 0

@@ -530,9 +530,10 @@ def test_what_strikes_several_ranks_is_told_once(tmp_path: Path, ranks: Nursery,
         *began, told = [line for text in err for line in text.splitlines()]
         assert reason in told and told.startswith("hps: error: ")
         if "64KiB" in flags:
-            moved, resumed = sorted(began, key=lambda line: line.startswith("hps: goes on"))
+            moved, resumed, batches = began
             assert re.search(r"its [1-9][\d,]* rows, of 3 rank\(s\), move to 2 rank\(s\)", moved)
             assert "goes on from checkpoint 'final', after 1 batches and 100 examples" in resumed
+            assert "batches of 100 examples (--batch-size) are now of 400" in batches
         else:
             assert not began
 

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps/service/messages/framing.py; the generated class
 """
 
 import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -148,8 +149,10 @@ def test_a_message_cut_off_anywhere_is_refused_or_is_whole_fields() -> None:
     ],
 )
 def test_malformed_messages_are_refused_without_allocating(data: bytes, words: str) -> None:
+    with pytest.raises(FramingError, match=words):  # also what the first time alone allocates
+        PULL.split(data).array(15, np.uint64, "keys")
     tracemalloc.start()
-    with pytest.raises(FramingError, match=words):
+    with suppress(FramingError):
         PULL.split(data).array(15, np.uint64, "keys")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
