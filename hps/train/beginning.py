@@ -102,7 +102,7 @@ def begin(
         server.restore(stored.name)
         changes = trainer.load_state(stored.model)
         if options.new_data:
-            trainer.evaluations.num_epochs = 0
+            trainer.evaluations.begin_data()  # before the checkpoint below: a restart has it
         checkpoints.boundary.checkpoint_done()
         if options.new_data:
             # What is resumed from now on goes on here, not where the run before was.

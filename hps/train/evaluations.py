@@ -35,6 +35,11 @@ class Evaluations:
     num_epochs: int = 0
     begun: int = 0
 
+    def begin_data(self) -> None:
+        """Other data is trained on from here: its epochs count, and its own best model."""
+        self.num_epochs = 0
+        self.begin_anew()
+
     def begin_anew(self) -> None:
         """What was measured so far stays told, but the best is looked for from here on."""
         self.begun = len(self.entries)

@@ -73,8 +73,6 @@ class Validation:
         best = self.evaluations.best(self._options.best_by)
         if best is None:
             return None
-        if self._options.new_data:
-            return "DATA is new"
         if self._checkpoints.batches_of(BEST_TAG) != best["batches"]:
             return (
                 f"the checkpoint {BEST_TAG!r} is not the model that was best so far, after "
