@@ -24,3 +24,14 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Small runs are faster so, and leave the other core to another test."""
+    import torch  # which takes its time, and not every test needs it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -14,6 +14,17 @@ from tests.tidy_rules import RULES, Rule
 ROOT = Path(__file__).resolve().parent.parent
 TEXT_ENDINGS = (".py", ".pyi", ".cc", ".h", ".cu", ".cuh", ".sh", ".md", ".toml", ".json", ".txt")
 TEXT_ENDINGS += (".proto", ".svg", "Makefile", "run")
+TOP_LEVEL = {".ci", ".clang-format", ".gitignore", "ARCHITECTURE.md", "CMakeLists.txt", "LICENSE"}
+TOP_LEVEL |= {
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "benchmarks",
+    "constraints.txt",
+    "csrc",
+    "docs",
+}
+TOP_LEVEL |= {"examples", "hps", "proto", "pyproject.toml", "setup.py", "tests", "tools"}
 GENERATED = ("_pb2.py", "_pb2.pyi")  # looks as its compiler likes it
 
 
@@ -83,6 +94,11 @@ def tracked_files() -> list[str]:
     return [path for path in kept if not path.endswith(GENERATED)]
 
 
+def strangers(paths: list[str]) -> list[str]:
+    """Files whose first folder, or own name, is not one of the tree's."""
+    return [path for path in paths if path.split("/")[0] not in TOP_LEVEL]
+
+
 def rule_named(name: str) -> Rule:
     return next(rule for rule in RULES if rule.__name__ == name)
 
@@ -109,6 +125,14 @@ def test_every_rule_has_been_seen_failing() -> None:
 
 def test_files_of_the_tree_are_found() -> None:
     assert {"setup.py", "hps/config.py", "csrc/common/status.h"} <= set(tracked_files())
+
+
+def test_nothing_lies_beside_the_tree() -> None:
+    """What a program wrote where it was run is easily committed with the rest."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    assert not strangers(listed.stdout.splitlines())  # an unpacked archive lists none
+    beside = ["log.tsv", "store/CURRENT", "hps/cli/train.py", "README.md"]
+    assert strangers(beside) == ["log.tsv", "store/CURRENT"]
 
 
 def test_implementations_are_inherited_one_deep() -> None:

@@ -4,7 +4,6 @@ Above it: pytest. Below it: `hps.train.base_rate`, `ClickModel.set_base_rate`, `
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,7 @@ from tests.logs import write_criteo
 BAD = "no label" + "\t1" * 39
 
 
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def rare(path: Path, num_examples: int, every: int) -> Path:

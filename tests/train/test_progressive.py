@@ -4,12 +4,10 @@ Above it: pytest. Below it: `hps.train.progressive`, the training run.
 """
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from hps.train import evaluate_store, train
 from tests.logs import write_criteo
@@ -17,13 +15,7 @@ from tests.parity.test_resume import options, same_bits
 from tests.train.test_stops import At
 from tests.train.test_stops import run as run_until_signal
 
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,11 @@ reader/test_shuffle.py.
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import hps
 from hps.cli.main import main
@@ -24,16 +22,11 @@ from hps.train.course import Course
 from hps.train.predict import predict_log
 from tests.logs import write_criteo
 from tests.parity.test_resume import options, same_bits
+from tests.train.killed_run import killed_after
 from tests.train.test_stops import At
 from tests.train.test_stops import run as run_until_signal
 
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +81,14 @@ def test_a_stopped_run_goes_on_with_the_same_bits_and_evaluations(
 
 @pytest.mark.parametrize("kept", [1, 4, 7])
 def test_a_killed_run_goes_on_with_the_same_evaluations(
-    tmp_path: Path, days: list[Path], valid: Path, kept: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, days: list[Path], valid: Path, kept: int
 ) -> None:
     """Killed right after its checkpoint number `kept`."""
 
-    class Killed(BaseException):
-        pass
-
     changes = {"checkpoint_every": 3, "valid": [valid], "eval_every": 4, "lr": 0.3}
     whole = train(shuffled(days, tmp_path / "whole", **changes))
-    take, taken = hps.ParameterServer.checkpoint, []
-
-    def until_killed(self: hps.ParameterServer, **parts: Any) -> Any:
-        taken.append(take(self, **parts))
-        if len(taken) == kept:
-            raise Killed
-        return taken[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hps.ParameterServer, "checkpoint", until_killed)
-        with pytest.raises(Killed):
-            train(shuffled(days, tmp_path / "store", **changes))
+    with killed_after(kept):
+        train(shuffled(days, tmp_path / "store", **changes))
     rest = train(shuffled(days, tmp_path / "store", resume=True, **changes))
     assert same_bits(rest) == same_bits(whole)
     assert rest["evaluations"] == whole["evaluations"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import hps
 from hps.cli import evaluate as evaluate_command
@@ -18,13 +17,7 @@ from hps.train import TrainOptions, evaluate_store, train
 from hps.train.shape_rules import what_it_lacks
 from tests.logs import write_criteo
 
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def options(folder: Path, **changes: Any) -> TrainOptions:

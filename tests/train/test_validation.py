@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import hps
 from hps.reader.config import ReaderConfig
@@ -24,16 +23,11 @@ from hps.train.pausing_log import PausingLog
 from hps.train.progress import Progress
 from tests.logs import write_criteo
 from tests.parity.test_resume import options, same_bits
+from tests.train.killed_run import killed_after
 from tests.train.test_stops import At
 from tests.train.test_stops import run as run_until_signal
 
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(scope="module")
@@ -134,28 +128,14 @@ def test_a_stopped_run_goes_on_with_the_same_evaluations(
 
 @pytest.mark.parametrize("kept", [1, 6, 10])
 def test_a_killed_run_goes_on_with_the_same_evaluations(
-    tmp_path: Path, log: Path, valid: Path, kept: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Path, valid: Path, kept: int
 ) -> None:
     """Killed right after its checkpoint number `kept`, of best models and by number."""
 
-    class Killed(BaseException):
-        pass
-
     changes = {"checkpoint_every": 5, "valid": [valid], "eval_every": 4, "lr": 0.3}
     whole = train(options(log, tmp_path / "whole", **changes))
-    take, taken = hps.ParameterServer.checkpoint, []
-
-    def until_killed(self: hps.ParameterServer, **parts: Any) -> Any:
-        done = take(self, **parts)
-        taken.append(done)
-        if len(taken) == kept:
-            raise Killed
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hps.ParameterServer, "checkpoint", until_killed)
-        with pytest.raises(Killed):
-            train(options(log, tmp_path / "store", **changes))
+    with killed_after(kept):
+        train(options(log, tmp_path / "store", **changes))
     rest = train(options(log, tmp_path / "store", resume=True, **changes))
     assert same_bits(rest) == same_bits(whole)
     assert rest["evaluations"] == whole["evaluations"]
