@@ -29,6 +29,8 @@ ENGINES = ("segments", "rocksdb")
 MAX_DIM = 4096
 MAX_TABLES = 1024
 MAX_THREADS = 64
+MAX_DEPTH = 8  # batches that a pipeline prepares ahead
+MAX_LOOKAHEAD = 64  # batches that it reads before they are fetched
 
 
 def parse_bytes(text: int | str, where: str = "bytes") -> int:

@@ -24,7 +24,7 @@ from tests.logs import write_criteo
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
 DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
-DOCUMENTS += ["docs/features.md", "docs/tutorial.md"]
+DOCUMENTS += ["docs/features.md", "docs/tutorial.md", "docs/options.md"]
 DOCUMENTS += ["docs/clients.md", "docs/cluster.md", "docs/cluster_format.md"]
 DOCUMENTS += ["docs/cluster_protocol.md", "docs/cluster_sizing.md"]
 PATH = re.compile(

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from hps.cli import flags
+from hps.cli.option_flags import add_options
 from hps.cli.output import JSON_HELP, check_out_path, write_json
-from hps.cli.train_flags import add_column_flags, add_reading_flags
 from hps.errors import ConfigError, StoreError
+from hps.options.data import ColumnOptions, KeyOptions
 from hps.reader.config import FORMATS, ReaderConfig
 
 
@@ -53,8 +54,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         default="raise",
         help="at a bad line: stop and name it, or leave it out",
     )
-    add_reading_flags(parser)
-    add_column_flags(parser)
+    add_options(parser, KeyOptions)
+    add_options(parser, ColumnOptions)
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     parser.set_defaults(run=run)
 

@@ -10,8 +10,8 @@ from dataclasses import fields
 
 from hps.cli import flags
 from hps.cli.output import HelpFormatter, check_out_path, stream_for_people, write_json
-from hps.cli.server_flags import WIRES
 from hps.common.optimizers import OPTIMIZERS
+from hps.common.wire import WIRES
 from hps.config import MAX_DIM
 from hps.plan import PlanQuestion, format_plan, make_plan
 from hps.plan.question import counts_bits

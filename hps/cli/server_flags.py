@@ -7,11 +7,9 @@ import argparse
 from pathlib import Path
 
 from hps.cli import flags
-from hps.common.wire import Wire
+from hps.common.wire import WIRES
 from hps.errors import ConfigError
 from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
-
-WIRES = tuple(wire.name.lower() for wire in Wire)
 
 
 def add_server_flags(parser: flags.Flags, required: bool = False) -> None:

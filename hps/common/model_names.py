@@ -1,8 +1,9 @@
-"""How a user's own model is named: `file.py:Class`.
+"""How models are named: those that hps has, and a user's own as `file.py:Class`.
 
-Above it: `hps.models`, the flags of `hps train`, which know it without torch. Below it: nothing.
+Above it: `hps.models`; the options of `hps train`, which know it without torch. Below it: nothing.
 """
 
+KINDS = ("deepfm", "dlrm", "wide_deep", "dcn_v2", "lr", "fm", "autoint")
 OWN = "file.py:Class"
 
 

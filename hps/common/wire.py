@@ -63,6 +63,9 @@ class Wire(IntEnum):
         return num_rows * dim * (4 if self is Wire.FLOAT32 else 2)
 
 
+WIRES = tuple(wire.name.lower() for wire in Wire)
+
+
 def encode(rows: Floats, wire: Wire, out: Bytes | None = None) -> Bytes:
     """Rows as they travel.
 

@@ -4,7 +4,6 @@ Above it: `hps train --features`, transform.py, which applies it; a model's reci
 Below it: column.py, rules.py, toml_text.py.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,9 +114,11 @@ class Features:
         Raises:
             ConfigError: names the source, the line, the key, and what is allowed there.
         """
+        import tomllib  # which takes its time to import
+
         try:
             values = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{source}: it is not TOML: {error}") from error
         fault = _fault(values)
         if fault is not None:

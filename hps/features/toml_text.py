@@ -4,7 +4,6 @@ Above it: features.py, survey.py. Below it: tomllib, which reads it.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 
 from hps.common.json_text import JsonView
@@ -96,15 +95,17 @@ def line_of(text: str, place: Sequence[str]) -> int | None:
 
 def _path_of(line: str) -> tuple[str, ...] | None:
     """The keys that a line of TOML opens: of a table, or of a value; None of any other."""
+    import tomllib  # which takes its time to import
+
     try:
         values = tomllib.loads(line)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+    except (ValueError, RecursionError):
         head, separator, _ = line.partition("=")  # a value may go on below
         if not separator or line.lstrip().startswith("["):
             return None
         try:
             values = tomllib.loads(f"{head}= 0")
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return None
         return tuple(values)[:1]
     is_table = line.lstrip().startswith("[")

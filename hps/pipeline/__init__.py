@@ -2,7 +2,7 @@
 
 from hps.pipeline.bound import Bound, bound_of
 from hps.pipeline.clock import add_seconds
-from hps.pipeline.pipeline import MAX_DEPTH, MAX_LOOKAHEAD, Pipeline
+from hps.pipeline.pipeline import Pipeline
 from hps.pipeline.trace import Trace
 
-__all__ = ["MAX_DEPTH", "MAX_LOOKAHEAD", "Bound", "Pipeline", "Trace", "add_seconds", "bound_of"]
+__all__ = ["Bound", "Pipeline", "Trace", "add_seconds", "bound_of"]

@@ -6,7 +6,7 @@ Above it: `hps train`, users' loops. Below it: what `Pipeline.seconds` returns.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hps.pipeline.pipeline import MAX_DEPTH
+from hps.config import MAX_DEPTH
 
 _SATURATED = 0.9  # of the time, from which on a stage or the cores count as never idle
 _HELP = {

@@ -12,6 +12,7 @@ from hps import _C
 from hps.common.field_checks import require_whole
 from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json
+from hps.config import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.errors import ConfigError, PendingGradientError
 from hps.nn.gradients import pending_of
 from hps.pipeline.clock import StageClock
@@ -28,9 +29,6 @@ from hps.types import Batch
 if TYPE_CHECKING:
     from hps.contracts.training import RowServer
     from hps.pipeline.trace import Trace
-
-MAX_DEPTH = 8
-MAX_LOOKAHEAD = 64
 
 
 class Pipeline:

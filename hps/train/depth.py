@@ -9,7 +9,8 @@ memory is another run than one that has not. Rows and losses are the same whatev
 import time
 from dataclasses import dataclass, field
 
-AUTO = "auto"
+from hps.options.run import AUTO
+
 AHEAD = 2  # the depth that is tried
 _FIRST_TRIAL = 16  # batches before the first trial
 _NUM_PAIRS = 2

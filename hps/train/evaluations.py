@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from hps.common.json_text import Json, JsonView
 
-BEST_BY = ("auc", "logloss")
-
 
 @dataclass
 class Evaluations:

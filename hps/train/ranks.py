@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hps.config import RankEnvironment, num_cores
 from hps.errors import ConfigError
-from hps.train.depth import AHEAD, AUTO
+from hps.options.run import AUTO
+from hps.train.depth import AHEAD
 
 if TYPE_CHECKING:
     from hps.cluster.world.world import World

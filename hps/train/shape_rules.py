@@ -6,7 +6,7 @@ Above it: options.py, reading.py. Below it: `hps.models`, hps.config.
 from collections.abc import Sequence
 from pathlib import Path
 
-from hps.common.field_checks import require_number, require_whole
+from hps.common.field_checks import require_whole
 from hps.common.json_text import Json
 from hps.config import MAX_DIM
 from hps.errors import ConfigError
@@ -64,7 +64,7 @@ def check_kind(kind: str, store: str | Path | None, *, has_base_rate: bool) -> N
 
 
 def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: float) -> None:
-    """The limits of the sizes.
+    """What the sizes may be in a model of this kind.
 
     Args:
         kind: None where only the stored model tells.
@@ -76,16 +76,10 @@ def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: floa
         refuse_what_it_lacks(kind, {"dim": dim, "hidden": hidden, "dropout": dropout})
     model = None if kind is None else class_of(kind)
     has_vectors = model is None or model.has_vectors
-    require_whole("dim", dim, int(has_vectors), 2**31 if has_vectors else 0)
+    require_whole("dim", dim, int(has_vectors), MAX_DIM if has_vectors else 0)
     most = MAX_DIM - (model is not None and model.has_first_order)
     if dim > most:
-        taken = f", and model {kind} takes 1 for its first-order weight"
         raise ConfigError(
-            f"dim={dim} (--dim): a row has {MAX_DIM} columns at most"
-            f"{taken if most < MAX_DIM else ''}; give {most} or less"
+            f"dim={dim} (--dim): a row has {MAX_DIM} columns at most, and model {kind} takes 1 for "
+            f"its first-order weight; give {most} or less"
         )
-    for width in hidden:
-        require_whole("hidden: each width", width, 1, 2**20)
-    require_number("dropout", dropout)
-    if dropout >= 1:
-        raise ConfigError(f"dropout={dropout!r} must be in [0, 1)")

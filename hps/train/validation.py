@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
 from hps.errors import HpsError
+from hps.options.data import EPOCH
 from hps.reader.files import find_files
 from hps.train.evaluate import evaluate_model
-from hps.train.options import EPOCH
 
 if TYPE_CHECKING:
     from hps.reader.reader import Reader

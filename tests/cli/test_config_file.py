@@ -187,7 +187,7 @@ WRONG = [
     ("model = 'deep'", "model = \"deep\": 'deep' must be one of deepfm, "),
     ("model = 3", "model = 3: '3' must be one of deepfm, "),
     ("store = 3", "store = 3: a text is needed, in quotes"),
-    ("store = ''", "store = \"\": '' is the path of no file or folder"),
+    ("store = ''", 'store = "": the value is empty'),
     ("label = 7", "label = 7: a text is needed, in quotes"),
     ("label = '  '\nlabl = ' '", "labl = \" \": unknown key; the nearest is 'label'"),
     ("resume-from = 3", "resume-from = 3: a text is needed, in quotes"),
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_read_is_named(what: str, capsys: pytest.CaptureFi
         main(["train", "log", "--store", "s", f"--config={name}"])
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1
-    assert said.startswith(f"hps: error: argument --config: {name or repr('')}")
+    assert said.startswith(f"hps: error: argument --config: {name or 'the value is empty'}")
 
 
 def test_the_memory_is_looked_at_once(capsys: pytest.CaptureFixture[str]) -> None:

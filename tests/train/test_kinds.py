@@ -78,7 +78,6 @@ REFUSED = [
     ("lr", "hidden", (256, 128), "model lr has no deep part; leave it out"),
     ("fm", "hidden", (8,), "model fm has no deep part"),
     ("fm", "dropout", 0.5, "model fm has no deep part"),
-    ("lr", "dropout", float("nan"), "model lr has no deep part"),
 ]
 
 
@@ -116,9 +115,9 @@ def test_what_a_kind_stores_may_be_given_and_nothing_else(tmp_path: Path) -> Non
     for wrong in (0.0, False, "0"):
         with pytest.raises(hps.ConfigError, match="dim="):
             TrainOptions(**where, model="lr", dim=wrong)
-    for kind, most in (("fm", 4095), ("autoint", 4096)):
+    for kind, most, why in (("fm", 4095, "give 4095 or less"), ("autoint", 4096, "from 1 to 4096")):
         assert TrainOptions(**where, model=kind, dim=most).table().dim == 4096
-        with pytest.raises(hps.ConfigError, match=f"give {most} or less"):
+        with pytest.raises(hps.ConfigError, match=why):
             TrainOptions(**where, model=kind, dim=most + 1)
 
 

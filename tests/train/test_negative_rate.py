@@ -177,7 +177,7 @@ def test_first_labels_are_of_the_examples_that_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, math.nan, True, "0.5"])
 def test_options_refuse_what_is_no_share(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(hps.ConfigError, match=r"negative_rate \(--negative-rate\)=.* at most 1"):
+    with pytest.raises(hps.ConfigError, match=r"negative_rate=.* at most 1"):
         TrainOptions(data=["log"], store=tmp_path, negative_rate=wrong)
 
 

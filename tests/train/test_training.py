@@ -391,9 +391,9 @@ def test_reduced_precision_trains(tmp_path: Path) -> None:
         ({"dense_lr": 0.0}, "dense_lr"),
         ({"limit": -1}, "limit"),
         ({"device": "cuda:0"}, "gpu"),
-        ({"gpu": "1GiB", "device": "gpu"}, "GpuCacheConfig.device='gpu'"),
+        ({"gpu": "1GiB", "device": "gpu"}, "device='gpu' must be cuda"),
         ({"depth": 9}, "depth.*=9"),
-        ({"depth": "deep"}, "auto.*'deep'"),
+        ({"depth": "deep"}, "depth='deep' must be .*, or auto"),
         ({"format": "tsv"}, "tsv"),
     ],
 )

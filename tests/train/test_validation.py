@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import hps
+from hps.options.run import AUTO
 from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.text_reader import TextReader
 from hps.stops import Stops
 from hps.train import TrainOptions, evaluate_store, train
-from hps.train.depth import AHEAD, AUTO, DepthChooser
+from hps.train.depth import AHEAD, DepthChooser
 from hps.train.evaluations import Evaluations
 from hps.train.pausing_log import PausingLog
 from hps.train.progress import Progress
@@ -229,7 +230,7 @@ def test_a_log_that_cannot_be_measured_is_refused_before_training(
         ({"patience": 3}, r"patience=3 \(--patience\) is for validation"),
         ({"eval_every": 10}, r"eval_every=10 \(--eval-every\) is for validation"),
         ({"best_by": "logloss"}, r"--best-by"),
-        ({"valid": ["v"], "eval_every": 0}, r"eval_every \('epoch', or batches\)=0"),
+        ({"valid": ["v"], "eval_every": 0}, r"eval_every=0 must be .*, or epoch"),
         ({"valid": ["v"], "eval_every": "day"}, "eval_every"),
         ({"valid": ["v"], "patience": -1}, "patience"),
         ({"valid": ["v"], "best_by": "gauc"}, "best_by"),
@@ -373,7 +374,7 @@ def test_a_share_of_the_log_is_held_out_and_validated_on(
     [
         ({"valid_share": 0.2, "valid": ["v"]}, "both name what to validate on"),
         ({"valid_share": 0.0}, "valid_share"),
-        ({"valid_share": 1.0}, "must be below 1"),
+        ({"valid_share": 1.0}, "must be .* less than 1"),
         ({"valid_share": 1e-12}, "--valid-share has no example, it holds no line that is kept"),
         ({"valid_share": 1 - 1e-12}, "DATA has no example, it holds no line that is kept"),
     ],

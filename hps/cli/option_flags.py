@@ -1,0 +1,73 @@
+"""Flags of a parser, made of declared options.
+
+Above it: train_flags.py, features.py. Below it: hps/options/, flags.py.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hps.cli import flags
+from hps.options.declare import Option, options_of
+
+Types = Mapping[str, Callable[[str], object]]
+
+
+def add_options(to: flags.Flags, group: type, types: Types | None = None) -> None:
+    """Adds a flag for each option of a group; one that is not given has the option's default.
+
+    Args:
+        to: a parser, or a group of its flags.
+        group: a dataclass of options.
+        types: by name of an option, what takes its word instead of the option's own type.
+    """
+    exclusive: dict[str, flags.Flags] = {}
+    declared = list(options_of(group))
+    for _, _, option in declared:
+        if option.excludes:
+            exclusive[option.excludes] = to.add_mutually_exclusive_group()
+    for name, default, option in declared:
+        place = exclusive.get(option.excludes or name, to)
+        if len(option.flags) > 1:
+            place = to.add_mutually_exclusive_group()
+            off = {"action": "store_const", "const": False, "default": default}
+            _add(place, option.flags[0], name, default, option)
+            place.add_argument(option.flags[1], dest=name, help=option.off_help, **off)
+        elif option.many == "*":
+            _add_words(place, name, option)
+        else:
+            flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
+            _add(place, flag, name, default, option, (types or {}).get(name))
+
+
+def _add_words(to: flags.Flags, name: str, option: Option) -> None:
+    words: Any = {"nargs": "*", "default": [], "type": flags.of(option.kind)}
+    to.add_argument(name, metavar=option.metavar, help=option.help, **words)
+
+
+def _add(
+    to: flags.Flags,
+    flag: str,
+    name: str,
+    default: object,
+    option: Option,
+    type: Callable[[str], object] | None = None,
+) -> None:
+    said: dict[str, Any] = {"dest": name, "default": default, "help": option.help}
+    if option.const is not None:
+        if default is False:
+            said |= {"action": "store_true"}
+        elif default is True:
+            said |= {"action": "store_false"}
+        else:
+            said |= {"action": "store_const", "const": option.const}
+        to.add_argument(flag, **said)
+        return
+    if option.choices:
+        said["choices"] = tuple(option.choices)
+    else:
+        said["type"] = type or flags.of(option.kind)
+    if option.many == "append":
+        said["action"] = "append"
+    elif option.many:
+        said |= {"nargs": option.many, "default": list(default) if default == () else default}
+    to.add_argument(flag, metavar=option.metavar or None, **said)

@@ -1,0 +1,216 @@
+"""Options of what is trained on and measured on, and how it is read.
+
+Above it: groups.py. Below it: declare.py, hps.reader.config. A None is what was not given: then a
+new model has its default, and one that goes on what it was trained with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hps.features.features import Features
+from hps.options.declare import named, option, switch
+from hps.options.values import DATA, PATH, SWITCH, WORD, choice, either, number, whole
+from hps.reader.config import (
+    FORMATS,
+    LOG1P,
+    MAX_BATCH_SIZE,
+    MAX_DENSE,
+    MAX_SHUFFLE_BUFFER,
+    NO_TRANSFORM,
+    SIGNED_LOG1P,
+)
+
+EPOCH = "epoch"
+BEST_BY = ("auc", "logloss")
+ON_ERROR = ("raise", "skip")
+_TRANSFORMS = (NO_TRANSFORM, LOG1P, SIGNED_LOG1P)
+DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
+DELIMITER_HELP = (
+    "csv only: the character between columns; if not given, that of comma, tab, semicolon and bar "
+    "of which the header has most"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What is trained on, in which order."""
+
+    data: Sequence[str | Path] = option(
+        (),
+        DATA,
+        DATA_HELP,
+        many="*",
+        metavar="DATA",
+    )
+    test: Sequence[str | Path] = option(
+        (),
+        DATA,
+        "a log of the same format to measure AUC and logloss on, after training",
+        many="+",
+        metavar="DATA",
+    )
+    format: str | None = option(
+        None,
+        choice(FORMATS),
+        "format of DATA; if not given, found from the files, with --resume that of the model",
+        choices=FORMATS,
+    )
+    batch_size: int = option(
+        4096,
+        whole(1, MAX_BATCH_SIZE),
+        f"examples in a batch, over all ranks; 1 to {MAX_BATCH_SIZE}",
+        metavar="N",
+    )
+    delimiter: str | None = option(
+        None,
+        WORD,
+        DELIMITER_HELP,
+        metavar="C",
+    )
+    epochs: int = option(1, whole(1, 2**31), "passes over the log", metavar="N")
+    shuffle_files: bool = switch("read files in an order drawn from --seed, another each epoch")
+    shuffle_buffer: int = option(
+        0,
+        whole(0, MAX_SHUFFLE_BUFFER),
+        "shuffle the examples within each N of DATA, in whole batches, by --seed; N examples lie "
+        f"in memory; 0 to {MAX_SHUFFLE_BUFFER}, 0: the log's order",
+        metavar="N",
+    )
+    limit: int = option(
+        0,
+        whole(0, 2**62),
+        "stop after the batch with the model's Nth example since its beginning; 0: no limit",
+        metavar="N",
+    )
+    on_error: str = option(
+        "raise",
+        choice(ON_ERROR),
+        "at a bad line: stop and name it, or leave it out and count it (skipped lines)",
+        choices=ON_ERROR,
+    )
+    allow_empty: bool = switch("accept a log without examples")
+    negative_rate: float | None = option(
+        None,
+        number(most=1, above=0),
+        "share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate and "
+        "predict read all and correct for it; if not given, 1, or that of the model",
+        metavar="R",
+    )
+    features: Features | str | Path | None = option(
+        None,
+        PATH,
+        "features file: what the columns of DATA are and what is made of them; 'hps features' "
+        "writes one; with --resume that of the stored model",
+        metavar="FILE",
+        also=(Features,),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """How raw values become keys and dense values; part of the model."""
+
+    hash_keys: bool | None = option(
+        None,
+        SWITCH,
+        "hash keys that are whole numbers with their feature; the default for parquet and csv",
+        const=True,
+        flags=("--hash-keys", "--raw-keys"),
+        off_help="use whole numbers as keys unchanged; the default for libsvm, libffm and slots",
+    )
+    shared_vocabulary: bool | None = option(
+        None, SWITCH, "make equal values of different features one key", const=True
+    )
+    dense: int | None = option(
+        None,
+        whole(0, MAX_DENSE),
+        f"numeric columns, 0 to {MAX_DENSE}; if not given, 13 for criteo, else as in the log",
+        metavar="N",
+    )
+    dense_transform: str | None = option(
+        None,
+        choice(_TRANSFORMS),
+        "take the logarithm of dense values of parquet, csv and slots, as is done for criteo",
+        const=SIGNED_LOG1P,
+        flags=("--dense-log",),
+    )
+    dense_columns: Sequence[str] | None = option(
+        None,
+        WORD,
+        "columns of numbers that are dense values; parquet and csv only; if not given, those of "
+        "floats and decimals",
+        many="+",
+        metavar="COLUMN",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """Columns that are no features, by name; part of the model, too."""
+
+    label: str | None = option(
+        None,
+        WORD,
+        "column of labels, 0 or 1; parquet and csv only; 'label' if not given",
+        metavar="COLUMN",
+    )
+    weight: str | None = option(
+        None,
+        WORD,
+        "column of weights of the examples in the loss, each at least 0; parquet and csv only; all "
+        "count alike if not given",
+        metavar="COLUMN",
+    )
+    group: str | None = option(
+        None,
+        WORD,
+        "column of groups, such as users, to measure GAUC within on --test; parquet and csv only; "
+        "it stays a feature unless --ignore names it",
+        metavar="COLUMN",
+    )
+    ignore: Sequence[str] | None = option(
+        None,
+        WORD,
+        "column to leave out; parquet and csv only; may be repeated",
+        many="append",
+        metavar="COLUMN",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationOptions:
+    """What the model is measured on while it is trained."""
+
+    valid: Sequence[str | Path] = option(
+        (),
+        DATA,
+        "a log of the same format to measure the model on while it is trained; the best one is "
+        "kept under the tag 'best'",
+        many="+",
+        metavar="DATA",
+    )
+    valid_share: float | None = option(
+        None,
+        number(above=0, below=1),
+        "instead of --valid: the share of DATA to validate on and not to train on, chosen by a "
+        "hash of each example; above 0, below 1",
+        metavar="S",
+        excludes="valid",
+    )
+    eval_every: int | str = option(
+        EPOCH,
+        either(EPOCH, whole(1, 2**62)),
+        "batches between two validations, or epoch: at the end of each; one more at the end",
+        metavar="N",
+    )
+    patience: int = option(
+        0,
+        whole(0, 2**31),
+        "end the run after K validations in a row that were no better than the best; 0: never",
+        metavar="K",
+    )
+    best_by: str = named(BEST_BY, "auc", "what makes a model the best one")
+    progressive: bool = switch(
+        "measure, by file of DATA, how the model scores examples before it is trained on them"
+    )

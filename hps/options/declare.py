@@ -1,0 +1,96 @@
+"""option(): a field of a dataclass of options, with all that is said of it.
+
+Above it: groups.py, and what is made of it: hps/cli/option_flags.py, page.py, `hps.train.options`.
+Below it: values.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from typing import Any, Literal
+
+from hps.errors import ConfigError
+from hps.options.values import SWITCH, ValueType, choice
+
+_KEY = "option"  # of a field's metadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What is said of an option.
+
+    Args:
+        help: what it is, with unit and limits.
+        kind: of its value, or of each of its values.
+        metavar: what stands for the value in the help; empty for choices and switches.
+        choices: the names that it may be.
+        many: "*": any number of values; "+": at least one; "append": one by one.
+        flags: its flags, the first for the value `const` (switches), the second for False.
+        const: what the flag without a value gives; None of one with a value.
+        off_help: of the second flag.
+        excludes: another option that is not given together with it.
+        also: types of Python that it may be, too.
+    """
+
+    help: str
+    kind: ValueType
+    metavar: str = ""
+    choices: Sequence[str] = ()
+    many: Literal["", "*", "+", "append"] = ""
+    flags: tuple[str, ...] = ()
+    const: object = None
+    off_help: str = ""
+    excludes: str = ""
+    also: tuple[type, ...] = ()
+
+    def check(self, name: str, value: object) -> None:
+        """Looks at a value that was given.
+
+        Raises:
+            ConfigError: it is not of the kind.
+        """
+        where = f"{name} ({self.flags[0]})" if self.flags else name
+        if isinstance(value, self.also):
+            return
+        if not self.many:
+            self.kind.check(where, value)
+            return
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes | PathLike):
+            raise ConfigError(f"{where}={value!r} must be a list, each of it {self.kind.wanted}")
+        for one in value:
+            self.kind.check(f"{where}: each", one)
+
+
+def option(default: Any, kind: ValueType, help: str, **more: Any) -> Any:
+    """A field of a dataclass; `more` is as `Option` has it."""
+    return field(default=default, metadata={_KEY: Option(kind=kind, help=help, **more)})
+
+
+def switch(help: str, **more: Any) -> Any:
+    """A field that is False unless its flag is given."""
+    return option(False, SWITCH, help, const=True, **more)
+
+
+def named(names: Sequence[str], default: str | None, help: str) -> Any:
+    """A field that is one of several names."""
+    return option(default, choice(names), help, choices=names)
+
+
+def options_of(group: type) -> Iterator[tuple[str, Any, Option]]:
+    """Name, default and option of each declared field of a dataclass, in order."""
+    for one in fields(group):
+        if _KEY in one.metadata:
+            declared: Option = one.metadata[_KEY]
+            yield one.name, one.default, declared
+
+
+def check_options(values: object) -> None:
+    """Looks at each declared field of an instance; None is let be where it is the default.
+
+    Raises:
+        ConfigError: names the field, its value and what it must be.
+    """
+    for name, default, declared in options_of(type(values)):
+        value = getattr(values, name)
+        if value is not None or default is not None:
+            declared.check(name, value)
