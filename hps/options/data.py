@@ -212,5 +212,6 @@ class ValidationOptions:
     )
     best_by: str = named(BEST_BY, "auc", "what makes a model the best one")
     progressive: bool = switch(
-        "measure, by file of DATA, how the model scores examples before it is trained on them"
+        "measure, by file of DATA, how the model scores examples before it is trained on them; "
+        "with --new-data also all of DATA before the first step"
     )

@@ -67,6 +67,23 @@ def test_later_epochs_count_nothing_and_new_data_begins_a_file(
     assert again["progressive"][3]["auc"] > again["progressive"][0]["auc"]  # it has seen that
 
 
+@pytest.mark.parametrize("more", [{}, {"valid_share": 0.3}, {"negative_rate": 0.5}])
+def test_a_new_log_is_scored_whole_before_the_first_step_and_no_bit_changes(
+    tmp_path: Path, days: list[Path], more: dict[str, Any]
+) -> None:
+    stores = tmp_path / "a", tmp_path / "b"
+    for store in stores:
+        assert run(days[:1], store, **more)["new_data"] is None
+    before = evaluate_store(days[1:], stores[0])
+    goes_on = {"resume": True, "new_data": True, **more}
+    found = run(days[1:], stores[0], **goes_on)
+    assert found["new_data"]["examples"] == 1280
+    for name in ("auc", "logloss", "calibration", "normalized_entropy"):
+        assert found["new_data"][name] == before[name]
+    plain = train(options(days[0], stores[1], data=days[1:], epochs=1, **goes_on))
+    assert plain["new_data"] is None and same_bits(plain) == same_bits(found)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_stopped_run_goes_on_with_the_same_figures(
     tmp_path: Path, days: list[Path], shuffle: bool
