@@ -5,6 +5,7 @@ Above it: `hps.cli.main`. Below it: `hps.train.predict`.
 
 import argparse
 
+from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
@@ -52,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     changes = reading_of(arguments)
     with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
         figures = predict_log(model, arguments.data, arguments.out, **changes)
+    name = figures["checkpoint"]
     print(
         f"{figures['examples']:,} probabilities in {arguments.out}, mean {figures['mean']:.4f}, "
         f"{figures['examples_per_second']:,.0f} a second; {figures['model']} of checkpoint "
-        f"{figures['checkpoint'] or 'newest'}",
+        f"{'newest' if name is None else text_of(name)}",
         file=stream_for_people(arguments.json),
     )
     write_json(arguments.json, figures)

@@ -6,6 +6,7 @@ Above it: `hps features`. Below it: measure.py (the first examples), toml_text.p
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,10 @@ from hps.reader.reader import Reader
 from hps.types import Batch
 
 NUM_EXAMPLES = 100_000
+LEAK = 'it tells the label nearly alone; if it is known only afterwards: kind = "ignored"'
 _TABLE = "features"
+_LEAK_AUC = 0.95  # of one column alone: no property of an example tells clicks so well
+_LEAK_EXAMPLES = 1000  # with fewer it may be chance
 _PRIOR_EXAMPLES = 10.0  # by which a key's share of clicks is drawn to that of all
 _KINDS = {LABEL_USE: LABEL, IGNORED_USE: IGNORED, DENSE_USE: DENSE, FEATURE: CATEGORICAL}
 
@@ -49,7 +53,8 @@ class SurveyedColumn:
             keys of an example; `missing`, the share of examples without one (of criteo, with an
             empty one); `auc`, of each key's share of clicks in the first half, on the second. Of a
             dense column: `missing`; `mean`, `std`, `min` and `max` of its numbers as the log has
-            them; `correlation` of what a model sees of them with the label.
+            them; `correlation` of what a model sees of them with the label; `auc`, of the number
+            as a score, or of its opposite where that is better.
     """
 
     name: str
@@ -79,6 +84,13 @@ class Survey:
         """Plain values."""
         return asdict(self)
 
+    @property
+    def leaks(self) -> list[str]:
+        """Names of columns that tell the label so well that they may be known only after it."""
+        if self.examples < _LEAK_EXAMPLES:
+            return []
+        return [one.name for one in self.columns if one.figures.get("auc", 0.0) >= _LEAK_AUC]
+
     def to_toml(self) -> str:
         """A features file that changes nothing until it is edited; figures are its comments.
 
@@ -96,7 +108,10 @@ class Survey:
         for column in self.columns:
             head, *rest = table_lines("columns", column.name, column.said)
             told = _told(column.figures)
-            lines += ["", head, *([f"# {told}"] if told else []), *rest]
+            lines += ["", head, *([f"# {told}"] if told else [])]
+            if column.name in self.leaks:
+                lines.append(f"# {LEAK}")
+            lines += rest
         return "\n".join(lines) + "\n"
 
 
@@ -171,6 +186,8 @@ def _dense_figures(
             clicks = labels[there].astype(np.float64)
             if seen.min() < seen.max() and clicks.min() < clicks.max():
                 figures["correlation"] = float(np.corrcoef(seen, clicks)[0, 1])
+                auc = _auc_of(seen, clicks)
+                figures["auc"] = max(auc, 1 - auc)
         found[name] = figures
     return found
 
@@ -217,8 +234,12 @@ def _auc(
     sums = np.bincount(rows, rates[numbers], minlength=count)
     lengths = np.bincount(rows, minlength=count)
     scores = np.where(lengths > 0, sums / np.maximum(lengths, 1), share)
+    return _auc_of(scores[half:], labels[half:])
+
+
+def _auc_of(scores: NDArray[np.float64], labels: NDArray[np.floating[Any]]) -> float:
     metrics = BinaryMetrics()
-    metrics.update(scores[half:], labels[half:])
+    metrics.update(scores, labels)
     return float(metrics.compute()["auc"])
 
 

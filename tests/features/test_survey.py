@@ -14,7 +14,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.features.survey import survey
+from hps.features.survey import LEAK, survey
 from hps.reader import ReaderConfig
 from hps.train import TrainOptions, train
 from tests.logs import write_criteo
@@ -119,9 +119,11 @@ def test_figures_are_those_of_the_first_examples(tmp_path: Path) -> None:
     holes = {"missing": 0.5, "mean": 2, "std": 1, "min": 1, "max": 3}
     assert {name: figures["holes"][name] for name in holes} == holes
     assert "correlation" not in figures["same"]
+    assert figures["x"]["auc"] == 1 and found.leaks == ["tells", "x"]
     text = found.to_toml()
-    assert "# 2 distinct keys, 0.0% missing, AUC alone 1.000" in text
-    assert "# 50.0% missing, mean 2, standard deviation 1, from 1 to 3, correlation" in text
+    assert f"# 2 distinct keys, 0.0% missing, AUC alone 1.000\n# {LEAK}\n" in text
+    assert text.count(LEAK) == 2
+    assert "# 50.0% missing, mean 2, standard deviation 1, from 1 to 3, AUC alone" in text
     assert len(hps.Features.from_toml(text).columns) == 7
 
 
