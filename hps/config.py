@@ -66,6 +66,15 @@ def kernel_cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "hps" / "kernels"
 
 
+def is_table_name(name: object) -> bool:
+    """True of 1 to 64 letters of ASCII, digits, "_", "." and "-", the first of them no "." or "-".
+
+    >>> is_table_name("ads"), is_table_name("last items")
+    (True, False)
+    """
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableConfig:
     """A named key space with one row layout and one optimizer.
@@ -95,7 +104,7 @@ class TableConfig:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
+        if not is_table_name(self.name):
             raise ConfigError(
                 f"TableConfig(name={self.name!r}): needs 1-64 letters, digits, '_', '.', '-'"
             )

@@ -97,7 +97,7 @@ def _row(model: JsonView) -> list[str]:
         f"{_name(model)}{' *' if model['current'] else ''}",
         _time(model["created"]),
         model["kind"] or "unknown",
-        _whole(model["dim"]),
+        _dim(model),
         _whole(model["examples"]),
         _whole(model["batches"]),
         "-" if model["train_logloss"] is None else f"{model['train_logloss']:.5f}",
@@ -121,7 +121,9 @@ def _shown(model: Json) -> Iterator[str]:
     yield f"model {_name(model)}{', the current one' if model['current'] else ''}"
     yield f"taken: {_time(model['created'])} UTC, with {model['rows']:,} rows"
     kind = model["kind"] or "unknown (of a loop of one's own, or another version of hps)"
-    yield f"kind: {kind}, dim {_whole(model['dim'])}"
+    dims = model["dims"]
+    told = f" ({', '.join(f'{dim:,} of {name}' for name, dim in dims.items())})"
+    yield f"kind: {kind}, dim {_dim(model)}{told if len(dims) > 1 else ''}"
     logloss = model["train_logloss"]
     yield (
         f"trained on: {_whole(model['examples'])} examples in {_whole(model['batches'])} batches"
@@ -144,6 +146,17 @@ def _shown(model: Json) -> Iterator[str]:
 def _name(model: JsonView) -> str:
     name = model["tag"] or model["id"]
     return "(not listed)" if name is None else text_of(name)
+
+
+def _dim(model: JsonView) -> str:
+    """The dim, or where tables differ all of them.
+
+    >>> _dim({"dim": 16}), _dim({"dim": None, "dims": {"features": 16, "items": 32}})
+    ('16', '16/32')
+    """
+    if model["dim"] is not None or not model["dims"]:
+        return _whole(model["dim"])
+    return "/".join(f"{dim:,}" for dim in dict.fromkeys(model["dims"].values()))
 
 
 def _time(seconds: float | None) -> str:

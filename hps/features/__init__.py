@@ -6,5 +6,6 @@ whose batches a `FeatureTransform` makes those that a model sees.
 
 from hps.features.column import KINDS, Column, Cross, Scale
 from hps.features.features import Features
+from hps.features.table import Table
 
-__all__ = ["KINDS", "Column", "Cross", "Features", "Scale"]
+__all__ = ["KINDS", "Column", "Cross", "Features", "Scale", "Table"]

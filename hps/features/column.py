@@ -15,6 +15,10 @@ from hps.features.rules import column_fault, cross_fault
 CATEGORICAL, SEQUENCE, DENSE, LABEL, IGNORED, WEIGHT, GROUP = KINDS
 DROP, KEY = "drop", "key"  # what becomes of a missing category
 FIRST, LAST = "first", "last"  # which keys of a sequence stay
+SUM, MEAN = "sum", "mean"  # what a model gets of the rows of several keys
+# Keys of columns and crosses that say where rows lie and how they are pooled: of the model, not of
+# what becomes of a log's values.
+OF_TABLES = ("table", "dim", "pooling")
 MAX_CROSS_LENGTH = 256  # keys of a cross in an example, unless it says otherwise
 
 
@@ -48,6 +52,10 @@ class Column:
             which keys of a longer one stay.
         hash_buckets: categorical, sequence: keys are folded into so many.
         max_length: sequence: the most keys of an example.
+        table: categorical, sequence, dense with buckets: where its rows lie. None: a table of its
+            own, which has its name, if `dim` is given; else with all others.
+        dim: likewise: width of the embeddings in that table of its own.
+        pooling: sequence: what the model gets of an example's rows, "sum" or "mean". None: "sum".
 
     Raises:
         ConfigError: a field that the kind does not have, or outside its limits.
@@ -66,6 +74,9 @@ class Column:
     keep: bool | str | None = None
     hash_buckets: int | None = None
     max_length: int | None = None
+    table: str | None = None
+    dim: int | None = None
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         fault = column_fault(self.name, self.to_dict())
@@ -110,6 +121,7 @@ class Cross:
         columns: of categories, sequences, or dense columns in buckets; in this order.
         hash_buckets: keys are folded into so many; None: not.
         max_length: the most keys of an example, where columns hold bags; the first ones stay.
+        table, dim, pooling: as a sequence has them.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -122,6 +134,9 @@ class Cross:
     columns: Sequence[str]
     hash_buckets: int | None = None
     max_length: int | None = None
+    table: str | None = None
+    dim: int | None = None
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         fault = cross_fault(self.name, self.to_dict())

@@ -1,7 +1,7 @@
 """Features: the description of a log's columns and of what is made of them, as a file has it.
 
 Above it: `hps train --features`, transform.py, which applies it; a model's recipe, which keeps it.
-Below it: column.py, rules.py, toml_text.py.
+Below it: column.py, table.py, rules.py, toml_text.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,23 @@ from typing import Self
 
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError, StoreError
-from hps.features.column import CATEGORICAL, DENSE, GROUP, LABEL, SEQUENCE, WEIGHT, Column, Cross
-from hps.features.rules import VERSION, Fault, column_fault, cross_fault
+from hps.features.column import (
+    CATEGORICAL,
+    DENSE,
+    GROUP,
+    LABEL,
+    MEAN,
+    SEQUENCE,
+    WEIGHT,
+    Column,
+    Cross,
+)
+from hps.features.rules import VERSION, Fault, column_fault, cross_fault, table_fault
+from hps.features.table import Table
 from hps.features.toml_text import line_of, write_toml
 
 _ONCE = (LABEL, WEIGHT, GROUP)
-_KEYS = ("version", "columns", "crosses")
+_KEYS = ("version", "columns", "crosses", "tables")
 MAX_BYTES = 2**24
 
 
@@ -29,10 +40,12 @@ class Features:
     Args:
         columns: described ones.
         crosses: features made of several columns, in the order in which the model has them.
+        tables: described ones; columns and crosses may name others, too.
         source: of the description, for messages: the name of its file.
 
     Raises:
-        ConfigError: a name twice, two labels, a cross of what is no category.
+        ConfigError: a name twice, two labels, a cross of what is no category, a table of one
+            column's own that others name.
 
     Source: docs/features.md.
 
@@ -52,11 +65,13 @@ class Features:
     columns: Sequence[Column] = ()
     crosses: Sequence[Cross] = ()
     source: str = field(default="features", compare=False, repr=False)
+    tables: Sequence[Table] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "crosses", tuple(self.crosses))
-        fault = _twice(self.columns, self.crosses) or _fault(self.to_dict())
+        object.__setattr__(self, "tables", tuple(self.tables))
+        fault = _twice(self) or _fault(self.to_dict())
         if fault is not None:
             raise ConfigError(f"{self.source}: {fault}")
 
@@ -64,22 +79,58 @@ class Features:
         """What is said of a column; None if nothing is."""
         return next((column for column in self.columns if column.name == name), None)
 
+    def cross(self, name: str) -> Cross | None:
+        """What is said of a cross; None if there is none of the name."""
+        return next((cross for cross in self.crosses if cross.name == name), None)
+
+    def table_of(self, feature: str, default: str) -> str:
+        """The table in which a feature's rows lie.
+
+        Args:
+            feature: a column with keys, or a cross.
+            default: the table of those of which nothing is said.
+
+        >>> described = Features.from_toml('columns.C1 = {kind = "categorical", table = "items"}')
+        >>> described.table_of("C1", "features"), described.table_of("C2", "features")
+        ('items', 'features')
+        """
+        said = self.cross(feature) or self.column(feature)
+        if said is None:
+            return default
+        return said.table or (feature if said.dim is not None else default)
+
+    def dim_of(self, table: str) -> int | None:
+        """The width of a table's embeddings; None if it is that of the run."""
+        described = next((one for one in self.tables if one.name == table), None)
+        if described is not None:
+            return described.dim
+        owners: list[Column | Cross] = [*self.columns, *self.crosses]
+        return next((one.dim for one in owners if one.name == table), None)
+
+    def is_mean(self, feature: str) -> bool:
+        """True if a model gets the mean of a feature's rows, not their sum."""
+        said = self.cross(feature) or self.column(feature)
+        return said is not None and said.pooling == MEAN
+
     def of_kind(self, *kinds: str) -> list[str]:
         """Names of the columns of some kinds, in their order."""
         return [column.name for column in self.columns if column.kind in kinds]
 
     def is_same(self, other: "Features") -> bool:
-        """True if both make the same of every log: the order of columns says nothing."""
+        """True if both make the same of every log: the order of columns and tables says nothing."""
         own, others = self.to_dict(), other.to_dict()
         return own == others and list(own["crosses"]) == list(others["crosses"])
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint or JSON; `from_dict` takes them."""
-        return {
+        values: Json = {
             "version": VERSION,
             "columns": {column.name: column.to_dict() for column in self.columns},
             "crosses": {cross.name: cross.to_dict() for cross in self.crosses},
         }
+        if self.tables:  # as it was before there were any
+            values["tables"] = {table.name: table.to_dict() for table in self.tables}
+        return values
 
     @classmethod
     def from_dict(cls, values: JsonView, source: str = "features") -> Self:
@@ -96,6 +147,7 @@ class Features:
         return cls(
             columns=[Column.from_dict(name, said) for name, said in columns],
             crosses=[Cross(name=name, **said) for name, said in crosses],
+            tables=[Table(name=name, **said) for name, said in values.get("tables", {}).items()],
             source=source,
         )
 
@@ -148,9 +200,14 @@ class Features:
         return cls.from_toml(text.replace("\r\n", "\n"), str(path))
 
 
-def _twice(columns: Sequence[Column], crosses: Sequence[Cross]) -> Fault | None:
+def _twice(features: Features) -> Fault | None:
     """Names that `to_dict` would have once."""
-    for key, items in (("columns", columns), ("crosses", crosses)):
+    groups: dict[str, Sequence[Column | Cross | Table]] = {
+        "columns": features.columns,
+        "crosses": features.crosses,
+        "tables": features.tables,
+    }
+    for key, items in groups.items():
         names = [item.name for item in items]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -167,8 +224,8 @@ def _fault(values: object) -> Fault | None:
             return Fault((str(key),), f"no such key; there are {', '.join(_KEYS)}")
     if values.get("version", VERSION) != VERSION or values.get("version") is True:
         return Fault(("version",), f"{values['version']!r} must be {VERSION}")
-    columns, crosses = values.get("columns", {}), values.get("crosses", {})
-    for key, given in (("columns", columns), ("crosses", crosses)):
+    columns, crosses, tables = (values.get(key, {}) for key in ("columns", "crosses", "tables"))
+    for key, given in (("columns", columns), ("crosses", crosses), ("tables", tables)):
         if not isinstance(given, Mapping):
             return Fault((key,), f"{given!r} is no table; write [{key}.NAME] for each")
     for name, said in columns.items():
@@ -177,10 +234,34 @@ def _fault(values: object) -> Fault | None:
     for name, said in crosses.items():
         if fault := cross_fault(name, said) or _fault_of_parts(name, said, columns):
             return fault
+    for name, said in tables.items():
+        if fault := table_fault(name, said):
+            return fault
+    if fault := _fault_of_own_tables(values):
+        return fault
     for kind in _ONCE:
         names = [name for name, said in columns.items() if said["kind"] == kind]
         if len(names) > 1:
             return Fault(("columns", names[1], "kind"), f"{names} are all {kind}; one may be")
+    return None
+
+
+def _fault_of_own_tables(values: JsonView) -> Fault | None:
+    """A dim of a column, whose table is its own, beside what else has that table's name."""
+    groups = [(group, values.get(group, {})) for group in ("columns", "crosses")]
+    named = {
+        said.get("table"): f"{group}.{name}" for group, of in groups for name, said in of.items()
+    }
+    named |= {name: f"[tables.{name}]" for name in values.get("tables", {})}
+    for group, described in groups:
+        for name, said in described.items():
+            if "dim" in said and name in named:
+                return Fault(
+                    (group, name, "dim"),
+                    f"it gives {name!r} a table of its own, of its name, and {named[name]} speaks "
+                    f'of that table, too; give it the table instead, table = "{name}", and '
+                    f"[tables.{name}] dim = {said['dim']}",
+                )
     return None
 
 

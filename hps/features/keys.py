@@ -1,4 +1,4 @@
-"""KeyTransform: from the features of a log to those of a model: folded, cut, and crossed.
+"""KeyTransform: from the features of a log to those of a model: folded, cut, crossed, by table.
 
 Above it: transform.py. Below it: bags.py, hps/reader/columns.py (hashes of numbers), the native
 XXH64. Which key becomes which is a promise of docs/features.md: models and clients rely on it.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.row_layout import Keys
 from hps.features.bags import FeatureBags, combinations
-from hps.features.column import DROP, KEY, LAST, MAX_CROSS_LENGTH, Column, Cross
+from hps.features.column import DROP, KEY, LAST, MAX_CROSS_LENGTH, OF_TABLES, Column, Cross
 from hps.features.features import Features
 from hps.features.raw import RawColumns, seed_of
 from hps.types import Ids
@@ -71,7 +71,7 @@ class _FeaturePlan:
     @property
     def is_plain(self) -> bool:
         """True if the bags stay what they are."""
-        return self.column.to_dict().keys() <= {"kind"}
+        return self.column.to_dict().keys() <= {"kind", *OF_TABLES}
 
     def apply(self, bags: FeatureBags) -> FeatureBags:
         column = self.column
@@ -141,52 +141,64 @@ class KeyTransform:
         self._is_single = raw.format == "criteo" and all(
             plan is None or plan.column.missing != DROP for plan in self._plans.values()
         )
-        self._ones = torch.arange(1)
+        self._ones: dict[str, torch.Tensor] = {}  # of each table, as long as its last batch's
         self._crossed = {name for cross in features.crosses for name in cross.columns}
         self.names = (*self._plans, *bucketed, *(cross.name for cross in features.crosses))
+        self.table_of = {name: features.table_of(name, raw.table) for name in self.names}
+        by_table: dict[str, list[str]] = {}
+        for name, table in self.table_of.items():
+            by_table.setdefault(table, []).append(name)
+        self.tables = {table: tuple(names) for table, names in by_table.items()}
+        is_as_read = self.names == tuple(raw.features) and not any(self._plans.values())
+        self._only_renamed = next(iter(self.tables)) if is_as_read and len(by_table) == 1 else None
 
-    def __call__(self, ids: Ids, num_examples: int, buckets: Sequence[NDArray[np.int64]]) -> Ids:
-        """The features of a batch.
+    def __call__(
+        self, ids: Ids, num_examples: int, buckets: Sequence[NDArray[np.int64]]
+    ) -> dict[str, Ids]:
+        """The features of a batch, by table.
 
         Args:
             ids: of the log's features.
             num_examples: B.
             buckets: of each bucketed column the bucket of each example, int64 [B].
         """
-        if self.names == tuple(self._raw.features) and not any(self._plans.values()):
-            return ids
+        if self._only_renamed is not None:
+            return {self._only_renamed: ids}
         whole = FeatureBags(
             ids.keys_L.numpy().view(np.uint64),
             ids.offsets.numpy(),
             None if ids.weights_L is None else ids.weights_L.numpy(),
         )
-        pieces: list[FeatureBags] = []
+        pieces: dict[str, list[FeatureBags]] = {table: [] for table in self.tables}
         parts: dict[str, FeatureBags] = {}  # what crosses are made of
-        run: list[int] = []  # features that stay as they are, one after the other
+        run: list[int] = []  # features of one table that stay as they are, one after the other
+        table = ""  # of them
         for place, name in enumerate(self._raw.features):
-            if name in self._plans and self._plans[name] is None:
+            is_plain = name in self._plans and self._plans[name] is None
+            if run and not (is_plain and self.table_of[name] == table):
+                pieces[table].append(_slice(whole, run[0], run[-1] + 1, num_examples))
+                run = []
+            if name not in self._plans:
+                continue
+            table, plan = self.table_of[name], self._plans[name]
+            if plan is None:
                 run.append(place)
                 if name in self._crossed:
                     parts[name] = _slice(whole, place, place + 1, num_examples)
                 continue
-            if run:
-                pieces.append(_slice(whole, run[0], run[-1] + 1, num_examples))
-                run = []
-            plan = self._plans.get(name)
-            if plan is not None:
-                parts[name] = plan.apply(_slice(whole, place, place + 1, num_examples))
-                pieces.append(parts[name])
+            parts[name] = plan.apply(_slice(whole, place, place + 1, num_examples))
+            pieces[table].append(parts[name])
         if run:
-            pieces.append(_slice(whole, run[0], run[-1] + 1, num_examples))
+            pieces[table].append(_slice(whole, run[0], run[-1] + 1, num_examples))
         one_each = np.arange(1, num_examples + 1)
         for (name, keys), numbers in zip(self._bucket_keys.items(), buckets, strict=True):
             parts[name] = FeatureBags(keys[numbers], one_each)
-            pieces.append(parts[name])
-        for plan_of_cross in self._crosses:
-            pieces.append(
-                plan_of_cross.apply([parts[name] for name in plan_of_cross.cross.columns])
-            )
-        return self._joined(pieces, ids.weights_L is not None)
+            pieces[self.table_of[name]].append(parts[name])
+        for one in self._crosses:
+            crossed = one.apply([parts[name] for name in one.cross.columns])
+            pieces[self.table_of[one.cross.name]].append(crossed)
+        has_weights = ids.weights_L is not None
+        return {table: self._joined(table, own, has_weights) for table, own in pieces.items()}
 
     def keys_of(self, name: str, key: int | None) -> list[int]:
         """What a feature of the log has instead of one key, or of none: of `apply`'s bag."""
@@ -195,10 +207,10 @@ class KeyTransform:
         bags = FeatureBags(keys, np.array([len(keys)], np.int64))
         return [int(one) for one in (bags if plan is None else plan.apply(bags)).keys]
 
-    def _joined(self, pieces: Sequence[FeatureBags], has_weights: bool) -> Ids:
-        """Ids of the pieces one after the other."""
+    def _joined(self, table: str, pieces: Sequence[FeatureBags], has_weights: bool) -> Ids:
+        """Ids of a table's pieces one after the other."""
         keys = np.concatenate([piece.keys for piece in pieces])
-        offsets = self._offsets(pieces, len(keys))
+        offsets = self._offsets(table, pieces, len(keys))
         weights = None
         if has_weights:
             parts = [
@@ -208,14 +220,14 @@ class KeyTransform:
             weights = torch.from_numpy(np.concatenate(parts))
         return Ids(torch.from_numpy(keys.view(np.int64)), offsets, weights)
 
-    def _offsets(self, pieces: Sequence[FeatureBags], num_keys: int) -> torch.Tensor:
+    def _offsets(self, table: str, pieces: Sequence[FeatureBags], num_keys: int) -> torch.Tensor:
         """Offsets of Ids, int64; where each bag has one key, those of the batch before."""
         num_bags = sum(len(piece.ends) for piece in pieces)
         if self._is_single:
             assert num_keys == num_bags
-            ones = self._ones  # any number of threads may be here
-            if len(ones) != num_bags + 1:
-                self._ones = ones = torch.arange(num_bags + 1)
+            ones = self._ones.get(table)  # any number of threads may be here
+            if ones is None or len(ones) != num_bags + 1:
+                self._ones[table] = ones = torch.arange(num_bags + 1)
             return ones
         offsets = np.zeros(num_bags + 1, np.int64)
         place, begin = 1, 0

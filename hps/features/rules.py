@@ -1,6 +1,6 @@
 """What each key of a features file may hold, and in which kind of column.
 
-Above it: column.py, features.py. Below it: nothing.
+Above it: column.py, table.py, features.py. Below it: the limits of hps.config.
 """
 
 import math
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hps.common.json_text import JsonView
+from hps.config import MAX_DIM, is_table_name
 
 KINDS = ("categorical", "sequence", "dense", "label", "ignored", "weight", "group")
 VERSION = 1
@@ -19,12 +20,7 @@ MAX_BUCKETS = 1000
 MAX_CROSSED = 8
 _MISSING_RULES = ("drop", "key")
 _KEPT = ("first", "last")
-# What may be said some day, and is refused rather than passed over.
-_LATER = {
-    "table": "all features lie in the one table of hps train",
-    "dim": "all features have the dim of the one table of hps train (--dim)",
-    "pooling": "the models sum the rows of a sequence",
-}
+_POOLINGS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,20 @@ _MISSING_KEY: Rule = (
     lambda value: value in _MISSING_RULES,
     '"drop" (no key) or "key" (a key of its own)',
 )
+_DIM: Rule = (
+    lambda value: _is_whole(value, 1, MAX_DIM),
+    f"a whole number from 1 to {MAX_DIM}",
+)
+NAME_OF_TABLE = "1 to 64 letters of ASCII, digits, '_', '.' and '-', the first no '.' or '-'"
+# Where a feature's rows lie: of any kind that has keys.
+_PLACE: dict[str, Rule] = {
+    "table": (is_table_name, f"the name of a table: {NAME_OF_TABLE}"),
+    "dim": _DIM,
+}
+_POOLING: Rule = (
+    lambda value: value in _POOLINGS,
+    '"sum" (of the rows of its keys) or "mean"',
+)
 _DENSE: dict[str, Rule] = {
     "log": (lambda value: isinstance(value, bool), "true or false"),
     "clip": (
@@ -103,9 +113,10 @@ _DENSE: dict[str, Rule] = {
         "ascending order, none twice",
     ),
     "keep": (lambda value: isinstance(value, bool), "true or false"),
+    **_PLACE,
 }
 _RULES: dict[str, dict[str, Rule]] = {
-    "categorical": {"hash_buckets": _HASH_BUCKETS, "missing": _MISSING_KEY},
+    "categorical": {"hash_buckets": _HASH_BUCKETS, "missing": _MISSING_KEY, **_PLACE},
     "sequence": {
         "hash_buckets": _HASH_BUCKETS,
         "missing": _MISSING_KEY,
@@ -114,6 +125,8 @@ _RULES: dict[str, dict[str, Rule]] = {
             f"a whole number from 1 to {MAX_LENGTH}",
         ),
         "keep": (lambda value: value in _KEPT, '"first" or "last"'),
+        "pooling": _POOLING,
+        **_PLACE,
     },
     "dense": _DENSE,
     "label": {},
@@ -131,6 +144,8 @@ _CROSS: dict[str, Rule] = {
         lambda value: _is_whole(value, 1, MAX_CROSS_LENGTH),
         f"a whole number from 1 to {MAX_CROSS_LENGTH}",
     ),
+    "pooling": _POOLING,
+    **_PLACE,
 }
 
 
@@ -153,7 +168,7 @@ def column_fault(name: object, values: object) -> Fault | None:
         found = "there is no kind" if kind is None else f"kind = {kind!r}"
         return Fault((*place, "kind"), f"{found}; it must be one of {', '.join(KINDS)}")
     fault = _fault_of_keys(place, values, {"kind": _ANY, **_RULES[kind]}, f"kind {kind!r}")
-    return fault or _fault_of_dense(place, values)
+    return fault or _fault_of_dense(place, values) or _fault_of_place(place, values)
 
 
 _ANY: Rule = (lambda value: True, "")
@@ -163,8 +178,6 @@ def _fault_of_keys(
     place: tuple[str, ...], values: JsonView, rules: Mapping[str, Rule], what: str
 ) -> Fault | None:
     for key, value in values.items():
-        if key in _LATER:
-            return Fault((*place, key), f"not supported: {_LATER[key]}; leave it out")
         if key not in rules:
             kinds = [kind for kind, known in _RULES.items() if key in known]
             known = ", ".join(name for name in rules if name != "kind") or "no other key"
@@ -182,6 +195,11 @@ def _fault_of_dense(place: tuple[str, ...], values: JsonView) -> Fault | None:
         return Fault((*place, "keep"), "it says what max_length leaves; give max_length, too")
     if values["kind"] != "dense":
         return None
+    for key in _PLACE:
+        if key in values and "buckets" not in values:
+            return Fault(
+                (*place, key), "it is for the rows of buckets; give buckets, too, or leave it out"
+            )
     if "keep" in values and "buckets" not in values:
         return Fault((*place, "keep"), "it keeps a column that has buckets; give buckets, too")
     if "buckets" in values and not values.get("keep"):
@@ -195,6 +213,37 @@ def _fault_of_dense(place: tuple[str, ...], values: JsonView) -> Fault | None:
     return None
 
 
+def _fault_of_place(place: tuple[str, ...], values: JsonView) -> Fault | None:
+    """A dim is that of one table: the column's own, which has the column's name."""
+    if "dim" not in values:
+        return None
+    name = place[-1]
+    if "table" in values:
+        table = values["table"]
+        return Fault(
+            (*place, "dim"),
+            f"the dim is that of table {table!r}; write it there, [tables.{table}] "
+            f"dim = {values['dim']}, or leave table out, so that it has a table of its own",
+        )
+    if not is_table_name(name):
+        return Fault(
+            (*place, "dim"),
+            f"its own table would have its name, and that of a table is {NAME_OF_TABLE}; give it "
+            f'a table instead, table = "NAME", and [tables.NAME] dim = {values["dim"]}',
+        )
+    return None
+
+
+def table_fault(name: object, values: object) -> Fault | None:
+    """What is wrong with the description of one table; None if nothing is."""
+    place = ("tables", str(name))
+    if not is_table_name(name):
+        return Fault(place, f"the name {name!r} must be {NAME_OF_TABLE}")
+    if not isinstance(values, Mapping):
+        return Fault(place, f"{values!r} is no table of keys; write [tables.{name}]")
+    return _fault_of_keys(place, values, {"dim": _DIM}, "a table")
+
+
 def cross_fault(name: object, values: object) -> Fault | None:
     """What is wrong with the description of a cross; None if nothing is."""
     place = ("crosses", str(name))
@@ -204,4 +253,5 @@ def cross_fault(name: object, values: object) -> Fault | None:
         return Fault(place, f"{values!r} is no table of keys; write [crosses.{name}]")
     if "columns" not in values:
         return Fault(place, f"there are no columns; it must have {_CROSS['columns'][1]}")
-    return _fault_of_keys(place, values, _CROSS, "a cross")
+    fault = _fault_of_keys(place, values, _CROSS, "a cross")
+    return fault or _fault_of_place(place, values)

@@ -55,10 +55,10 @@ def _escaped(letter: str) -> str:
 
 
 def write_toml(values: JsonView) -> str:
-    """The text of a description: the version, then a table for each column and each cross."""
+    """The text of a description: the version, then a table for each column, cross and table."""
     lines = [f"version = {values['version']}"]
-    for group in ("columns", "crosses"):
-        for name, said in values[group].items():
+    for group in ("columns", "crosses", "tables"):
+        for name, said in values.get(group, {}).items():
             lines += ["", *table_lines(group, name, said)]
     return "\n".join(lines) + "\n"
 

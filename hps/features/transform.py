@@ -21,8 +21,11 @@ from hps.features.column import (
     DROP,
     FIRST,
     IGNORED,
+    MEAN,
+    OF_TABLES,
     SEQUENCE,
     Column,
+    Cross,
     Scale,
 )
 from hps.features.dense import DenseTransform
@@ -41,7 +44,8 @@ class FeatureTransform:
     """From batches as a log has them to batches as a model sees them.
 
     A model has the features of the log in the log's order, then buckets in the order of their
-    columns, then crosses in the order of the file.
+    columns, then crosses in the order of the file. Where they lie in several tables, the tables
+    come in the order of their first features, each with its own in that order.
 
     Args:
         asked: as the file has it.
@@ -49,7 +53,8 @@ class FeatureTransform:
         raw: what the reader's batches hold.
 
     Raises:
-        ConfigError: a column that the log does not have, or one that cannot be of its kind.
+        ConfigError: a column that the log does not have, or one that cannot be of its kind; a
+            table in which no feature lies, or two of one name.
     """
 
     def __init__(self, asked: Features, measured: Features, raw: RawColumns) -> None:
@@ -64,13 +69,22 @@ class FeatureTransform:
             raise ConfigError(
                 f"{measured.source}: no feature is left of {list(raw.features)}; a model needs one"
             )
+        _check_tables(measured, raw.table, self._keys)
         text = json.dumps([measured.to_dict(), raw.to_dict()], sort_keys=True)
         self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def features(self) -> Mapping[str, tuple[str, ...]]:
         """As BatchTransform has it."""
-        return {self.raw.table: self._keys.names}
+        return self._keys.tables
+
+    @property
+    def are_means(self) -> dict[str, list[bool]]:
+        """Of each table whether a model gets the mean of each feature's rows, or their sum."""
+        return {
+            table: [self.measured.is_mean(name) for name in names]
+            for table, names in self._keys.tables.items()
+        }
 
     @property
     def dense_names(self) -> tuple[str, ...]:
@@ -98,12 +112,8 @@ class FeatureTransform:
             )
         dense = batch.dense.numpy()
         buckets = self._dense.bucket_numbers(dense)
-        ids = self._keys(batch.features[self.raw.table], len(batch), buckets)
-        return replace(
-            batch,
-            features={self.raw.table: ids},
-            dense=torch.from_numpy(self._dense(dense)),
-        )
+        features = self._keys(batch.features[self.raw.table], len(batch), buckets)
+        return replace(batch, features=features, dense=torch.from_numpy(self._dense(dense)))
 
     def keys_of(self, feature: str, key: int | None) -> list[int]:
         """The keys that a model has of a feature of the log.
@@ -153,11 +163,22 @@ class FeatureTransform:
             assert column is not None and not isinstance(column.buckets, int)
             count = len(column.buckets or ()) + 1
             why = f"the number of one of {count} buckets, hashed with the feature"
-            changed.append(ColumnUse(name, FEATURE, "bucket", why, self.raw.table))
+            changed.append(self._use_of_made(name, "bucket", why, column))
         for cross in self.measured.crosses:
             why = f"cross of {' and '.join(cross.columns)}{_folded(cross.hash_buckets)}"
-            changed.append(ColumnUse(cross.name, FEATURE, "cross", why, self.raw.table))
+            changed.append(self._use_of_made(cross.name, "cross", why, cross))
         return changed
+
+    def _use_of_made(self, name: str, kind: str, why: str, said: Column | Cross) -> ColumnUse:
+        """Of a feature that is no column of the log."""
+        table = self._keys.table_of[name]
+        return ColumnUse(name, FEATURE, kind, ", ".join([why, *self._of_table(name, said)]), table)
+
+    def _of_table(self, name: str, said: Column | Cross) -> list[str]:
+        """Where a feature's rows lie and how they are pooled, in words, but for what is usual."""
+        table = self._keys.table_of[name]
+        words = [] if table == self.raw.table else [f"in table {table!r}"]
+        return [*words, *(["the mean of its rows"] if said.pooling == MEAN else [])]
 
     def _use_of(self, use: ColumnUse) -> ColumnUse:
         column = self.measured.column(use.name)
@@ -169,12 +190,13 @@ class FeatureTransform:
             return ColumnUse(use.name, IGNORED_USE, use.type, "its bucket is a feature instead")
         if use.kind == DENSE_USE:
             return replace(use, why=self._dense_rule(column) or use.why)
-        steps = _steps(column)
-        return replace(use, why=f"{use.why}; {', '.join(steps)}") if steps else use
+        steps = [*_steps(column), *self._of_table(use.name, column)]
+        why = f"{use.why}; {', '.join(steps)}" if steps else use.why
+        return replace(use, why=why, table=self._keys.table_of[use.name])
 
     def _dense_rule(self, column: Column) -> str:
         """What is done to a dense column, in words; nothing if that is what the reader does."""
-        said = column.to_dict()
+        said = {key: one for key, one in column.to_dict().items() if key not in OF_TABLES}
         if said.keys() <= {"kind", "log"} and said.get("log") in (None, self.raw.is_logged):
             return ""
         is_log = self.raw.is_logged if column.log is None else column.log
@@ -230,6 +252,24 @@ def _steps(column: Column) -> list[str]:
     if column.hash_buckets is not None:
         steps.append(f"folded into {column.hash_buckets:,} keys")
     return steps
+
+
+def _check_tables(features: Features, default: str, keys: KeyTransform) -> None:
+    """Every table that is described has a feature, and one of a column's own no other."""
+    for table in features.tables:
+        if table.name not in keys.tables:
+            raise ConfigError(
+                f"{features.source}: tables.{table.name}: no feature lies in it; give a column "
+                f'table = "{table.name}", or leave the table out (there are {list(keys.tables)})'
+            )
+    for group, described in (("columns", features.columns), ("crosses", features.crosses)):
+        for one in described:
+            if one.dim is not None and one.name == default:
+                raise ConfigError(
+                    f"{features.source}: {group}.{one.name}.dim: it gives the feature a table of "
+                    "its own, of its name, which is that of all features that have no other; give "
+                    f'it another one, table = "NAME", and [tables.NAME] dim = {one.dim}'
+                )
 
 
 def _check_names(features: Features, raw: RawColumns) -> None:

@@ -1,7 +1,7 @@
 """What the click models share: looking up the features, checking dense columns, the MLP, the sum
 over pairs.
 
-Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`.
+Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`, pooling.py.
 """
 
 import math
@@ -13,6 +13,7 @@ from torch import nn
 
 from hps.errors import ConfigError
 from hps.models.fields import Axes, Fields
+from hps.models.pooling import BagMeans, pooling_of
 from hps.nn.embeddings import SparseEmbeddings
 from hps.types import Batch
 
@@ -30,12 +31,14 @@ class ClickModel(nn.Module):
     model. A model with a first-order term keeps that weight in the last column of each row.
 
     A class says of itself: `has_first_order`, that there is such a term; `has_vectors`, that a row
-    holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply.
+    holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply;
+    `takes_any_dims`, that the tables' embeddings may be of different widths, as it puts them side
+    by side. Such a class takes `width` and `embed_side_by_side`; `dim` is 0 where tables differ.
 
     Args:
         server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
         features: table name -> number of the table's features in a batch. The tables' dims must
-            agree.
+            agree, unless the class takes any.
         num_dense: dense columns of a batch; may be 0.
         hidden: widths of the deep part's layers; None: 256 and 128, or none without a deep part.
         dropout: share of the deep part's activations dropped in training.
@@ -53,6 +56,7 @@ class ClickModel(nn.Module):
     has_first_order: ClassVar[bool] = False
     has_vectors: ClassVar[bool] = True
     has_deep_part: ClassVar[bool] = True
+    takes_any_dims: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -84,21 +88,46 @@ class ClickModel(nn.Module):
                 "apply; leave them out"
             )
         self.embeddings = SparseEmbeddings(server, features)
-        dims = {table: server.tables[table].dim for table in features}
-        if len(set(dims.values())) != 1:
-            raise ConfigError(f"{name}: the tables' dims {dims} must be equal")
+        self._means: BagMeans | None = None
+        columns = {table: server.tables[table].dim for table in features}
+        self.check_columns(columns)
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense
-        self.columns = next(iter(dims.values()))
-        self.dim = self.columns - 1 if self.has_first_order else self.columns
-        if self.has_vectors and self.dim < 1:
-            raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
-        if not self.has_vectors and self.dim:
-            raise ConfigError(
-                f"{name}: needs tables of 1 column, the weight; these have {self.columns}"
-            )
+        first = int(self.has_first_order)
+        self.dims_of_tables = {table: count - first for table, count in columns.items()}
+        self.width = sum(self.dims_of_tables[table] * count for table, count in features.items())
+        is_equal = len(set(columns.values())) == 1
+        self.dim = next(iter(self.dims_of_tables.values())) if is_equal else 0
+        self.columns = next(iter(columns.values())) if is_equal else 0
+        self._table_columns = columns
         self._build(hidden, dropout)
+
+    @classmethod
+    def check_columns(cls, columns: Mapping[str, int]) -> None:
+        """Refuses tables whose rows the class cannot take.
+
+        Args:
+            columns: table name -> columns of its rows.
+
+        Raises:
+            ConfigError: unequal dims, unless the class takes any; rows without an embedding, or
+                with one that the class does not have.
+        """
+        name = cls.__name__
+        if len(set(columns.values())) != 1 and not cls.takes_any_dims:
+            dims = {table: count - cls.has_first_order for table, count in columns.items()}
+            raise ConfigError(
+                f"{name}: the tables' dims {dims} must be equal, as it multiplies embeddings with "
+                "each other; give all tables one dim, or take a model that puts embeddings side by "
+                "side: dcn_v2, wide_deep, or one of your own that says takes_any_dims = True"
+            )
+        if cls.has_vectors and min(columns.values()) <= cls.has_first_order:
+            raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")
+        if not cls.has_vectors and max(columns.values()) > cls.has_first_order:
+            raise ConfigError(
+                f"{name}: needs tables of 1 column, the weight; these have {max(columns.values())}"
+            )
 
     @classmethod
     def row_columns(cls, dim: int) -> int:
@@ -109,6 +138,34 @@ class ClickModel(nn.Module):
         {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16}
         """
         return dim * cls.has_vectors + cls.has_first_order
+
+    def use_means(self, server: "RowServer", are_means: Mapping[str, Sequence[bool]]) -> None:
+        """Has the model get the mean of some features' rows instead of their sum.
+
+        A bag's sum is divided by the number of its keys, whatever their weights; an empty bag stays
+        zeros. Sums and gradients have the bits of `hps.SparseEmbedding(pooling="mean")`.
+
+        Args:
+            server: that the model was made with.
+            are_means: table -> of each of its features whether it is a mean; tables left out are
+                sums.
+
+        Raises:
+            ConfigError: another table or number of features than the model has.
+        """
+        counts = {table: len(found) for table, found in are_means.items()}
+        wrong = {table: n for table, n in counts.items() if self.features.get(table) != n}
+        if wrong:
+            raise ConfigError(
+                f"{type(self).__name__}.use_means: it is told of {wrong} features by table, and "
+                f"the model has {self.features}"
+            )
+        by_table = {
+            table: list(are_means.get(table, [False] * count))
+            for table, count in self.features.items()
+        }
+        self.embeddings = SparseEmbeddings(server, self.features, pooling_of(by_table))
+        self._means = BagMeans.of(by_table, self._table_columns)
 
     @property
     def device(self) -> str:
@@ -186,16 +243,53 @@ class ClickModel(nn.Module):
         return logits.float() + math.log(self.negative_rate)
 
     def embed(self, batch: Batch) -> torch.Tensor:
-        """The pooled embedding of every feature.
+        """The pooled row of every feature, of tables of one dim.
 
         Returns:
             float32 [B, F, columns], the tables' features side by side.
 
         Raises:
-            ConfigError: the batch holds another number of features than the model was made for.
+            ConfigError: the batch holds another number of features than the model was made for, or
+                the tables differ in their dims.
         """
+        if not self.columns:
+            raise ConfigError(
+                f"{type(self).__name__}.embed: the tables have rows of {self._table_columns} "
+                "columns; embed_side_by_side takes unequal ones"
+            )
+        return self._pooled(batch).reshape(len(batch), self.num_features, self.columns)
+
+    def embed_side_by_side(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """All embeddings one after the other, of tables of any dims, and first-order weights.
+
+        Returns:
+            float32 [B, width], the tables' features in their order; float32 [B, F, 1], or of a
+            class without a first-order term [B, F, 0].
+
+        Raises:
+            ConfigError: as embed, but for the dims.
+        """
+        first = int(self.has_first_order)
+        if self.columns:
+            # One split: its backward is one copy, that of two slices four passes over the rows.
+            vectors, weights = torch.split_with_sizes(self.embed(batch), [self.dim, first], dim=2)
+            return vectors.flatten(1), weights
+        pooled = self._pooled(batch)
+        sizes = [self._table_columns[table] * count for table, count in self.features.items()]
+        parts = []
+        for (table, count), rows in zip(
+            self.features.items(), torch.split_with_sizes(pooled, sizes, dim=1), strict=True
+        ):
+            columns = self._table_columns[table]
+            by_feature = rows.reshape(len(batch), count, columns)
+            parts.append(torch.split_with_sizes(by_feature, [columns - first, first], dim=2))
+        vectors = torch.cat([part[0].flatten(1) for part in parts], dim=1)
+        return vectors, torch.cat([part[1] for part in parts], dim=1)
+
+    def _pooled(self, batch: Batch) -> torch.Tensor:
+        """Rows of all features side by side, [B, sum of their columns]."""
         pooled: torch.Tensor = self.embeddings(batch)
-        return pooled.reshape(len(batch), self.num_features, self.columns)
+        return pooled if self._means is None else self._means(pooled, batch)
 
     def dense_of(self, batch: Batch) -> torch.Tensor:
         """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.

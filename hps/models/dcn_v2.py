@@ -21,7 +21,8 @@ _NUM_CROSSES = 3
 class DCNv2(ClickModel):
     """x_(l+1) = x_0 * (W_l x_l + b_l) + x_l, three times; logit = linear(crosses, MLP(x_0)).
 
-    x_0 holds all embeddings and the dense columns side by side. Arguments: see `ClickModel`.
+    x_0 holds all embeddings and the dense columns side by side. Tables may differ in
+    dim. Arguments: see `ClickModel`.
 
     >>> import tempfile, torch, hps
     >>> tables = [hps.TableConfig(name="ads", dim=4)]
@@ -34,10 +35,11 @@ class DCNv2(ClickModel):
     """
 
     kind: ClassVar[str] = "dcn_v2"
+    takes_any_dims: ClassVar[bool] = True
 
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         num_dense = self.num_dense
-        width = self.num_features * self.dim + num_dense
+        width = self.width + num_dense
         self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(_NUM_CROSSES))
         self.deep = MLP(width, hidden, dropout)
         self.output = nn.Linear(width + self.deep.output_width, 1)
@@ -64,7 +66,8 @@ class DCNv2(ClickModel):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
-        start = torch.cat([self.embed(batch).flatten(1), self.dense_of(batch)], dim=1)
+        vectors, _ = self.embed_side_by_side(batch)
+        start = torch.cat([vectors, self.dense_of(batch)], dim=1)
         crossed = start
         for cross in self.crosses:
             crossed = torch.addcmul(crossed, start, cross(crossed))

@@ -18,6 +18,7 @@ class Fields:
     Args:
         features: a name each; equal ones are the same feature.
         dense: of dense columns, likewise.
+        dims: of each feature the width of its embedding; empty where all have one.
 
     >>> Fields(features=("C1",), dense=("I1",)).side_by_side(2)
     [('feature', 'C1', 0), ('feature', 'C1', 1), ('dense', 'I1')]
@@ -25,11 +26,24 @@ class Fields:
 
     features: Sequence[Hashable]
     dense: Sequence[Hashable] = ()
+    dims: Sequence[int] = ()
 
     def side_by_side(self, dim: int) -> list[Hashable]:
-        """What each float of all vectors, then of the dense columns stands for, F * dim + C."""
+        """What each float of all vectors, then of the dense columns stands for, F * dim + C.
+
+        Args:
+            dim: of every vector; not asked for where the fields have dims of their own.
+
+        >>> Fields(features=("C1", "C2"), dims=(1, 2)).side_by_side(0)
+        [('feature', 'C1', 0), ('feature', 'C2', 0), ('feature', 'C2', 1)]
+        """
+        dims = self.dims or [dim] * len(self.features)
         return [
-            *(("feature", name, place) for name in self.features for place in range(dim)),
+            *(
+                ("feature", name, place)
+                for name, own in zip(self.features, dims, strict=True)
+                for place in range(own)
+            ),
             *self.columns(),
         ]
 

@@ -19,7 +19,8 @@ class WideAndDeep(ClickModel):
     """logit = bias + sum of first-order weights + linear(dense) + MLP(embeddings, dense).
 
     Crossed features of the wide part are columns of the log as any other. Rows have dim + 1
-    columns; the last is the wide part's weight. Arguments: see `ClickModel`.
+    columns; the last is the wide part's weight. Tables may differ in dim.
+    Arguments: see `ClickModel`.
 
     >>> import tempfile, torch, hps
     >>> tables = [hps.TableConfig(name="ads", dim=5)]
@@ -33,12 +34,13 @@ class WideAndDeep(ClickModel):
 
     kind: ClassVar[str] = "wide_deep"
     has_first_order: ClassVar[bool] = True
+    takes_any_dims: ClassVar[bool] = True
 
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         num_dense = self.num_dense
         self.bias = nn.Parameter(torch.zeros(()))
         self.dense_first_order = nn.Parameter(torch.zeros(num_dense))
-        self.deep = MLP(self.num_features * self.dim + num_dense, hidden, dropout, output=1)
+        self.deep = MLP(self.width + num_dense, hidden, dropout, output=1)
 
     @property
     def output_bias(self) -> nn.Parameter:
@@ -54,8 +56,8 @@ class WideAndDeep(ClickModel):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [B]."""
-        vectors, first_order = torch.split_with_sizes(self.embed(batch), [self.dim, 1], dim=2)
+        vectors, first_order = self.embed_side_by_side(batch)
         dense = self.dense_of(batch)
         wide = first_order.sum(dim=(1, 2)) + dense @ self.dense_first_order
-        deep: torch.Tensor = self.deep(torch.cat([vectors.flatten(1), dense], dim=1))
+        deep: torch.Tensor = self.deep(torch.cat([vectors, dense], dim=1))
         return self.bias + wide + deep.squeeze(1)

@@ -54,7 +54,7 @@ def _stored_state(server: RowServer, reader: Reader) -> tuple[JsonView | None, s
     state, model = _newest(server)
     if not isinstance(state, Mapping) or not isinstance(features := state.get("features"), Mapping):
         return None, None
-    if not set(features) & set(reader.features):
+    if not set(features) & set(reader.schema.features()):  # as read, as the position has them
         return None, None
     if stored_keys(state) is not None:
         return state, None

@@ -5,10 +5,11 @@ features file's transform.
 """
 
 import json
+from collections.abc import Mapping
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
-from hps.features.column import DENSE, FIRST
+from hps.features.column import DENSE, FIRST, OF_TABLES, SUM
 from hps.features.transform import FeatureTransform
 from hps.models.fields import Fields
 from hps.reader.config import SIGNED_LOG1P
@@ -41,9 +42,13 @@ def raw_dense_names(recipe: ModelRecipe) -> list[str]:
     return [f"{prefix}{number + 1}" for number in range(recipe.num_dense)]
 
 
-def fields_of(recipe: ModelRecipe) -> Fields:
+def fields_of(recipe: ModelRecipe, dims: Mapping[str, int]) -> Fields:
     """The inputs of a recipe's model. Those of two recipes are equal where they mean the same:
     the same name, and the same made of it.
+
+    Args:
+        recipe: of the model.
+        dims: of the embeddings, by table.
 
     Raises:
         ConfigError: as `raw_dense_names`.
@@ -52,6 +57,7 @@ def fields_of(recipe: ModelRecipe) -> Fields:
     return Fields(
         features=[json.dumps(one, sort_keys=True) for one in features.items()],
         dense=[json.dumps(one, sort_keys=True) for one in dense.items()],
+        dims=[dims[table] for table, names in recipe.features.items() for _ in names],
     )
 
 
@@ -85,15 +91,27 @@ def _made(recipe: ModelRecipe) -> tuple[Json, Json]:
 
 
 def _of_feature(transform: FeatureTransform, name: str) -> Json:
+    """What decides a feature's rows: its keys, and where they lie and how they are pooled."""
+    made = _of_keys(transform, name)
+    table = transform.measured.table_of(name, transform.raw.table)
+    if table != transform.raw.table:
+        made["table"] = table
+    said = transform.measured.cross(name) or transform.measured.column(name)
+    if said is not None and said.pooling not in (None, SUM):
+        made["pooling"] = said.pooling
+    return made
+
+
+def _of_keys(transform: FeatureTransform, name: str) -> Json:
     """What decides a feature's keys, beside the column's name and what all columns share."""
-    cross = next((cross for cross in transform.measured.crosses if cross.name == name), None)
+    cross = transform.measured.cross(name)
     if cross is not None:
-        of_parts = [_of_feature(transform, part) for part in cross.columns]
-        return {"cross": cross.to_dict(), "parts": of_parts}
+        of_parts = [_of_keys(transform, part) for part in cross.columns]
+        return {"cross": _without(cross.to_dict(), *OF_TABLES), "parts": of_parts}
     column = transform.measured.column(name)
     if column is None:
         return {}
-    said = column.to_dict()
+    said = _without(column.to_dict(), *OF_TABLES)
     if column.kind == DENSE:
         return {key: said[key] for key in ("buckets", "missing") if key in said}
     if said.get("keep") == FIRST:
@@ -106,7 +124,11 @@ def _of_dense(transform: FeatureTransform, name: str, is_logged: bool) -> Json:
     """What is done to a dense column's numbers."""
     column = transform.measured.column(name)
     said = {} if column is None else column.to_dict()
-    made = {key: value for key, value in said.items() if key not in ("kind", "buckets", "keep")}
+    made = _without(said, "kind", "buckets", "keep", *OF_TABLES)
     if made.get("log") == is_logged:
         del made["log"]  # as it is where nothing is said
     return made
+
+
+def _without(said: Json, *keys: str) -> Json:
+    return {key: value for key, value in said.items() if key not in keys}

@@ -36,7 +36,7 @@ class ChangedModel:
         self._recipe = now
         self._model = model
         self.lines = changed_lines(before, now)
-        old, new = fields_of(before), fields_of(now)
+        old, new = (fields_of(recipe, model.dims_of_tables) for recipe in (before, now))
         self.is_same = old == new
         self._before: Axes = {}
         self._now: Axes = {}

@@ -236,11 +236,7 @@ class Model:
                 f"predict: the model was trained on a log of {config.format}, whose columns have "
                 "no names; give it batches of open_reader"
             )
-        tables = [
-            replace(table, features=self.recipe.raw_features[table.name])
-            for table in self.server.tables.values()
-            if table.name in self.recipe.raw_features
-        ]
+        tables = self.recipe.raw_tables(self.server.tables.values())
         schema = make_schema(tables, None, self.recipe.num_raw_dense)
         self._columns = RecordColumns(schema, dense, config, None)
         return self._columns

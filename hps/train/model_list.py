@@ -54,10 +54,10 @@ def models_of(path: str | Path) -> ModelList:
     """Every checkpoint that holds a model, the oldest first.
 
     Of each: `tag` and `id` (both None of the current one where it is kept but not listed, as its
-    tag was deleted), `created` (seconds since 1970), `current`, `rows`, `bytes`; `kind`, `dim`,
-    `examples`, `batches`, `train_logloss` (mean over the examples; all None of a model that
-    `hps train` did not store), `files` (of DATA: `name`, `bytes`), `evaluation` (the last one's
-    figures, or None).
+    tag was deleted), `created` (seconds since 1970), `current`, `rows`, `bytes`; `kind`, `dim`
+    (None where the tables differ), `examples`, `batches`, `train_logloss` (mean over the examples;
+    all None of a model that `hps train` did not store), `dims` (by table), `files` (of DATA:
+    `name`, `bytes`), `evaluation` (the last one's figures, or None).
 
     Args:
         path: of a store, or of a cluster's folder; it may be beside a training.
@@ -150,6 +150,7 @@ def _blobs(kept: _Kept, name: str | int | None) -> dict[str, bytes] | None:
 def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = False) -> Json:
     model, reader = decode_dense(blobs)
     recipe = recipe_in(model or {})
+    dims = {} if recipe is None else _dims_of(recipe, blobs)
     # What a user's own loop stored may be anything.
     state: JsonView = {} if model is None or recipe is None else model
     totals: JsonView = state.get("totals", {})
@@ -159,7 +160,8 @@ def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = F
     described: Json = {
         **{name: info[name] for name in names},
         "kind": None if recipe is None else recipe.kind,
-        "dim": None if recipe is None else _dim_of(recipe, blobs),
+        "dim": next(iter(dims.values()), None) if len(set(dims.values())) == 1 else None,
+        "dims": dims,
         "examples": examples,
         "batches": totals.get("batches"),
         "train_logloss": totals["loss_sum"] / examples if examples else None,
@@ -188,13 +190,13 @@ def recipe_in(state: JsonView) -> ModelRecipe | None:
         return None
 
 
-def _dim_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> int | None:
-    """Floats of an embedding, without the first-order column; None where no table is described."""
+def _dims_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> dict[str, int]:
+    """Floats of an embedding of each table that is described, without the first-order column."""
+    if recipe.kind not in MODELS:  # of a user's own: its file is not run for this
+        return {}
     columns = {table.name: table.dim for table in described_tables(blobs)}
-    found = [columns[name] for name in recipe.features if name in columns]
-    if not found or recipe.kind not in MODELS:  # of a user's own: its file is not run for this
-        return None
-    return found[0] - MODELS[recipe.kind].has_first_order
+    first = int(MODELS[recipe.kind].has_first_order)
+    return {name: columns[name] - first for name in recipe.features if name in columns}
 
 
 def _files_of(position: JsonView) -> list[Json]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.features.open import open_with_features
+from hps.models import class_of
 from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
@@ -64,6 +65,7 @@ def _prepare(
         reader = open_changed(options, config, stored.recipe)
     else:  # the features are the model's: new data may lack some
         reader = _open_stored(options, config, stored)
+    _check_tables(options, reader, stored)
     measured = {"test": options.test, "valid": options.valid}
     measured_files = {name: list(find_files(log)) if log else [] for name, log in measured.items()}
     if not options.resume:
@@ -74,13 +76,29 @@ def _prepare(
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)
     if options.remote is None and ranks.rank == 0:  # of several one tells, for all
-        seen = check_store(options, ranks, has_model=stored is not None)
+        seen = check_store(options, reader.features, ranks, has_model=stored is not None)
         if seen is not None and seen.ranks != ranks.size:
             progress.say(
                 f"{options.where}: its {seen.rows:,} rows, of {seen.ranks} rank(s), move to "
                 f"{ranks.size} rank(s)"
             )
     return reader, measured_files
+
+
+def _check_tables(options: TrainOptions, reader: "Reader", stored: StoredModel | None) -> None:
+    """The model takes rows of the tables' dims, and one that goes on has the tables that it had."""
+    tables = options.tables(reader.features)
+    class_of(options.shape().model).check_columns({table.name: table.dim for table in tables})
+    if stored is None:
+        return
+    held, wanted = sorted(stored.recipe.features), sorted(reader.features)
+    if held != wanted:
+        raise ConfigError(
+            f"--change-features: the features of the model in {options.where} lie in the tables "
+            f"{held}, those that it is to get in {wanted}; give each table that it has a feature, "
+            "and no feature another one (table in the features file), or train another model in "
+            "another store"
+        )
 
 
 def _open_stored(options: TrainOptions, config: ReaderConfig, stored: StoredModel) -> "Reader":

@@ -6,7 +6,7 @@ budgets of the caches here; hps.config turns their text into bytes.
 Frozen, keyword-only, checked when made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Self
@@ -31,7 +31,7 @@ from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
-from hps.train.shape_rules import check_kind, check_sizes, what_it_lacks
+from hps.train.shape_rules import check_kind, check_sizes, check_table_dims, what_it_lacks
 
 TABLE = "features"
 _LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
@@ -66,7 +66,7 @@ class TrainOptions(
     SpeedOptions,
     RankOptions,
 ):
-    """One run of one model over one log, all features in one table.
+    """One run of one model over one log, all features in one table, or as a features file has it.
 
     The options are those of `hps train`, declared in hps/options/ and listed in docs/options.md;
     `features` is `hps.Features` or the path of a features file, and None is what was not given.
@@ -146,6 +146,8 @@ class TrainOptions(
             check_kind(kind, self.store, has_base_rate=is_new)
         shape = self.shape()
         check_sizes(kind, shape.dim, shape.hidden, shape.dropout)
+        if isinstance(self.features, Features):
+            check_table_dims(kind, self.features)
 
     def shape(self) -> ModelShape:
         """What is part of the model: as given, the rest as a new model has it."""
@@ -170,11 +172,36 @@ class TrainOptions(
         return _DENSE_LEARNING_RATE if self.dense_lr is None else self.dense_lr
 
     def table(self) -> TableConfig:
-        """The one table."""
+        """The one table: that of all features which a features file gives no other."""
+        return self._table(TABLE)
+
+    def tables(self, features: Mapping[str, Sequence[str]]) -> list[TableConfig]:
+        """The tables of a model.
+
+        Args:
+            features: table -> its features, as the log's reader has them.
+
+        Returns:
+            In that order. Of several each has the part of the tiers that its features' rows have of
+            a batch, as far as is known before: as many floats as one example reads of it.
+
+        >>> options = TrainOptions(data=["log.tsv"], store="model", model="dlrm", dim=8)
+        >>> [table.share for table in options.tables({"items": ["C1"], "features": ["C2", "C3"]})]
+        [8.0, 16.0]
+        """
+        if len(features) == 1:
+            return [self._table(name) for name in features]
+        tables = [(self._table(name), len(names)) for name, names in features.items()]
+        return [replace(table, share=float(table.dim * count)) for table, count in tables]
+
+    def _table(self, name: str) -> TableConfig:
         shape = self.shape()
+        dim = shape.dim
+        if isinstance(self.features, Features):
+            dim = self.features.dim_of(name) or dim
         return TableConfig(
-            name=TABLE,
-            dim=class_of(shape.model).row_columns(shape.dim),
+            name=name,
+            dim=class_of(shape.model).row_columns(dim),
             optimizer=OPTIMIZERS[shape.optimizer](self.row_rate()),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
@@ -192,8 +219,11 @@ class TrainOptions(
             return f"service {','.join(self.remote.addresses)}"
         return f"store {str(self.store)!r}"
 
-    def server_config(self) -> Config:
-        """The store and its one table.
+    def server_config(self, features: Mapping[str, Sequence[str]] | None = None) -> Config:
+        """The store and its tables.
+
+        Args:
+            features: as `tables` takes them; None: all in the one table.
 
         Raises:
             ConfigError: the rows lie on servers.
@@ -205,7 +235,7 @@ class TrainOptions(
             gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")
         return Config(
             path=self.store,
-            tables=[self.table()],
+            tables=[self.table()] if features is None else self.tables(features),
             dram=DramCacheConfig(bytes=self.dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=self.engine),

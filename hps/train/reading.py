@@ -42,8 +42,9 @@ class StoredModel:
 
     Args:
         recipe: its kind, its sizes, how its log is read.
-        columns: of its table; None where the checkpoint does not describe it.
-        optimizer: of its table's rows; None as `columns`.
+        columns: of its tables that have the dim of `--dim`; None where the checkpoint describes
+            none of them.
+        optimizer: of its tables' rows; None where it describes none.
     """
 
     recipe: ModelRecipe
@@ -54,14 +55,19 @@ class StoredModel:
     def of(cls, model: "JsonView", tables: "Sequence[TableConfig]") -> Self:
         """What a checkpoint's dense state and tables tell."""
         recipe = stored_recipe(model)
-        table = next((table for table in tables if table.name == TABLE), None)
+        described = {table.name: table for table in tables}
+        own = [described[name] for name in recipe.features if name in described]
+        table = own[0] if own else described.get(TABLE)
         if "shared_vocabulary" not in recipe.reader:
             # Recipes of earlier versions left that to the table.
             shared = table is not None and table.shared_vocabulary
             recipe = replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
         if table is None:
             return cls(recipe, None, None)
-        return cls(recipe, table.dim, table.optimizer.kind)
+        transform = recipe.make_transform()
+        said = None if transform is None else transform.asked
+        of_run = [one for one in own if said is None or said.dim_of(one.name) is None]
+        return cls(recipe, of_run[0].dim if of_run else None, table.optimizer.kind)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -218,8 +224,8 @@ def first_difference(stored: Features, asked: Features) -> str:
     "columns.C1 is now {'kind': 'ignored'} and was not described"
     """
     of_stored, of_asked = stored.to_dict(), asked.to_dict()
-    for group in ("columns", "crosses"):
-        before, now = of_stored[group], of_asked[group]
+    for group in ("columns", "crosses", "tables"):
+        before, now = of_stored.get(group, {}), of_asked.get(group, {})
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 was, given = before.get(name), now.get(name)

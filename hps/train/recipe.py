@@ -4,7 +4,7 @@ Above it: the training run, which stores it in each checkpoint, and `hps evaluat
 Below it: `hps.models`, `hps.reader`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -120,6 +120,21 @@ class ModelRecipe:
         """Dense columns of the log, before a transform."""
         return self.num_dense if self.transform is None else len(self.transform["raw"]["dense"])
 
+    def raw_tables(self, tables: Iterable[TableConfig]) -> list[TableConfig]:
+        """What a reader of the model's logs is given: the log's features by name, in the table that
+        they are read into.
+
+        Args:
+            tables: of the model's server.
+        """
+        if self.transform is None:
+            known = [table for table in tables if table.name in self.features]
+            return [replace(table, features=self.features[table.name]) for table in known]
+        # A server need not have that table: the transform puts each feature into its own.
+        ((name, features),) = self.raw_features.items()
+        is_shared = bool(self.transform["raw"]["is_shared"])
+        return [TableConfig(name=name, dim=1, features=features, shared_vocabulary=is_shared)]
+
     def reading(self) -> Json:
         """How raw values become keys, dense columns and labels, every value settled."""
         kind = self.reader.get("format", "criteo")
@@ -163,6 +178,9 @@ class ModelRecipe:
                 "give it one, such as an output bias"
             )
         model.negative_rate = self.reading()["negative_rate"]
+        transform = self.make_transform()
+        if transform is not None and any(map(any, transform.are_means.values())):
+            model.use_means(server, transform.are_means)
         return model
 
     def check_weights(self, model: ClickModel, stored: Mapping[str, torch.Tensor]) -> None:
@@ -212,12 +230,7 @@ class ModelRecipe:
         if wrong is not None:
             raise wrong.error("the stored model")
         config = replace(self.reader_config(), **{"epochs": 1, "weight": None, **changes})
-        named = [
-            replace(table, features=self.raw_features[table.name])
-            for table in tables
-            if table.name in self.raw_features
-        ]
-        reader = open_reader(paths, tables=named, config=config)
+        reader = open_reader(paths, tables=self.raw_tables(tables), config=config)
         transform = self.make_transform()
         if transform is not None:
             reader.use(transform)

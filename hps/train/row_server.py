@@ -4,6 +4,7 @@ Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`
 `hps.ClusterParameterServer`, `hps.RemoteParameterServer`.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 
 
 def open_server(
-    options: TrainOptions, world: "World | None" = None
+    options: TrainOptions,
+    features: Mapping[str, Sequence[str]],
+    world: "World | None" = None,
 ) -> AbstractContextManager[TrainingServer]:
-    """The server of a run, with the run's table.
+    """The server of a run, with the run's tables.
 
     Args:
         options: of the run.
+        features: of its model, by table.
         world: the ranks that train together; each calls this.
 
     Raises:
-        ConfigError: the store, or the table on the servers, does not fit the flags.
+        ConfigError: the store, or a table on the servers, does not fit the flags.
         RemoteError: a shard does not answer.
     """
     if world is not None:
@@ -37,19 +41,21 @@ def open_server(
             ClusterParameterServer,  # torch.distributed, for ranks only
         )
 
-        return ClusterParameterServer(options.server_config(), world, options.cluster_config())
+        config = options.server_config(features)
+        return ClusterParameterServer(config, world, options.cluster_config())
     if options.remote is None:
-        return ParameterServer(options.server_config())
-    return connect(options.remote, options.table())
+        return ParameterServer(options.server_config(features))
+    return connect(options.remote, options.tables(features))
 
 
 def connect(
-    config: ClientConfig, table: TableConfig | None = None
+    config: ClientConfig, tables: Sequence[TableConfig] = ()
 ) -> AbstractContextManager[TrainingServer]:
-    """A client of the servers; makes the table if it is not there.
+    """A client of the servers; makes the tables that are not there, once the others are known to
+    fit.
 
     Raises:
-        ConfigError: the table is there and differs in more than its learning rate.
+        ConfigError: a table is there and differs in more than its learning rate.
         RemoteError: a shard does not answer.
     """
     from hps.service.client.parameter_server import (
@@ -57,20 +63,23 @@ def connect(
     )
 
     server = RemoteParameterServer.of(config)
-    if table is None:
-        return server
-    found = server.tables.get(table.name)
-    if found is None:
+    missing = []
+    for table in tables:
+        found = server.tables.get(table.name)
+        if found is None:
+            missing.append(table)
+        elif differing := differences(_without_rate(found), _without_rate(table)):
+            server.close()
+            raise ConfigError(
+                f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: "
+                f"its {'; its '.join(differing)} as the flags ask for; give those that it was made "
+                "with (dim: of --dim or the features file, and one more in models with a "
+                "first-order weight), or servers of their own"
+            )
+    for table in missing:
         server.create_table(table)
-    elif differing := differences(_without_rate(found), _without_rate(table)):
-        server.close()
-        raise ConfigError(
-            f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: its "
-            f"{'; its '.join(differing)} as the flags ask for; give those that it was made with "
-            "(dim: of --dim, and one more in models with a first-order weight), or servers of "
-            "their own"
-        )
-    server.learning_rates[table.name] = table.optimizer.lr
+    for table in tables:
+        server.learning_rates[table.name] = table.optimizer.lr
     return server
 
 

@@ -99,7 +99,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
         with (
             nullcontext() if options.trace is None else Trace(options.trace) as trace,
             _history(options, context) as progress.history,
-            open_server(options, ranks.world) as server,
+            open_server(options, reader.features, ranks.world) as server,
         ):
             boundary = Boundary(options.checkpoint_every, options.checkpoint_seconds, stops, ranks)
             depths = DepthChooser(ranks.agreed_depth(options.depth))

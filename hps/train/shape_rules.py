@@ -10,6 +10,9 @@ from hps.common.field_checks import require_whole
 from hps.common.json_text import Json
 from hps.config import MAX_DIM
 from hps.errors import ConfigError
+from hps.features.column import Column, Cross
+from hps.features.features import Features
+from hps.features.table import Table
 from hps.models.base import ClickModel
 from hps.models.kinds import class_of, load_class
 
@@ -61,6 +64,36 @@ def check_kind(kind: str, store: str | Path | None, *, has_base_rate: bool) -> N
             "log's share of clicks; give it one, or leave that out: base_rate=False "
             "(--no-base-rate)"
         )
+
+
+def check_table_dims(kind: str | None, features: Features) -> None:
+    """The limits of the dims that a features file gives its tables.
+
+    Args:
+        kind: None where only the stored model tells.
+
+    Raises:
+        ConfigError: rows would be too wide, or have no embedding.
+    """
+    if kind is None:
+        return
+    model = class_of(kind)
+    most = MAX_DIM - model.has_first_order
+    described: list[Table | Column | Cross]
+    described = [*features.tables, *features.columns, *features.crosses]
+    for one in described:
+        if one.dim is None:
+            continue
+        where = f"{features.source}: dim = {one.dim} of {one.name!r}"
+        if not model.has_vectors:
+            raise ConfigError(
+                f"{where}: model {kind} has no embedding, its rows are one weight; leave it out"
+            )
+        if one.dim > most:
+            raise ConfigError(
+                f"{where}: a row has {MAX_DIM} columns at most, and model {kind} takes 1 for its "
+                f"first-order weight; give {most} or less"
+            )
 
 
 def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: float) -> None:

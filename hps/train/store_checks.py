@@ -4,11 +4,15 @@ Above it: opening.py, beginning.py. Below it: a read-only `hps.open`, a cluster'
 (`hps.cluster.folder.glance`).
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.cluster.folder.glance import Glance, check_stays, glance
+from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.features.features import Features
+from hps.models import class_of
 from hps.parameter_server.server import open as open_store
 from hps.ssd_store.cluster.catalog import NAME as CLUSTER
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
 
 
 def check_store(
-    options: "TrainOptions", ranks: "TrainingRanks", *, has_model: bool
+    options: "TrainOptions",
+    features: Mapping[str, Sequence[str]],
+    ranks: "TrainingRanks",
+    *,
+    has_model: bool,
 ) -> Glance | None:
     """Refuses a store of other tables, before opening it for writing would add this run's own.
 
@@ -31,12 +39,15 @@ def check_store(
     cluster a model that this run is not to go on with: opening it may move all of its rows.
 
     Args:
+        options: of the run.
+        features: of its model, by table.
+        ranks: that train together.
         has_model: there is one to go on with, on whatever rank's host.
 
     Returns:
         What a cluster's folder holds; None of others, or where it is not seen.
     """
-    config = options.server_config()
+    config = options.server_config(features)
     path = Path(config.path)
     seen: Glance | None = None
     if ranks.world is not None:
@@ -71,13 +82,21 @@ def check_store(
         )
     for table in config.tables:
         if held and dims[table.name] != table.dim:
-            raise _other_columns(options, table.dim, dims[table.name])
+            raise _other_columns(options, table, dims[table.name])
     return seen
 
 
-def _other_columns(options: "TrainOptions", wanted: int, held: int) -> ConfigError:
-    """What to raise where the rows have other columns than the model, in the words of the flags."""
-    shape = options.shape()
+def _other_columns(options: "TrainOptions", table: TableConfig, held: int) -> ConfigError:
+    """What to raise where the rows have other columns than the model, in the words of the flags or
+    of the features file, whichever says the dim."""
+    shape, wanted = options.shape(), table.dim
+    if isinstance(options.features, Features) and options.features.dim_of(table.name) is not None:
+        first = class_of(shape.model).has_first_order
+        return ConfigError(
+            f"{options.features.source}: dim = {wanted - first} of table {table.name!r}: its rows "
+            f"in store {str(options.store)!r} have dim {held - first}; give that, or another "
+            "--store"
+        )
     others = wanted - shape.dim  # a first-order weight, in models that have one
     fitting = held - others
     beside = f" and {others} first-order weight" if others else ""

@@ -335,7 +335,9 @@ class Trainer:
             given = getattr(self._options, name)
             for group in optimizer.param_groups:
                 if given is not None and group["lr"] != given:
-                    changes.append(f"{name} {group['lr']:g} of the checkpoint is now {given:g}")
+                    line = f"{name} {group['lr']:g} of the checkpoint is now {given:g}"
+                    if line not in changes:  # of several tables alike
+                        changes.append(line)
                     group["lr"] = given
         return changes
 

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps/features/features.py, column.py, rules.py, toml_
 """
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hps
-from hps.features import KINDS, Column, Cross, Scale
+from hps.features import KINDS, Column, Cross, Scale, Table
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 _NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -114,7 +115,7 @@ REFUSED = [
     ("\n\n[columns.C1\n", 0, "not TOML.*line 3"),
     ("version = 2", 1, "version: 2 must be 1"),
     ("version = true", 1, "version: True must be 1"),
-    ("[colums.C1]\nkind = 'dense'", 1, "colums: no such key; there are version, columns, crosses"),
+    ("[colums.C1]\nkind = 'dense'", 1, "no such key; there are version, columns, crosses, tables"),
     ("columns = 3", 1, r"columns: 3 is no table; write \[columns.NAME\]"),
     ("[columns]\nC1 = 'dense'", 2, r"columns.C1: 'dense' is no table"),
     (COLUMN, 1, "columns.C1.kind: there is no kind; it must be one of categorical, sequence"),
@@ -142,9 +143,38 @@ REFUSED = [
     (f"{COLUMN}kind = 'categorical'\nmax_length = 3", 3, "it belongs to kind sequence"),
     (f"{COLUMN}kind = 'sequence'\nkeep = 'last'", 3, "give max_length, too"),
     (f"{COLUMN}kind = 'sequence'\nmax_length = 2\nkeep = true", 4, '"first" or "last"'),
-    (f"{COLUMN}kind = 'sequence'\npooling = 'mean'", 3, "not supported: the models sum"),
-    (f"{COLUMN}kind = 'categorical'\ntable = 'a'", 3, "not supported: all features lie"),
-    (f"{COLUMN}kind = 'categorical'\ndim = 8", 3, "not supported: all features have the dim"),
+    (f"{COLUMN}kind = 'sequence'\npooling = 'max'", 3, '\'max\' must be "sum" .* or "mean"'),
+    (f"{COLUMN}kind = 'sequence'\npooling = ['mean']", 3, r"\['mean'\] must be \"sum\""),
+    (f"{COLUMN}kind = 'categorical'\npooling = 'mean'", 3, "it belongs to kind sequence"),
+    (f"{COLUMN}kind = 'categorical'\ntable = 'é'", 3, "'é' must be the name of a table: 1 to 64"),
+    (f"{COLUMN}kind = 'categorical'\ntable = ''", 3, "'' must be the name of a table"),
+    (f"{COLUMN}kind = 'categorical'\ntable = 1", 3, "1 must be the name of a table"),
+    (f"{COLUMN}kind = 'categorical'\ntable = '{'a' * 65}'", 3, "must be the name of a table"),
+    (f"{COLUMN}kind = 'label'\ntable = 'a'", 3, "it belongs to kind categorical and sequence and"),
+    (f"{COLUMN}kind = 'dense'\ntable = 'a'", 3, "it is for the rows of buckets; give buckets"),
+    (f"{COLUMN}kind = 'dense'\ndim = 4", 3, "it is for the rows of buckets; give buckets"),
+    (f"{COLUMN}kind = 'categorical'\ndim = 0", 3, "0 must be a whole number from 1 to 4096"),
+    (f"{COLUMN}kind = 'categorical'\ndim = 4097", 3, "4097 must be a whole number from 1 to 4096"),
+    (f"{COLUMN}kind = 'categorical'\ndim = 8.0", 3, r"8\.0 must be a whole number"),
+    (f"{COLUMN}kind = 'categorical'\ndim = true", 3, "True must be a whole number"),
+    (f"{COLUMN}kind = 'categorical'\ntable = 'a'\ndim = 8", 4, r"that of table 'a'; write it ther"),
+    ("[columns.'last items']\nkind = 'sequence'\ndim = 8", 3, "give it a table instead"),
+    (f"{COLUMN}kind = 'categorical'\ndim = 8\n[tables.C1]", 3, r"\[tables.C1\] speaks of that"),
+    (
+        f"{COLUMN}kind = 'categorical'\ndim = 8\n[columns.b]\nkind = 'sequence'\ntable = 'C1'",
+        3,
+        r"columns\.C1\.dim: .* and columns\.b speaks of that table",
+    ),
+    (
+        f"{COLUMN}kind = 'categorical'\ntable = 'x'\n[crosses.x]\ncolumns = ['a', 'b']\ndim = 8",
+        6,
+        r"crosses\.x\.dim: .* and columns\.C1 speaks of that table",
+    ),
+    ("[tables.'a b']", 1, "the name 'a b' must be 1 to 64 letters of ASCII"),
+    ("[tables]\na = 8", 2, r"tables.a: 8 is no table of keys; write \[tables.a\]"),
+    ("tables = 8", 1, r"tables: 8 is no table; write \[tables.NAME\] for each"),
+    ("[tables.a]\ndim = -1", 2, "tables.a.dim: -1 must be a whole number from 1 to 4096"),
+    ("[tables.a]\nlr = 0.1", 2, "tables.a.lr: a table has no such key: it takes dim"),
     ("[columns.a]\nkind='label'\n[columns.b]\nkind='label'", 4, "are all label; one may be"),
     ("[columns.a]\nkind='group'\n[columns.b]\nkind='group'", 4, "are all group; one may be"),
     ("[crosses.x]", 1, "crosses.x: there are no columns; it must have a list of 2 to 8 names"),
@@ -164,6 +194,59 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, words: str) 
     with pytest.raises(hps.ConfigError, match=words) as refused:
         hps.Features.from_toml(text, "my.toml")
     assert str(refused.value).startswith(where)
+
+
+def test_tables_dims_and_poolings_are_read_and_written() -> None:
+    described = hps.Features.from_toml(
+        """
+        [tables.items]
+        dim = 32
+        [tables.rest]
+        [columns.item]
+        kind = "categorical"
+        table = "items"
+        [columns.tags]
+        kind = "sequence"
+        table = "items"
+        pooling = "mean"
+        [columns.user]
+        kind = "categorical"
+        dim = 8
+        [columns.age]
+        kind = "dense"
+        buckets = 4
+        table = "rest"
+        [crosses.both]
+        columns = ["item", "age"]
+        dim = 2
+        pooling = "sum"
+        """
+    )
+    tables = {name: described.table_of(name, "all") for name in ("item", "tags", "user", "age")}
+    assert tables == {"item": "items", "tags": "items", "user": "user", "age": "rest"}
+    assert described.table_of("both", "all") == "both" and described.table_of("x", "all") == "all"
+    dims = [described.dim_of(name) for name in ("items", "rest", "user", "both", "all", "item")]
+    assert dims == [32, None, 8, 2, None, None]
+    assert [described.is_mean(name) for name in ("tags", "item", "both")] == [True, False, False]
+    assert hps.Features.from_toml(described.to_toml()) == described
+    assert hps.Features.from_dict(described.to_dict()).is_same(described)
+    other = replace(described, tables=[Table(name="items", dim=31), *described.tables[1:]])
+    assert not other.is_same(described)
+    assert replace(described, tables=described.tables[::-1]).is_same(described)
+    with pytest.raises(hps.ConfigError, match=r"tables: \['items'\] are described twice"):
+        replace(described, tables=[Table(name="items"), Table(name="items")])
+    with pytest.raises(hps.ConfigError, match=r"tables\.items\.dim: 0 must be"):
+        Table(name="items", dim=0)
+
+
+def test_without_tables_a_description_is_what_it_was() -> None:
+    """The name of a transform, which positions keep, is made of it."""
+    described = hps.Features.from_toml("columns.C1 = {kind = 'categorical'}")
+    assert described.to_dict() == {
+        "version": 1,
+        "columns": {"C1": {"kind": "categorical"}},
+        "crosses": {},
+    }
 
 
 def test_the_example_of_the_page_is_a_features_file() -> None:

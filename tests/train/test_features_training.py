@@ -175,7 +175,11 @@ FORMATS = {
 
 
 def assert_same(found: hps.Batch, expected: hps.Batch) -> None:
-    own, other = found.features["features"], expected.features["features"]
+    assert_same_table(found, expected, "features")
+
+
+def assert_same_table(found: hps.Batch, expected: hps.Batch, table: str) -> None:
+    own, other = found.features[table], expected.features[table]
     assert torch.equal(own.keys_L, other.keys_L) and torch.equal(own.offsets, other.offsets)
     assert (own.weights_L is None) == (other.weights_L is None)
     if own.weights_L is not None and other.weights_L is not None:
