@@ -182,16 +182,17 @@ class TrainOptions(
             features: table -> its features, as the log's reader has them.
 
         Returns:
-            In that order. Of several each has the part of the tiers that its features' rows have of
-            a batch, as far as is known before: as many floats as one example reads of it.
+            By name: other features of the same tables change no order. Of several each has the part
+            of the tiers that its features' rows have of a batch, as far as is known before: as many
+            floats as one example reads of it.
 
         >>> options = TrainOptions(data=["log.tsv"], store="model", model="dlrm", dim=8)
         >>> [table.share for table in options.tables({"items": ["C1"], "features": ["C2", "C3"]})]
-        [8.0, 16.0]
+        [16.0, 8.0]
         """
         if len(features) == 1:
             return [self._table(name) for name in features]
-        tables = [(self._table(name), len(names)) for name, names in features.items()]
+        tables = [(self._table(name), len(names)) for name, names in sorted(features.items())]
         return [replace(table, share=float(table.dim * count)) for table, count in tables]
 
     def _table(self, name: str) -> TableConfig:

@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_in_every_table(tmp_path: Path, de
     with killed_after(3):
         run(log, tmp_path / "killed", NAMED + LISTS, **how)
     rest = run(log, tmp_path / "killed", None, resume=True, **how)
-    assert list(whole["digests"]) == ["items", "features", "bags", "rate"]
+    assert list(whole["digests"]) == ["bags", "features", "items", "rate"]
     for name in ("digests", "train_logloss", "test_logloss", "rows"):
         assert rest[name] == whole[name]
     if depth:
@@ -213,7 +213,7 @@ def test_every_model_trains_over_two_tables_of_one_dim(tmp_path: Path, kind: str
     text = (NAMED + LISTS).replace("tables.items.dim = 3", "").replace(", dim = 5", "")
     lacks = {"lr": {"dim": None, "hidden": None}, "fm": {"hidden": None}}.get(kind, {})
     figures = run(log, tmp_path / "store", text, model=kind, test=[log], **lacks)
-    assert list(figures["digests"]) == ["items", "features", "bags"]
+    assert list(figures["digests"]) == ["bags", "features", "items"]
     with hps.Model.load(tmp_path / "store", dram="8MiB") as model:
         (batch,) = list(model.open_reader([log], batch_size=64))
         assert model.module.embed(batch).shape == (60, 6, model.module.columns)
@@ -224,7 +224,7 @@ def test_every_model_trains_over_two_tables_of_one_dim(tmp_path: Path, kind: str
         with pytest.raises(hps.ConfigError, match="dim = 3 of 'items': model lr has no embedding"):
             run(log, tmp_path / "none", NAMED + LISTS, **unequal)
     elif not MODELS[kind].takes_any_dims:
-        words = r"dims \{'items': 3, 'features': 2, 'bags': 2, 'rate': 5\} must be equal.*dcn_v2"
+        words = r"dims \{'bags': 2, 'features': 2, 'items': 3, 'rate': 5\} must be equal.*dcn_v2"
         with pytest.raises(hps.ConfigError, match=words):
             run(log, tmp_path / "none", NAMED + LISTS, **unequal)
     else:
