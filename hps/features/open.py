@@ -37,7 +37,7 @@ def open_with_features(
 
     Args:
         paths: the log's files.
-        tables: the one table that takes the features.
+        tables: the one table that takes the features of which the file says no other.
         config: how the log is read.
         features: what its columns are, and what is made of them.
         before: of a model that goes on; of a column that it describes alike, what it measured

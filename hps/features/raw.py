@@ -23,7 +23,7 @@ class RawColumns:
     """The columns of a batch as the reader makes it.
 
     Args:
-        table: the one that all features lie in.
+        table: the one that all features are read into.
         features: in the order of Ids.offsets.
         dense: names of the dense columns, in order.
         format: of the log.
@@ -51,8 +51,8 @@ class RawColumns:
         tables = reader.schema.tables
         if len(tables) != 1:
             raise ConfigError(
-                f"features: the reader has the tables {list(tables)}; a features file is for one "
-                "table that holds all features"
+                f"features: the reader has the tables {list(tables)}; give it one, and let the "
+                "features file say which features lie in others (table)"
             )
         ((table, columns),) = tables.items()
         config = reader.config

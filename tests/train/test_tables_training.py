@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from hps.config import TableConfig
 from hps.features.open import open_with_features
 from hps.models import MODELS
 from hps.reader import ReaderConfig
+from hps.reader.store_rules import check_store
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_remote, evaluate_store, train
 from hps.train.predict import predict_log
@@ -26,7 +28,14 @@ from tests.cluster.torchrun_lab import run_torchrun
 from tests.features.feature_twin import bags_of
 from tests.service.client.client_lab import service
 from tests.train.killed_run import killed_after
-from tests.train.test_features_training import assert_same_table, csv, libffm, parquet, slots
+from tests.train.test_features_training import (
+    assert_same_table,
+    criteo,
+    csv,
+    libffm,
+    parquet,
+    slots,
+)
 
 SMALL = {"hidden": (4,), "batch_size": 16, "dram": "8MiB", "torch_threads": 1, "depth": 0}
 NAMED = """
@@ -61,7 +70,17 @@ FIELDS = """
     dim = 2
     pooling = "mean"
 """
+CATEGORIES = """
+    columns.C1 = {kind = "categorical", table = "items"}
+    columns.C2 = {kind = "categorical", missing = "key", hash_buckets = 5}
+    columns.C4 = {kind = "categorical", table = "items"}
+    columns.C5 = {kind = "categorical", table = "items"}
+    columns.C9 = {kind = "ignored"}
+    columns.C26 = {kind = "categorical", dim = 3}
+    columns.I2 = {kind = "dense", buckets = 4, table = "items"}
+"""
 FORMATS = {
+    "criteo": (criteo, CATEGORIES, {"items": ["C1", "C4", "C5", "I2"], "C26": ["C26"]}),
     "parquet": (parquet, NAMED + LISTS, {"items": ["text", "seen", "both"], "bags": ["seen too"]}),
     "csv": (csv, NAMED, {"items": ["text", "both"]}),
     "libffm": (libffm, FIELDS, {"items": ["1", "2"], "both": ["both"]}),
@@ -414,3 +433,22 @@ def test_ranks_train_several_tables_as_one_does(tmp_path: Path) -> None:
     ranks = json.loads(out.read_text())
     assert ranks["rows"] == alone["rows"] and set(ranks["digests"]) == set(alone["digests"])
     assert ranks["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
+
+
+def test_the_rules_of_keys_of_a_store_are_found_in_whatever_table(tmp_path: Path) -> None:
+    log = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"label": [0, 1] * 20, "site": list(range(40))}), log)
+    text = "columns.site = {kind = 'categorical', table = 'own'}"
+    run(log, tmp_path / "store", text, hash_keys=False)
+    tables = [TableConfig(name="features", dim=2)]
+    with hps.open(tmp_path / "store") as server:
+        for rule in (False, True, None):
+            config = ReaderConfig(hash_keys=rule)
+            reader = open_with_features(
+                [log], tables=tables, config=config, features=features_of(text)
+            )
+            if rule is not None:  # it was said
+                check_store(reader, server)
+                continue
+            with pytest.raises(hps.ConfigError, match=r"raw.*hashed"):
+                check_store(reader, server)
