@@ -203,7 +203,7 @@ def test_what_is_resumed_finds_the_dim_of_the_run(tmp_path: Path) -> None:
     log, _ = parquet(tmp_path)
     columns = """
         columns.click.kind = "label"
-        columns.text = {kind = "categorical", table = "a"}
+        columns.age = {kind = "categorical", table = "a"}
     """
     first_said = f"tables.a.dim = 3\n{columns}"
     run(log, tmp_path / "store", first_said, dim=5)
@@ -218,12 +218,22 @@ def test_what_is_resumed_finds_the_dim_of_the_run(tmp_path: Path) -> None:
     with hps.open(tmp_path / "every") as server:
         assert {table.dim for table in server.tables.values()} == {4, 5}
         assert {table.optimizer.kind for table in server.tables.values()} == {"sgd"}
-    with pytest.raises(hps.ConfigError, match=r"columns\.text is now .*'b'.* and was .*'a'"):
+    with pytest.raises(hps.ConfigError, match=r"columns\.age is now .*'b'.* and was .*'a'"):
         other = every.replace('table = "a"', 'table = "b"').replace("tables.a", "tables.b")
         run(log, tmp_path / "every", other, resume=True, new_data=True)
     with pytest.raises(hps.ConfigError, match=r"tables\.a is now \{'dim': 8\} and was \{'dim': 3"):
         other = every.replace("dim = 3", "dim = 8")
         run(log, tmp_path / "every", other, resume=True, new_data=True)
+
+
+def test_another_learning_rate_is_said_once_for_all_tables(tmp_path: Path) -> None:
+    log, _ = parquet(tmp_path)
+    run(log, tmp_path / "store", NAMED + LISTS, lr=0.5)
+    again = run(log, tmp_path / "store", None, resume=True, new_data=True, lr=0.25)
+    assert again["resumed_with"] == ["lr 0.5 of the checkpoint is now 0.25"]
+    with hps.open(tmp_path / "store") as server:
+        groups = server.checkpoint_state("final")[0]["row_optimizer"]["param_groups"]
+    assert [group["lr"] for group in groups] == [0.25] * 4
 
 
 @pytest.mark.parametrize("kind", MODELS)
