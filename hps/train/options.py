@@ -182,18 +182,23 @@ class TrainOptions(
             features: table -> its features, as the log's reader has them.
 
         Returns:
-            By name: other features of the same tables change no order. Of several each has the part
-            of the tiers that its features' rows have of a batch, as far as is known before: as many
-            floats as one example reads of it.
+            By name: other features of the same tables change no order. Of several each has a part
+            of the tiers: half of it is equal, half goes by the floats that an example reads of each
+            where its features have one key (how long bags are is not known before).
 
         >>> options = TrainOptions(data=["log.tsv"], store="model", model="dlrm", dim=8)
-        >>> [table.share for table in options.tables({"items": ["C1"], "features": ["C2", "C3"]})]
-        [16.0, 8.0]
+        >>> tables = options.tables({"items": ["C1"], "features": ["C2", "C3", "C4"]})
+        >>> [(table.name, table.share) for table in tables]
+        [('features', 1.25), ('items', 0.75)]
         """
         if len(features) == 1:
             return [self._table(name) for name in features]
         tables = [(self._table(name), len(names)) for name, names in sorted(features.items())]
-        return [replace(table, share=float(table.dim * count)) for table, count in tables]
+        floats = [table.dim * count for table, count in tables]
+        return [
+            replace(table, share=own / sum(floats) + 1 / len(tables))
+            for (table, _), own in zip(tables, floats, strict=True)
+        ]
 
     def _table(self, name: str) -> TableConfig:
         shape = self.shape()
