@@ -38,7 +38,8 @@ class ModelOptions:
         None,
         _DIM,
         f"floats of an embedding; 1 to {MAX_DIM}, with the first-order column of deepfm, wide_deep "
-        "and fm; not of lr, which has none; if not given, 16, or the stored one",
+        "and fm; not of lr, which has none; tables of a features file may have dims of their own; "
+        "if not given, 16, or the stored one",
         metavar="N",
     )
     hidden: Sequence[int] | None = option(
