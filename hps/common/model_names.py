@@ -3,7 +3,7 @@
 Above it: `hps.models`; the options of `hps train`, which know it without torch. Below it: nothing.
 """
 
-KINDS = ("deepfm", "dlrm", "wide_deep", "dcn_v2", "lr", "fm", "autoint")
+KINDS = ("deepfm", "dlrm", "wide_deep", "dcn_v2", "lr", "fm", "autoint", "din")
 OWN = "file.py:Class"
 
 

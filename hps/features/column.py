@@ -56,6 +56,10 @@ class Column:
             own, which has its name, if `dim` is given; else with all others.
         dim: likewise: width of the embeddings in that table of its own.
         pooling: sequence: what the model gets of an example's rows, "sum" or "mean". None: "sum".
+        vocabulary: categorical, sequence: the name, of another column most often, with which values
+            are hashed instead of the column's own: equal values of both are one key.
+        target: sequence: the column of the candidate, by which a model that takes sequences weighs
+            the keys; its vocabulary is this one's, too, unless `vocabulary` says another.
 
     Raises:
         ConfigError: a field that the kind does not have, or outside its limits.
@@ -77,6 +81,8 @@ class Column:
     table: str | None = None
     dim: int | None = None
     pooling: str | None = None
+    vocabulary: str | None = None
+    target: str | None = None
 
     def __post_init__(self) -> None:
         fault = column_fault(self.name, self.to_dict())

@@ -23,6 +23,7 @@ from hps.features.column import (
     Cross,
 )
 from hps.features.rules import VERSION, Fault, column_fault, cross_fault, table_fault
+from hps.features.shared_rules import target_fault, vocabulary_fault
 from hps.features.table import Table
 from hps.features.toml_text import line_of, write_toml
 
@@ -115,6 +116,29 @@ class Features:
     def of_kind(self, *kinds: str) -> list[str]:
         """Names of the columns of some kinds, in their order."""
         return [column.name for column in self.columns if column.kind in kinds]
+
+    def vocabulary(self, name: str) -> str:
+        """The name with which values of a column are hashed: its own, unless something is said.
+
+        >>> text = '[columns.seen]\\nkind = "sequence"\\ntarget = "item"'
+        >>> Features.from_toml(text).vocabulary("seen")
+        'item'
+        """
+        column = self.column(name)
+        if column is None or (column.vocabulary is None and column.target is None):
+            return name
+        return column.vocabulary or self.vocabulary(column.target or name)
+
+    @property
+    def vocabularies(self) -> dict[str, str]:
+        """Name of each column whose values are hashed as those of another name -> that name."""
+        names = {column.name: self.vocabulary(column.name) for column in self.columns}
+        return {name: other for name, other in names.items() if other != name}
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Name of each sequence that has a target -> that column."""
+        return {column.name: column.target for column in self.columns if column.target is not None}
 
     def is_same(self, other: "Features") -> bool:
         """True if both make the same of every log: the order of columns and tables says nothing."""
@@ -230,6 +254,11 @@ def _fault(values: object) -> Fault | None:
             return Fault((key,), f"{given!r} is no table; write [{key}.NAME] for each")
     for name, said in columns.items():
         if fault := column_fault(name, said):
+            return fault
+    for name, said in columns.items():
+        if fault := target_fault(name, said, columns, crosses):
+            return fault
+        if fault := vocabulary_fault(name, said, columns, crosses):
             return fault
     for name, said in crosses.items():
         if fault := cross_fault(name, said) or _fault_of_parts(name, said, columns):

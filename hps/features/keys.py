@@ -123,7 +123,7 @@ class KeyTransform:
         for name in raw.features:
             column = features.column(name)
             if column is not None and name not in dropped:
-                seed = raw.seed(name)
+                seed = raw.seed(features.vocabulary(name))
                 fold = None if column.hash_buckets is None else Fold(column.hash_buckets, seed)
                 plan = _FeaturePlan(column, fold, int(_C.xxh64(b"", seed)))
                 self._plans[name] = None if plan.is_plain else plan

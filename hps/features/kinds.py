@@ -22,7 +22,7 @@ from hps.features.column import (
     Column,
 )
 from hps.features.features import Features
-from hps.reader.config import SIGNED_LOG1P, WITH_COLUMNS, ReaderConfig
+from hps.reader.config import RAW, SIGNED_LOG1P, WITH_COLUMNS, ReaderConfig
 from hps.reader.open import open_reader
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def reading_for(
             a config that says otherwise.
     """
     config = _with_roles(features, config)
+    if features.vocabularies:
+        config = replace(config, vocabularies=features.vocabularies)
     _check_logs(features, config)
     if config.format in WITH_COLUMNS:
         return _of_named_columns(features, paths, tables, config)
@@ -129,6 +131,7 @@ def _of_named_columns(
     probe.close()
     for column in features.columns:
         _check_kind(features, column, types, config)
+        _check_alike(features, column, types, config)
     inferred = probe.dense_columns or []
     dense = [name for name in inferred if _is(features, name, DENSE)]
     dense += [name for name in types if name not in inferred and name in features.of_kind(DENSE)]
@@ -188,6 +191,31 @@ def _check_kind(
         raise ConfigError(
             f"{where}: kind = {column.kind!r}, but its values are of type {kind}, of which no keys "
             "are made; give it kind 'dense' with buckets, or write it as integers or text"
+        )
+
+
+def _check_alike(
+    features: Features, column: Column, types: "dict[str, pa.DataType]", config: ReaderConfig
+) -> None:
+    """A target has one value an example; values that share a vocabulary are hashed by one rule."""
+    from hps.reader.columns import is_feature, is_group, is_text_feature, value_type
+
+    where = f"{features.source}: columns.{column.name}"
+    target = types.get(column.target or "")
+    if target is not None and is_feature(target) and not is_group(target):
+        raise ConfigError(
+            f"{where}.target: column {column.target!r} holds lists ({target}): it is a sequence "
+            "itself; name the column of the candidate, which has one value an example"
+        )
+    own, other = types[column.name], types.get(features.vocabulary(column.name))
+    if other is None or config.key_rule != RAW or column.kind not in (CATEGORICAL, SEQUENCE):
+        return
+    if is_text_feature(own) != is_text_feature(other):
+        raise ConfigError(
+            f"{where}: its values are of type {value_type(own)}, those of its vocabulary "
+            f"{features.vocabulary(column.name)!r} of type {value_type(other)}, and of numbers and "
+            "text the keys differ where numbers are keys as they stand (--raw-keys); leave that "
+            "out, or write both as one type"
         )
 
 

@@ -84,9 +84,9 @@ class RawColumns:
             for name, value in asdict(self).items()
         }
 
-    def seed(self, feature: str) -> int:
-        """Of the hash of a feature's keys."""
-        return 0 if self.is_shared else seed_of(feature)
+    def seed(self, vocabulary: str) -> int:
+        """Of the hash of keys of a vocabulary: the feature's name, unless a file says another."""
+        return 0 if self.is_shared else seed_of(vocabulary)
 
 
 def seed_of(name: str) -> int:

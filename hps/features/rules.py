@@ -115,11 +115,22 @@ _DENSE: dict[str, Rule] = {
     "keep": (lambda value: isinstance(value, bool), "true or false"),
     **_PLACE,
 }
+_NAME: Rule = (
+    lambda value: isinstance(value, str) and bool(value),
+    "a name, text of at least one letter",
+)
 _RULES: dict[str, dict[str, Rule]] = {
-    "categorical": {"hash_buckets": _HASH_BUCKETS, "missing": _MISSING_KEY, **_PLACE},
+    "categorical": {
+        "hash_buckets": _HASH_BUCKETS,
+        "missing": _MISSING_KEY,
+        "vocabulary": _NAME,
+        **_PLACE,
+    },
     "sequence": {
         "hash_buckets": _HASH_BUCKETS,
         "missing": _MISSING_KEY,
+        "vocabulary": _NAME,
+        "target": _NAME,
         "max_length": (
             lambda value: _is_whole(value, 1, MAX_LENGTH),
             f"a whole number from 1 to {MAX_LENGTH}",

@@ -32,6 +32,7 @@ from hps.features.dense import DenseTransform
 from hps.features.features import Features
 from hps.features.keys import KeyTransform
 from hps.features.raw import RawColumns
+from hps.features.shared import check_shared
 from hps.reader.column_use import DENSE as DENSE_USE
 from hps.reader.column_use import FEATURE, ColumnUse, dense_rule
 from hps.reader.column_use import IGNORED as IGNORED_USE
@@ -244,7 +245,7 @@ def _folded(hash_buckets: int | None) -> str:
 
 def _steps(column: Column) -> list[str]:
     """What is done to a feature, in words."""
-    steps = []
+    steps = [] if column.target is None else [f"a sequence that {column.target!r} attends to"]
     if column.missing is not None:
         steps.append("a missing value has " + ("no key" if column.missing == DROP else "a key"))
     if column.max_length is not None:
@@ -306,6 +307,7 @@ def _check_names(features: Features, raw: RawColumns) -> None:
                         "it buckets, whose numbers can be crossed"
                     )
                 raise _unknown(features, name, raw)
+    check_shared(features, raw)
     for column in features.columns:
         is_measured = column.normalise in (None, False) or isinstance(column.normalise, Scale)
         assert is_measured and not isinstance(column.buckets, int)

@@ -8,13 +8,16 @@ from hps.models.autoint import AutoInt
 from hps.models.base import MLP, ClickModel, dense_factors, pair_products
 from hps.models.dcn_v2 import DCNv2
 from hps.models.deepfm import DeepFM
+from hps.models.din import DIN
 from hps.models.dlrm import DLRM
 from hps.models.fm import FactorizationMachine
 from hps.models.kinds import MODELS, class_of
 from hps.models.lr import LogisticRegression
+from hps.models.sequences import SequenceRows
 from hps.models.wide_deep import WideAndDeep
 
 __all__ = [
+    "DIN",
     "DLRM",
     "MLP",
     "MODELS",
@@ -24,6 +27,7 @@ __all__ = [
     "DeepFM",
     "FactorizationMachine",
     "LogisticRegression",
+    "SequenceRows",
     "WideAndDeep",
     "class_of",
     "dense_factors",

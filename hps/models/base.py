@@ -5,7 +5,7 @@ Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`, pooling.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -14,6 +14,8 @@ from torch import nn
 from hps.errors import ConfigError
 from hps.models.fields import Axes, Fields
 from hps.models.pooling import BagMeans, pooling_of
+from hps.models.sequences import SequenceRows, check_sequences, look_up_apart
+from hps.nn.embedding import SparseEmbedding
 from hps.nn.embeddings import SparseEmbeddings
 from hps.types import Batch
 
@@ -34,6 +36,8 @@ class ClickModel(nn.Module):
     holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply;
     `takes_any_dims`, that the tables' embeddings may be of different widths, as it puts them side
     by side. Such a class takes `width` and `embed_side_by_side`; `dim` is 0 where tables differ.
+    `takes_sequences`, that it looks at the keys of sequences one by one (`embed_apart`), which come
+    as `sequences`.
 
     Args:
         server: an open `hps.ParameterServer` or `hps.RemoteParameterServer`.
@@ -42,6 +46,8 @@ class ClickModel(nn.Module):
         num_dense: dense columns of a batch; may be 0.
         hidden: widths of the deep part's layers; None: 256 and 128, or none without a deep part.
         dropout: share of the deep part's activations dropped in training.
+        sequences: of a class that takes them, and for it alone: place of each sequence among the
+            features -> place of its target; all in one table.
 
     `negative_rate` is the share of the examples with label 0 that the model is trained on; the
     recipe of `hps train` sets it. `forward` gives the logits of such a log, `score` those of a log
@@ -57,6 +63,7 @@ class ClickModel(nn.Module):
     has_vectors: ClassVar[bool] = True
     has_deep_part: ClassVar[bool] = True
     takes_any_dims: ClassVar[bool] = False
+    takes_sequences: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -65,6 +72,7 @@ class ClickModel(nn.Module):
         num_dense: int,
         hidden: Sequence[int] | None = None,
         dropout: float = 0.0,
+        sequences: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.negative_rate = 1.0
@@ -91,6 +99,10 @@ class ClickModel(nn.Module):
         self._means: BagMeans | None = None
         columns = {table: server.tables[table].dim for table in features}
         self.check_columns(columns)
+        self.sequences = dict(sorted((sequences or {}).items()))
+        if self.takes_sequences or self.sequences:
+            check_sequences(type(self), self.sequences, features)
+            self._apart = SparseEmbedding(server, next(iter(features)))
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense
@@ -291,6 +303,19 @@ class ClickModel(nn.Module):
         pooled: torch.Tensor = self.embeddings(batch)
         return pooled if self._means is None else self._means(pooled, batch)
 
+    def embed_apart(self, batch: Batch) -> list[torch.Tensor | SequenceRows]:
+        """The pooled embedding of every feature but of `sequences`, whose keys come one by one.
+
+        One look-up, as `embed`: a step is to call one of them once.
+
+        Returns:
+            Of each feature float32 [B, columns], of a sequence its `SequenceRows`.
+
+        Raises:
+            ConfigError: as `embed`.
+        """
+        return look_up_apart(self._apart, batch, self.num_features, self.sequences)
+
     def dense_of(self, batch: Batch) -> torch.Tensor:
         """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.
 
@@ -305,14 +330,24 @@ class ClickModel(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Linear, ReLU, dropout for every hidden width; then a linear layer if `output` is given."""
+    """Linear, ReLU, dropout for every hidden width; then a linear layer if `output` is given.
+
+    Args:
+        activation: of a layer of some width, instead of ReLU.
+    """
 
     def __init__(
-        self, width: int, hidden: Sequence[int], dropout: float, output: int | None = None
+        self,
+        width: int,
+        hidden: Sequence[int],
+        dropout: float,
+        output: int | None = None,
+        activation: Callable[[int], nn.Module] | None = None,
     ) -> None:
         layers: list[nn.Module] = []
         for next_width in hidden:
-            layers += [nn.Linear(width, next_width), nn.ReLU()]
+            layers.append(nn.Linear(width, next_width))
+            layers.append(nn.ReLU() if activation is None else activation(next_width))
             if dropout:
                 layers.append(nn.Dropout(dropout))
             width = next_width

@@ -11,6 +11,7 @@ from hps.models.autoint import AutoInt
 from hps.models.base import ClickModel
 from hps.models.dcn_v2 import DCNv2
 from hps.models.deepfm import DeepFM
+from hps.models.din import DIN
 from hps.models.dlrm import DLRM
 from hps.models.fm import FactorizationMachine
 from hps.models.lr import LogisticRegression
@@ -21,7 +22,7 @@ MODELS: dict[str, type[ClickModel]] = {
     model.kind: model
     for model in (
         *(DeepFM, DLRM, WideAndDeep, DCNv2),
-        *(LogisticRegression, FactorizationMachine, AutoInt),
+        *(LogisticRegression, FactorizationMachine, AutoInt, DIN),
     )
 }
 

@@ -21,7 +21,7 @@ from hps.common.model_names import own_model
 from hps.errors import ConfigError, HpsError
 from hps.models.base import ClickModel
 
-_FLAGS = ("has_first_order", "has_vectors", "has_deep_part")
+_FLAGS = ("has_first_order", "has_vectors", "has_deep_part", "takes_sequences")
 
 
 def load_own(kind: str, store: str | os.PathLike[str] | None, is_stored: bool) -> type[ClickModel]:
@@ -157,11 +157,12 @@ def _what_is_wrong(model: type[ClickModel]) -> str | None:
     if not model.has_vectors and not model.has_first_order:
         return "has neither vectors nor a first-order weight: its rows would have no column"
     try:
-        inspect.signature(model).bind(None, {}, 0, (), 0.0)
+        more: dict[str, object] = {"sequences": {}} if model.takes_sequences else {}
+        inspect.signature(model).bind(None, {}, 0, (), 0.0, **more)
     except TypeError as error:
         return (
-            "cannot be made as ClickModel(server, features, num_dense, hidden, dropout) is: "
-            f"{error}"
+            "cannot be made as ClickModel(server, features, num_dense, hidden, dropout"
+            f"{', sequences=...' if model.takes_sequences else ''}) is: {error}"
         )
     return None
 

@@ -4,7 +4,7 @@ Above it: `open_reader`. Below it: nothing.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -48,6 +48,9 @@ class ReaderConfig:
             `dense_transform` has it, and a row with NaN is bad.
         dense_transform: "none", "log1p" or "signed_log1p"; None takes "signed_log1p" for criteo,
             else "none".
+        vocabularies: feature -> the name with which its values are hashed instead of its own: equal
+            values of features of one vocabulary are one key. None: of each its own. Keys that are
+            numbers as they are, and those of a shared vocabulary, are equal already.
         label: parquet and csv only: the column of labels.
         needs_labels: parquet and csv only: False reads a log without that column as of labels 0,
             and one without those of weights and groups as if they were not named.
@@ -94,6 +97,7 @@ class ReaderConfig:
     dense_columns: Sequence[str] | None = None
     nan_columns: Sequence[str] = ()
     dense_transform: str | None = None
+    vocabularies: Mapping[str, str] | None = None
     label: str = "label"
     needs_labels: bool = True
     weight: str | None = None
@@ -125,6 +129,7 @@ class ReaderConfig:
             raise ConfigError(f"ReaderConfig.needs_labels={self.needs_labels!r} must be a bool")
         if not isinstance(self.hash_keys, bool | None):
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
+        self._check_vocabularies(self.vocabularies or {})
         self._check_names("dense_columns", self.dense_columns or ())
         self._check_names("nan_columns", self.nan_columns)
         self._check_names("ignore", self.ignore)
@@ -168,6 +173,15 @@ class ReaderConfig:
                     f"ReaderConfig.dense_columns (--dense-columns) names {given!r}, the column of "
                     f"{field}s (--{field}), which cannot be a dense value, too"
                 )
+
+    @staticmethod
+    def _check_vocabularies(given: object) -> None:
+        names = [*given, *given.values()] if isinstance(given, Mapping) else [None]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(
+                f"ReaderConfig.vocabularies={given!r} must be a dict of features and the names of "
+                "their vocabularies"
+            )
 
     def _check_format(self, given: str) -> None:
         if given not in FORMATS:

@@ -17,6 +17,7 @@ from hps.errors import ConfigError
 from hps.reader.column_use import (
     DENSE,
     FEATURE,
+    HASHED_WITH_FEATURE,
     IGNORED,
     LABEL,
     ColumnUse,
@@ -131,6 +132,9 @@ class Reader(ABC, Iterator[Batch]):
     ) -> ColumnUse:
         """Use of a column that is a feature; the rest as `feature_rule` has it."""
         why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
+        vocabulary = (self.config.vocabularies or {}).get(name, name)
+        if vocabulary != name and why == HASHED_WITH_FEATURE:
+            why = f"hashed as values of {vocabulary!r}"
         if name == self.config.group:
             why = f"{why}; and the groups of gauc"
         return ColumnUse(name, FEATURE, kind, why, table)
@@ -155,8 +159,11 @@ class Reader(ABC, Iterator[Batch]):
         whole log (see docs/formats.md)."""
         if self._schema is None:
             known, num_dense = self._find_features()
-            self._schema = make_schema(self._tables, known, num_dense)
+            self._schema = self._schema_of(known, num_dense)
         return self._schema
+
+    def _schema_of(self, known: Sequence[str] | None, num_dense: int) -> Schema:
+        return make_schema(self._tables, known, num_dense, self.config.vocabularies)
 
     def settle(self) -> None:
         """Its rules of keys and dense values count as said, whether they were or are defaults."""
@@ -369,7 +376,7 @@ class Reader(ABC, Iterator[Batch]):
             )
         if self._schema is None and isinstance(num_dense, int):
             known = [str(name) for names in stored.values() for name in names]
-            self._schema = make_schema(self._tables, known, num_dense)
+            self._schema = self._schema_of(known, num_dense)
         own = self.schema.features()
         if {name: tuple(names) for name, names in stored.items()} != own or (
             self.schema.num_dense != num_dense

@@ -17,7 +17,8 @@ class Column:
 
     Args:
         name: of the feature in the log.
-        seed: of its key hash: XXH64 of the name, or 0 in a table of shared vocabulary.
+        seed: of its key hash: XXH64 of the name or of its vocabulary's, or 0 in a table of shared
+            vocabulary.
     """
 
     name: str
@@ -95,13 +96,17 @@ def check_tables(tables: Sequence[TableConfig]) -> tuple[TableConfig, ...]:
 
 
 def make_schema(
-    tables: Sequence[TableConfig], known: Sequence[str] | None, num_dense: int
+    tables: Sequence[TableConfig],
+    known: Sequence[str] | None,
+    num_dense: int,
+    vocabularies: Mapping[str, str] | None = None,
 ) -> Schema:
     """Gives each table its columns.
 
     Args:
         known: every feature of the log in order, or None where the log does not say and all tables
             name theirs.
+        vocabularies: as `ReaderConfig` has them.
 
     Raises:
         ConfigError: a table names a feature that the log does not have.
@@ -112,6 +117,7 @@ def make_schema(
         raise ConfigError(
             f"tables name features that the log does not have: {unknown}; it has {list(known)}"
         )
+    hashed_as = vocabularies or {}
     columns = {}
     for table in tables:
         if table.features is not None:
@@ -119,7 +125,10 @@ def make_schema(
         else:
             names = tuple(name for name in known or () if name not in named)
         columns[table.name] = tuple(
-            Column(name, 0 if table.shared_vocabulary else _C.xxh64(encode_name(name)))
+            Column(
+                name,
+                0 if table.shared_vocabulary else _C.xxh64(encode_name(hashed_as.get(name, name))),
+            )
             for name in names
         )
     return Schema(

@@ -117,7 +117,9 @@ def _of_keys(transform: FeatureTransform, name: str) -> Json:
     if said.get("keep") == FIRST:
         del said["keep"]  # as it is where nothing is said
     del said["kind"]
-    return said
+    said.pop("vocabulary", None)
+    vocabulary = transform.measured.vocabulary(name)
+    return said if vocabulary == name else {**said, "vocabulary": vocabulary}
 
 
 def _of_dense(transform: FeatureTransform, name: str, is_logged: bool) -> Json:

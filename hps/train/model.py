@@ -237,7 +237,7 @@ class Model:
                 "no names; give it batches of open_reader"
             )
         tables = self.recipe.raw_tables(self.server.tables.values())
-        schema = make_schema(tables, None, self.recipe.num_raw_dense)
+        schema = make_schema(tables, None, self.recipe.num_raw_dense, config.vocabularies)
         self._columns = RecordColumns(schema, dense, config, None)
         return self._columns
 

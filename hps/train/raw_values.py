@@ -142,8 +142,11 @@ class RawValues:
                 f"{feature}= : an empty value of a {kind} log has no key; give one that is not"
             )
         is_shared = self._tables[table].shared_vocabulary
-        how = "with its feature" if not is_shared else "without its feature: a shared vocabulary"
-        hashed = RawKey(key_of(None if is_shared else feature, text), f"hashed {how}")
+        transform = self._transform
+        name = feature if transform is None else transform.measured.vocabulary(feature)
+        how = "with its feature" if name == feature else f"as a value of {name!r}"
+        how = "without its feature: a shared vocabulary" if is_shared else how
+        hashed = RawKey(key_of(None if is_shared else name, text), f"hashed {how}")
         if self._reading["hash_keys"]:
             return [hashed]
         number = _number_of(text, least=-(2**63) if kind == "parquet" else 0)

@@ -18,6 +18,7 @@ from hps.features.transform import FeatureTransform
 from hps.models import MODELS, ClickModel, class_of
 from hps.models.kinds import require_kind
 from hps.models.own import blamed_on_file
+from hps.models.sequences import require_sequences
 from hps.reader.config import LOG1P, NO_TRANSFORM, ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
@@ -135,6 +136,15 @@ class ModelRecipe:
         is_shared = bool(self.transform["raw"]["is_shared"])
         return [TableConfig(name=name, dim=1, features=features, shared_vocabulary=is_shared)]
 
+    @property
+    def sequences(self) -> dict[int, int]:
+        """Place of each sequence that has a target among the features -> that of its target."""
+        transform = self.make_transform()
+        names = [name for of_table in self.features.values() for name in of_table]
+        targets = {} if transform is None else transform.measured.targets
+        places = {names.index(name): names.index(target) for name, target in targets.items()}
+        return dict(sorted(places.items()))
+
     def reading(self) -> Json:
         """How raw values become keys, dense columns and labels, every value settled."""
         kind = self.reader.get("format", "criteo")
@@ -170,8 +180,9 @@ class ModelRecipe:
         """
         counts = {table: len(names) for table, names in self.features.items()}
         made = class_of(self.kind)
+        more = {"sequences": self.sequences} if made.takes_sequences else {}
         with blamed_on_file(self.kind, "making the model"):
-            model = made(server, counts, self.num_dense, self.hidden, self.dropout)
+            model = made(server, counts, self.num_dense, self.hidden, self.dropout, **more)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(
                 f"model {self.kind}: it has no parameter of its own to train, beside its rows; "
@@ -321,6 +332,7 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         "shared_vocabulary": bool(options.shared_vocabulary),
         "negative_rate": config.negative_rate,
         **({"nan_columns": list(config.nan_columns)} if config.nan_columns else {}),
+        **({"vocabularies": dict(config.vocabularies)} if config.vocabularies else {}),
     }
 
 
@@ -333,7 +345,7 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
     """The recipe of a new model on a log."""
     shape = options.shape()
     transform = reader.transform
-    return ModelRecipe(
+    recipe = ModelRecipe(
         kind=shape.model,
         features={name: list(names) for name, names in reader.features.items()},
         num_dense=reader.num_dense,
@@ -342,3 +354,6 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
         reader=_reading_of(reader, options),
         transform=transform.to_dict() if isinstance(transform, FeatureTransform) else None,
     )
+    if class_of(recipe.kind).takes_sequences:
+        require_sequences(recipe.kind, recipe.sequences)
+    return recipe

@@ -1,0 +1,159 @@
+"""SequenceRows: the rows of a feature's keys one by one, for models that look at a sequence's keys.
+
+Above it: base.py, models that take sequences. Below it: `hps.SparseEmbedding`, `hps.Batch`. There
+is no padding: what an example's keys give depends neither on other examples nor on their number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hps.errors import ConfigError
+from hps.nn.embedding import SparseEmbedding
+from hps.types import Batch, Ids
+
+_WAY_OUT = (
+    "describe a column of several keys in a features file (--features; docs/features.md), such as"
+    ' [columns.last_items] with kind = "sequence" and target = "item", the column of the'
+    " candidate"
+)
+
+
+@dataclass(frozen=True)
+class SequenceRows:
+    """The rows of one feature's keys, example after example, in the order of the log.
+
+    Args:
+        rows: float32 [L, D]; where keys have weights, multiplied by them.
+        lengths: int64 [B], keys of each example; L in all.
+        example: int64 [L], the example of each row.
+
+    >>> lengths = torch.tensor([2, 0])
+    >>> found = SequenceRows(torch.tensor([[1.0], [2.0]]), lengths, torch.tensor([0, 0]))
+    >>> found.sums(found.rows).tolist(), found.spread(torch.tensor([[5.0], [7.0]])).tolist()
+    ([[3.0], [0.0]], [[5.0], [5.0]])
+    """
+
+    rows: torch.Tensor
+    lengths: torch.Tensor
+    example: torch.Tensor
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """What each example has, [B, W], for each of its rows: [L, W]."""
+        spread: torch.Tensor = _Spread.apply(values, self)  # type: ignore[no-untyped-call]
+        return spread
+
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """Of what each row has, [L, W], the sum over each example's: [B, W]; zeros of none."""
+        return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True)
+
+
+class _Spread(torch.autograd.Function):
+    """As `index_select`, whose own backward adds in no fixed order on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, of: SequenceRows) -> torch.Tensor:
+        ctx.of = of
+        return values.index_select(0, of.example)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.of.sums(grad.contiguous()), None
+
+
+def look_up_apart(
+    embedding: SparseEmbedding, batch: Batch, num_features: int, sequences: Mapping[int, int]
+) -> list[torch.Tensor | SequenceRows]:
+    """The rows of every feature, pooled but for sequences.
+
+    One look-up of all keys: each key of a sequence is a bag of its own, so that the native core
+    pools the others, and sums the gradients of equal keys, as in any model.
+
+    Args:
+        embedding: sums the bags of the table.
+        num_features: F of the table.
+        sequences: places of those whose keys come one by one, with anything.
+
+    Raises:
+        ConfigError: the batch holds another number of features.
+    """
+    table, size = embedding.table, len(batch)
+    if table not in batch.features:
+        raise ConfigError(f"the batch lacks table {table!r}; it holds {sorted(batch.features)}")
+    ids = batch.features[table]
+    offsets = ids.offsets
+    if len(offsets) != num_features * size + 1:
+        raise ConfigError(
+            f"the batch has {len(offsets) - 1} bags of table {table!r}; {num_features} features "
+            f"of {size} examples have {num_features * size}"
+        )
+    bounds = offsets[:: max(size, 1)].tolist() if size else [0] * (num_features + 1)
+    starts, counts = [], []
+    for place in range(num_features):
+        begin, end = bounds[place], bounds[place + 1]
+        if place in sequences:
+            starts.append(torch.arange(begin, end, dtype=offsets.dtype, device=offsets.device))
+        else:
+            starts.append(offsets[place * size : (place + 1) * size])
+        counts.append(len(starts[-1]))
+    cut = torch.cat([*starts, offsets[-1:]])
+    bags = replace(
+        batch,
+        features={table: Ids(ids.keys_L, cut, ids.weights_L)},
+        labels=batch.labels.new_empty(len(cut) - 1),  # whose length is the number of bags
+        weights=None,
+        groups=None,
+    )
+    rows = embedding(bags).reshape(len(cut) - 1, embedding.dim)
+    found: list[torch.Tensor | SequenceRows] = list(torch.split_with_sizes(rows, counts))
+    for place in sequences:
+        lengths = offsets[place * size : (place + 1) * size + 1].diff()
+        example = torch.repeat_interleave(lengths, output_size=counts[place]).to(rows.device)
+        own = found[place]
+        assert isinstance(own, torch.Tensor)
+        found[place] = SequenceRows(own, lengths.to(rows.device), example)
+    return found
+
+
+def require_sequences(name: str, sequences: Mapping[int, int]) -> None:
+    """Refuses a model that takes sequences where there is none.
+
+    Args:
+        name: of the model, or its class.
+
+    Raises:
+        ConfigError: says what to write.
+    """
+    if not sequences:
+        raise ConfigError(f"model {name}: no column is a sequence with a target; {_WAY_OUT}")
+
+
+def check_sequences(model: type, sequences: Mapping[int, int], features: Mapping[str, int]) -> None:
+    """Refuses sequences that a class does not take, or that its features do not have.
+
+    Raises:
+        ConfigError: names what is wrong.
+    """
+    name = model.__name__
+    if not getattr(model, "takes_sequences", False):
+        raise ConfigError(
+            f"{name}: sequences={dict(sequences)}: the class does not say takes_sequences = True, "
+            "and sums the keys of every feature; leave them out"
+        )
+    require_sequences(name, sequences)
+    if len(features) != 1:
+        raise ConfigError(
+            f"{name}: tables {list(features)}: a model that takes sequences has all features in "
+            "one table"
+        )
+    count = sum(features.values())
+    for place, target in sequences.items():
+        if not (0 <= place < count and 0 <= target < count) or target in sequences:
+            raise ConfigError(
+                f"{name}: sequences={dict(sequences)}: {place} -> {target}: both must be places "
+                f"of {count} features, from 0, and the target no sequence"
+            )
