@@ -356,4 +356,9 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
     )
     if class_of(recipe.kind).takes_sequences:
         require_sequences(recipe.kind, recipe.sequences)
+        if options.compile:
+            raise ConfigError(
+                f"compile (--compile): model {recipe.kind} takes sequences of any length, of which "
+                "no one graph can be made; leave it out"
+            )
     return recipe

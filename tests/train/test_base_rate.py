@@ -16,6 +16,7 @@ from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
 from hps.train import FirstLabels, TrainOptions, first_labels, train
 from hps.train.shape_rules import what_it_lacks
+from tests.kinds import POOLING
 from tests.logs import write_criteo
 
 BAD = "no label" + "\t1" * 39
@@ -50,7 +51,7 @@ def reader_of(*paths: Path, **config: Any) -> Any:
     return open_reader(paths, tables=tables, config=settings)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", POOLING)
 @pytest.mark.parametrize("hidden", [(8, 4), ()])
 def test_the_base_rate_moves_every_logit_and_nothing_else(
     tmp_path: Path, kind: str, hidden: tuple[int, ...]
@@ -110,7 +111,7 @@ def test_a_bad_line_is_told_when_training_comes_to_it(tmp_path: Path, log: Path)
         train(options(log, tmp_path / "all"))
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", POOLING)
 def test_a_new_model_is_calibrated_from_its_first_batch(
     tmp_path: Path, log: Path, kind: str
 ) -> None:

@@ -16,6 +16,7 @@ from hps.reader.config import ReaderConfig
 from hps.train import TrainOptions, evaluate_model, evaluate_store, first_labels, train
 from hps.train.predict import predict_log
 from hps.train.recipe import ModelRecipe
+from tests.kinds import POOLING
 from tests.logs import write_criteo
 
 SMALL = {"dim": 4, "hidden": (8,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
@@ -128,7 +129,7 @@ def test_logs_that_are_not_trained_on_are_read_whole(tmp_path: Path) -> None:
         assert model.predict(rows).shape == (2,)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", POOLING)
 def test_only_scores_are_corrected(tmp_path: Path, kind: str) -> None:
     recipe = ModelRecipe(
         kind=kind,

@@ -12,9 +12,9 @@ import pytest
 import hps
 from hps.cli import evaluate as evaluate_command
 from hps.cli import train as train_command
-from hps.models import MODELS
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.shape_rules import what_it_lacks
+from tests.kinds import POOLING
 from tests.logs import write_criteo
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -49,7 +49,7 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(list(words))
 
 
-@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("model", POOLING)
 def test_training_learns_the_planted_model(tmp_path: Path, model: str) -> None:
     test_log = write_criteo(tmp_path / "test.txt", 1000, seed=1)
     lacks = dict.fromkeys(what_it_lacks(model))
