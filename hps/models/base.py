@@ -147,7 +147,7 @@ class ClickModel(nn.Module):
 
         >>> from hps.models import MODELS
         >>> {kind: model.row_columns(16) for kind, model in MODELS.items() if kind < "e"}
-        {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16}
+        {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16, 'din': 16}
         """
         return dim * cls.has_vectors + cls.has_first_order
 
