@@ -4,6 +4,7 @@ Above it: pytest. Below it: `hps train --model din`, hps/features/, hps/train/re
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hps.cli.main import main
 from hps.features import Features
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_store, train
+from hps.train.changed_columns import changed_lines
 from tests.cluster.rank_nursery import Job, nursery
 from tests.service.client.client_lab import service
 from tests.train.killed_run import killed_after
@@ -119,6 +121,10 @@ def test_the_model_is_measured_and_scored_by_every_way_in(tmp_path: Path, log: P
     assert evaluate_store([log], store)["auc"] == json.loads(out.read_text())["auc"]
     with hps.Model.load(store) as model:
         rows = pq.read_table(log).to_pydict()
+        keys_read = next(model.open_reader([log], batch_size=500)).features["features"].keys_L
+        values = {*rows["group"], *(value for seen in rows["seen"] for value in seen[-4:])}
+        own_keys = {hps.key_of("group", value) for value in values}
+        assert set(keys_read.numpy().view(np.uint64).tolist()) == own_keys
         found = model.predict({name: rows[name] for name in ("group", "seen", "price")})
         np.testing.assert_allclose(found, scores, rtol=1e-6)
         one = {name: [rows[name][7]] for name in ("group", "seen", "price")}
@@ -276,3 +282,16 @@ def test_a_model_of_one_s_own_takes_sequences(
     (tmp_path / "bad.py").write_text(OWN.replace("    def _build", takes))
     with pytest.raises(hps.ConfigError, match=r"dropout, sequences=\.\.\.\) is: .*unexpected"):
         options(log, tmp_path / "bad", model="bad.py:Mean")
+
+
+def test_a_column_of_another_vocabulary_begins_as_new(tmp_path: Path, log: Path) -> None:
+    train(options(log, tmp_path / "store"))
+    train(options(log, tmp_path / "same", features=Features.from_toml(SAME_KEYS)))
+    with hps.Model.load(tmp_path / "store") as own, hps.Model.load(tmp_path / "same") as other:
+        assert changed_lines(own.recipe, other.recipe) == [
+            "feature 'seen' is made otherwise: it begins as a new one"
+        ]
+        said = Features.from_toml(SAME_KEYS + 'vocabulary = "group"\n')
+        assert other.recipe.transform is not None
+        same = {**other.recipe.transform, "measured": said.to_dict()}
+        assert changed_lines(other.recipe, replace(other.recipe, transform=same)) == []
