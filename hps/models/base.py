@@ -97,6 +97,7 @@ class ClickModel(nn.Module):
             )
         self.embeddings = SparseEmbeddings(server, features)
         self._means: BagMeans | None = None
+        self._mean_places: frozenset[int] = frozenset()
         columns = {table: server.tables[table].dim for table in features}
         self.check_columns(columns)
         self.sequences = dict(sorted((sequences or {}).items()))
@@ -178,6 +179,8 @@ class ClickModel(nn.Module):
         }
         self.embeddings = SparseEmbeddings(server, self.features, pooling_of(by_table))
         self._means = BagMeans.of(by_table, self._table_columns)
+        of_features = [is_mean for found in by_table.values() for is_mean in found]
+        self._mean_places = frozenset(place for place, found in enumerate(of_features) if found)
 
     @property
     def device(self) -> str:
@@ -314,7 +317,14 @@ class ClickModel(nn.Module):
         Raises:
             ConfigError: as `embed`.
         """
-        return look_up_apart(self._apart, batch, self.num_features, self.sequences)
+        found = look_up_apart(self._apart, batch, self.num_features, self.sequences)
+        size, table = len(batch), self._apart.table
+        for place in self._mean_places - self.sequences.keys():
+            own = batch.features[table].offsets[place * size : (place + 1) * size + 1]
+            pooled = found[place]
+            assert isinstance(pooled, torch.Tensor)
+            found[place] = pooled / own.diff().clamp(min=1).to(pooled).unsqueeze(1)
+        return found
 
     def dense_of(self, batch: Batch) -> torch.Tensor:
         """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.

@@ -158,6 +158,21 @@ def test_a_sequence_without_keys_is_zeros(tmp_path: Path) -> None:
         assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_a_mean_beside_sequences_is_that_of_its_keys(tmp_path: Path) -> None:
+    batch = batch_of(bags())
+    with served(tmp_path) as server:
+        model = make(server)
+        sums = model.embed_apart(batch)
+        model.use_means(server, {"ads": [False, False, True, True]})
+        found = model.embed_apart(batch)
+    for place in (0, 3):  # the keys of a sequence come one by one, whatever is said of its sum
+        assert torch.equal(found[place].rows, sums[place].rows)  # type: ignore[union-attr]
+    assert torch.equal(found[1], sums[1])  # type: ignore[arg-type]
+    lengths = torch.tensor(LENGTHS[2]).clamp(min=1).unsqueeze(1)
+    assert torch.equal(found[2], sums[2] / lengths)  # type: ignore[operator, arg-type]
+    assert not torch.equal(found[2], sums[2])  # type: ignore[arg-type]
+
+
 def test_the_order_in_which_sequences_are_named_says_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         batch = batch_of(bags())
