@@ -175,6 +175,25 @@ void HashStrings(const Bytes& data, nb::ndarray<const int64_t, nb::ndim<1>, nb::
 }
 
 // What a parser is made from.
+void SetDenseFields(TextSchema& schema, const std::vector<nb::bytes>& names) {
+  schema.dense_fields.clear();
+  for (const nb::bytes& name : names) {
+    schema.dense_fields.push_back({std::string(name.c_str(), name.size()), 0, 0});
+  }
+}
+
+void SetIndexRanges(TextSchema& schema,
+                    const std::vector<std::tuple<uint64_t, uint64_t, uint32_t>>& ranges) {
+  schema.index_ranges.clear();
+  for (const auto& [first, last, target] : ranges) {
+    schema.index_ranges.push_back({first, last, target});
+  }
+}
+
+void SetSlotLayout(TextSchema& schema, bool is_slot_key) {
+  schema.layout = is_slot_key ? SlotLayout::kSlotKey : SlotLayout::kKeySlot;
+}
+
 void BindSchema(nb::module_& module) {
   nb::class_<SampleRule>(module, "SampleRule")
       .def(
@@ -207,6 +226,10 @@ void BindSchema(nb::module_& module) {
       .def_rw("skip_bad_lines", &TextSchema::skip_bad_lines)
       .def_rw("refuse_unknown", &TextSchema::refuse_unknown)
       .def_rw("sample", &TextSchema::sample)
+      .def_rw("needs_labels", &TextSchema::needs_labels)
+      .def("set_dense_fields", &SetDenseFields, nb::arg("names"))
+      .def("set_index_ranges", &SetIndexRanges, nb::arg("ranges"))
+      .def("set_slot_layout", &SetSlotLayout, nb::arg("is_slot_key"))
       .def("collect_features", &Collect, nb::arg("data").noconvert());
 }
 
@@ -221,7 +244,7 @@ void BindReader(nb::module_& module) {
             size_t num_columns = 0;
             for (const uint32_t size : schema.table_sizes) num_columns += size;
             bool valid = num_columns == schema.columns.size() && num_threads >= 1;
-            valid = valid && (!schema.weighted() || schema.num_dense == 0);
+            valid = valid && schema.is_sound();
             for (const TextColumn& column : schema.columns) {
               valid = valid && (!schema.fixed() || column.index < schema.num_categories);
             }

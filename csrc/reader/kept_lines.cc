@@ -32,7 +32,14 @@ inline LineParts SplitLine(TextFormat format, std::string_view line) {
     if (tab == std::string_view::npos) return {line, {}};
     return {line.substr(0, tab), line.substr(tab + 1)};
   }
+  const std::string_view whole = line;
   const std::string_view label = NextToken(&line);
+  float value = 0;
+  bool named = false;
+  const bool has_label = format == TextFormat::kSlots
+                             ? ScanSlotLabel(label, &named, &value) || named
+                             : label.find(':') == std::string_view::npos;
+  if (!has_label) return {{}, whole.substr(static_cast<size_t>(label.data() - whole.data()))};
   while (!line.empty() && IsSpace(line.front())) line.remove_prefix(1);
   return {label, line};
 }

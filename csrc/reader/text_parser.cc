@@ -52,12 +52,19 @@ size_t RestorePlaces(const KeptLines& kept, size_t first, ExampleBlock* block) {
   return end;
 }
 
+// What a token's name can be of: the columns, then the dense fields.
+std::vector<TextColumn> NamesOf(const TextSchema& schema) {
+  std::vector<TextColumn> names = schema.columns;
+  names.insert(names.end(), schema.dense_fields.begin(), schema.dense_fields.end());
+  return names;
+}
+
 }  // namespace
 
 TextParser::TextParser(TextSchema schema, int num_threads)
-    : schema_(std::move(schema)), features_(schema_.columns) {
+    : schema_(std::move(schema)), features_(NamesOf(schema_)) {
   HPS_CHECK(num_threads >= 1);
-  HPS_CHECK(!schema_.weighted() || schema_.num_dense == 0);
+  HPS_CHECK(schema_.is_sound());
   if (num_threads > 1) pool_ = std::make_unique<ThreadPool>(num_threads);
   kept_.resize(pool_ == nullptr ? 1 : static_cast<size_t>(pool_->num_threads()));
 }

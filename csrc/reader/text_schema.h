@@ -26,11 +26,23 @@ struct TextColumn {
   uint32_t index = 0;  // criteo: which category of the line, from 0; else unused
 };
 
+// Indices [first, last] of a libsvm log and what they are: a column; from columns.size() on the
+// dense value of the first index, the others' following it; or kPassedOver.
+struct IndexRange {
+  uint64_t first = 0;
+  uint64_t last = 0;
+  uint32_t target = 0;
+};
+inline constexpr uint32_t kPassedOver = ~uint32_t{0};
+
+// How a line of slots that has no label is to be read.
+enum class SlotLayout { kUnknown, kKeySlot, kSlotKey };
+
 struct TextSchema {
   TextFormat format = TextFormat::kCriteo;
   std::vector<TextColumn> columns;
   std::vector<uint32_t> table_sizes;  // columns of each table
-  uint32_t num_dense = 0;             // numbers a line must hold; 0 if weighted()
+  uint32_t num_dense = 0;             // numbers a line must hold; those of fields if weighted()
   uint32_t num_categories = 0;        // criteo: categories a line must hold
   bool signed_log = false;            // criteo: missing and negative numbers are told from 0
   bool hash_keys = false;             // hash the raw text of a key even if it is a number
@@ -38,9 +50,36 @@ struct TextSchema {
   bool refuse_unknown = false;        // a feature without a column makes its line bad
   SampleRule sample;                  // lines that are kept; others are not parsed
 
+  std::vector<TextColumn> dense_fields;  // libffm: fields whose values are dense values, in order
+  std::vector<IndexRange> index_ranges;  // libsvm: in ascending order; none: all is one feature
+  bool needs_labels = true;              // else a line without a label has label 0; not of criteo
+  SlotLayout layout = SlotLayout::kUnknown;  // slots: of a line without a label
+
   bool weighted() const { return format == TextFormat::kLibsvm || format == TextFormat::kLibffm; }
   // Every line has one key in each column, so keys need no offsets until they are a batch.
   bool fixed() const { return format == TextFormat::kCriteo; }
+  // Tokens name the dense values that they hold; one that no token names is 0.
+  bool names_dense() const { return weighted() && num_dense > 0; }
+
+  // Whether the ranges are apart and in order, and every target is there.
+  bool is_sound() const {
+    if (format == TextFormat::kLibffm && dense_fields.size() != num_dense) return false;
+    if (format != TextFormat::kLibffm && !dense_fields.empty()) return false;
+    if (format != TextFormat::kLibsvm && !index_ranges.empty()) return false;
+    if (format == TextFormat::kLibsvm && index_ranges.empty() && num_dense > 0) return false;
+    const uint64_t num_targets = uint64_t{columns.size()} + num_dense;
+    for (size_t i = 0; i < index_ranges.size(); ++i) {
+      const IndexRange& range = index_ranges[i];
+      if (range.first > range.last || (i > 0 && range.first <= index_ranges[i - 1].last)) {
+        return false;
+      }
+      if (range.target == kPassedOver) continue;
+      if (range.target >= num_targets) return false;
+      const bool is_dense = range.target >= columns.size();
+      if (is_dense && range.last - range.first >= num_targets - range.target) return false;
+    }
+    return true;
+  }
 };
 
 }  // namespace hps

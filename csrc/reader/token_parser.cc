@@ -5,6 +5,7 @@
 // Below it: FeatureIndex, scan_text, common/hash.h.
 #include "reader/token_parser.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -15,7 +16,8 @@
 namespace hps {
 namespace {
 
-// The parts of a token. `key` is its raw text, `number` its value unless keys are hashed.
+// The parts of a token. `key` is its raw text, `number` its value, which is not read where keys are
+// hashed and no range of indices asks for it.
 struct Token {
   std::string_view feature;
   std::string_view key;
@@ -26,18 +28,40 @@ struct Token {
 class BlockSink {
  public:
   BlockSink(const TextSchema& schema, const FeatureIndex& features, ExampleBlock* block)
-      : schema_(schema), features_(features), block_(block) {}
+      : schema_(schema), features_(features), block_(block) {
+    if (schema.names_dense()) lines_of_dense_.resize(schema.num_dense, 0);
+  }
 
   void BeginLine() {
     first_key_ = block_->keys.size();
     first_dense_ = block_->dense.size();
+    if (!schema_.names_dense()) return;
+    block_->dense.resize(first_dense_ + schema_.num_dense, 0.0F);
+    ++line_;
   }
 
   void SetLabel(float label) { label_ = label; }
   void AddDense(float value) { block_->dense.push_back(value); }
 
   bool AddKey(const Token& token, std::string* reason) {
-    const uint32_t column = features_.Find(token.feature);
+    uint32_t column = 0;
+    if (schema_.index_ranges.empty()) {
+      column = features_.Find(token.feature);
+    } else {
+      const IndexRange* range = FindRange(token.number);
+      if (range == nullptr) {
+        *reason = "index " + std::to_string(token.number) + " is in no range of the fields";
+        return false;
+      }
+      if (range->target == kPassedOver) return true;
+      column = range->target;
+      if (column >= schema_.columns.size()) {
+        column += static_cast<uint32_t>(token.number - range->first);
+      }
+    }
+    if (column >= schema_.columns.size() && column != FeatureIndex::kNone) {
+      return SetDense(column - static_cast<uint32_t>(schema_.columns.size()), token, reason);
+    }
     if (column == FeatureIndex::kNone) {
       if (!schema_.refuse_unknown) return true;
       *reason = "feature " + Quote(token.feature) +
@@ -65,9 +89,44 @@ class BlockSink {
   }
 
  private:
+  // The range that an index is in, or nullptr. Indices of a line mostly ascend: the range of the
+  // one before, then the next, are looked at first.
+  const IndexRange* FindRange(uint64_t index) {
+    const std::vector<IndexRange>& ranges = schema_.index_ranges;
+    for (size_t i = last_range_; i < std::min(last_range_ + 2, ranges.size()); ++i) {
+      if (ranges[i].first <= index && index <= ranges[i].last) {
+        last_range_ = i;
+        return &ranges[i];
+      }
+    }
+    const auto found = std::lower_bound(
+        ranges.begin(), ranges.end(), index,
+        [](const IndexRange& range, uint64_t value) { return range.last < value; });
+    if (found == ranges.end() || index < found->first) return nullptr;
+    last_range_ = static_cast<size_t>(found - ranges.begin());
+    return &*found;
+  }
+
+  // Takes the value of a token that names a dense value, which a line may do once.
+  bool SetDense(uint32_t place, const Token& token, std::string* reason) {
+    if (lines_of_dense_[place] == line_) {
+      *reason = schema_.format == TextFormat::kLibffm
+                    ? "field " + Quote(token.feature) + " is there twice; "
+                    : "index " + std::to_string(token.number) + " is there twice; ";
+      *reason += "it is dense, one number an example";
+      return false;
+    }
+    lines_of_dense_[place] = line_;
+    block_->dense[first_dense_ + place] = token.weight;
+    return true;
+  }
+
   const TextSchema& schema_;
   const FeatureIndex& features_;
   ExampleBlock* block_;
+  std::vector<uint64_t> lines_of_dense_;  // the last line, by count, that names each dense value
+  uint64_t line_ = 0;
+  size_t last_range_ = 0;
   float label_ = 0;
   size_t first_key_ = 0;
   size_t first_dense_ = 0;
@@ -97,7 +156,7 @@ class NameSink {
 };
 
 bool CheckKey(const TextSchema& schema, Token* token, std::string* reason) {
-  if (schema.hash_keys) {
+  if (schema.hash_keys && schema.index_ranges.empty()) {
     if (!token->key.empty()) return true;
     *reason = "a key is empty";
     return false;
@@ -156,18 +215,38 @@ bool SplitSlot(const TextSchema& schema, bool named, std::string_view text, Toke
   return CheckKey(schema, token, reason);
 }
 
+constexpr std::string_view kDense = "dense_feature:";
+
+// Whether a line of slots without a label has tokens slot:key; false if there is no telling.
+bool FindLayout(const TextSchema& schema, std::string_view line, bool* named, std::string* reason) {
+  *named = schema.layout == SlotLayout::kSlotKey;
+  if (schema.layout != SlotLayout::kUnknown) return true;
+  for (std::string_view text = NextToken(&line); !text.empty(); text = NextToken(&line)) {
+    if (text.starts_with(kDense)) {
+      *named = true;
+      return true;
+    }
+  }
+  *reason = "the line has no label, by which key:slot is told from slot:key (slot_layout says it)";
+  return false;
+}
+
 template <typename Sink>
 bool ParseSlotsLine(const TextSchema& schema, std::string_view line, Sink* sink,
                     std::string* reason) {
+  const std::string_view whole = line;
   const std::string_view first = NextToken(&line);
   bool named = false;
   float label = 0;
   if (!ScanSlotLabel(first, &named, &label)) {
-    *reason = "the line begins with " + Quote(first) + "; expected 0:1, 1:1, click:0 or click:1";
-    return false;
+    if (schema.needs_labels || named || first.find(':') == std::string_view::npos) {
+      *reason = "the line begins with " + Quote(first) + "; expected 0:1, 1:1, click:0 or click:1";
+      return false;
+    }
+    if (!FindLayout(schema, whole, &named, reason)) return false;
+    line = whole;
   }
   sink->SetLabel(label);
-  constexpr std::string_view kDense = "dense_feature:";
   uint32_t num_dense = 0;
   for (std::string_view text = NextToken(&line); !text.empty(); text = NextToken(&line)) {
     Token token;
@@ -188,11 +267,19 @@ bool ParseSlotsLine(const TextSchema& schema, std::string_view line, Sink* sink,
 template <typename Sink>
 bool ParseWeightedLine(const TextSchema& schema, std::string_view line, Sink* sink,
                        std::string* reason) {
+  const std::string_view whole = line;
   const std::string_view first = NextToken(&line);
   float label = 0;
   if (!ScanLabel(first, &label)) {
-    *reason = "label " + Quote(first) + " is not 0, 1 or -1";
-    return false;
+    const bool is_token = first.find(':') != std::string_view::npos && first.front() != '#';
+    if (!is_token || schema.needs_labels) {
+      *reason = is_token ? "the line begins with " + Quote(first) +
+                               " and has no label; expected 0, 1 or -1 before it"
+                         : "label " + Quote(first) + " is not 0, 1 or -1";
+      return false;
+    }
+    label = 0;
+    line = whole;
   }
   sink->SetLabel(label);
   for (std::string_view text = NextToken(&line); !text.empty(); text = NextToken(&line)) {

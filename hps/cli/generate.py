@@ -130,3 +130,5 @@ def _report(figures: Json) -> None:
         f"{figures['keys_per_second'] / 1e6:.1f} M keys/s in {figures['seconds']:.2f} s"
         f" (and {figures['compile_seconds']:.2f} s to compile or load the kernels)"
     )
+    if "features" in figures:
+        print(f"  {figures['features']} says what its columns are: train with it as --features")

@@ -26,9 +26,10 @@ from hps.features.rules import VERSION, Fault, column_fault, cross_fault, table_
 from hps.features.shared_rules import target_fault, vocabulary_fault
 from hps.features.table import Table
 from hps.features.toml_text import line_of, write_toml
+from hps.reader.index_fields import IndexFields, field_fault
 
 _ONCE = (LABEL, WEIGHT, GROUP)
-_KEYS = ("version", "columns", "crosses", "tables")
+_KEYS = ("version", "columns", "crosses", "tables", "fields")
 MAX_BYTES = 2**24
 
 
@@ -42,6 +43,7 @@ class Features:
         columns: described ones.
         crosses: features made of several columns, in the order in which the model has them.
         tables: described ones; columns and crosses may name others, too.
+        fields: libsvm: name of a column -> its indices, as `hps.reader.ReaderConfig` has them.
         source: of the description, for messages: the name of its file.
 
     Raises:
@@ -65,6 +67,7 @@ class Features:
 
     columns: Sequence[Column] = ()
     crosses: Sequence[Cross] = ()
+    fields: Mapping[str, object] = field(default_factory=dict)
     source: str = field(default="features", compare=False, repr=False)
     tables: Sequence[Table] = ()
 
@@ -75,6 +78,7 @@ class Features:
         fault = _twice(self) or _fault(self.to_dict())
         if fault is not None:
             raise ConfigError(f"{self.source}: {fault}")
+        object.__setattr__(self, "fields", IndexFields.of(self.fields).to_dict())
 
     def column(self, name: str) -> Column | None:
         """What is said of a column; None if nothing is."""
@@ -143,7 +147,10 @@ class Features:
     def is_same(self, other: "Features") -> bool:
         """True if both make the same of every log: the order of columns and tables says nothing."""
         own, others = self.to_dict(), other.to_dict()
-        return own == others and list(own["crosses"]) == list(others["crosses"])
+        ordered = ("crosses", "fields")
+        return own == others and all(
+            list(own.get(key, ())) == list(others.get(key, ())) for key in ordered
+        )
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint or JSON; `from_dict` takes them."""
@@ -151,6 +158,7 @@ class Features:
             "version": VERSION,
             "columns": {column.name: column.to_dict() for column in self.columns},
             "crosses": {cross.name: cross.to_dict() for cross in self.crosses},
+            **({"fields": self.fields} if self.fields else {}),
         }
         if self.tables:  # as it was before there were any
             values["tables"] = {table.name: table.to_dict() for table in self.tables}
@@ -172,6 +180,7 @@ class Features:
             columns=[Column.from_dict(name, said) for name, said in columns],
             crosses=[Cross(name=name, **said) for name, said in crosses],
             tables=[Table(name=name, **said) for name, said in values.get("tables", {}).items()],
+            fields=values.get("fields", {}),
             source=source,
         )
 
@@ -252,6 +261,8 @@ def _fault(values: object) -> Fault | None:
     for key, given in (("columns", columns), ("crosses", crosses), ("tables", tables)):
         if not isinstance(given, Mapping):
             return Fault((key,), f"{given!r} is no table; write [{key}.NAME] for each")
+    if wrong := field_fault(values.get("fields", {})):
+        return Fault(("fields", *([] if wrong.name is None else [wrong.name])), wrong.text)
     for name, said in columns.items():
         if fault := column_fault(name, said):
             return fault

@@ -22,8 +22,10 @@ from hps.features.column import (
     Column,
 )
 from hps.features.features import Features
-from hps.reader.config import RAW, SIGNED_LOG1P, WITH_COLUMNS, ReaderConfig
+from hps.reader.config import RAW, SIGNED_LOG1P, WEIGHTED, WITH_COLUMNS, ReaderConfig
+from hps.reader.index_fields import IndexFields
 from hps.reader.open import open_reader
+from hps.reader.schema import sort_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +57,7 @@ def reading_for(
     _check_logs(features, config)
     if config.format in WITH_COLUMNS:
         return _of_named_columns(features, paths, tables, config)
+    config = _with_fields(features, config)
     for column in features.columns:
         if column.kind == DENSE and column.missing is not None and config.format != "criteo":
             raise ConfigError(
@@ -62,6 +65,56 @@ def reading_for(
                 "is missing; leave it out"
             )
     return config, tables
+
+
+def _with_fields(features: Features, config: ReaderConfig) -> ReaderConfig:
+    """The config with the fields of libsvm, and those of them, or of libffm, that are dense."""
+    if features.fields and config.format != "libsvm":
+        raise ConfigError(
+            f"{features.source}: fields: they are of the indices of libsvm, and the log is read as "
+            f"{config.format}; leave them out"
+        )
+    if config.format not in WEIGHTED:
+        return config
+    if features.fields:
+        if config.fields not in (None, features.fields):
+            raise ConfigError(
+                f"{features.source}: fields: {dict(features.fields)}, but the config has "
+                f"{config.fields!r} (ReaderConfig.fields); leave one of the two out"
+            )
+        config = replace(config, fields=features.fields)
+    given = config.dense_columns or ()
+    for name in given:
+        if not _is(features, name, DENSE):
+            raise ConfigError(
+                f"{features.source}: columns.{name}: it is said to be dense (--dense-columns); "
+                "leave that out, or give it kind 'dense'"
+            )
+    dense = {*given, *features.of_kind(DENSE)}
+    if config.format == "libffm":
+        return replace(config, dense_columns=sort_names(list(dense)) or None)
+    # Others are no fields, which the log's columns will show.
+    names = [name for name in config.fields or () if name in dense]
+    return replace(config, dense_columns=names or config.dense_columns)
+
+
+def by_index(features: Features, config: ReaderConfig) -> Features:
+    """The features with what is said of a dense field of several indices said of each of its dense
+    values, but for those that are described themselves."""
+    fields = features.fields or config.fields
+    if not fields:
+        return features
+    of_index = IndexFields.of(fields)
+    columns: list[Column] = []
+    for column in features.columns:
+        name = column.name
+        is_several = name in fields and name != of_index.rest and of_index.num_indices(name) > 1
+        if column.kind != DENSE or not is_several:
+            columns.append(column)
+            continue
+        names = [f"{name} {index}" for index in of_index.indices(name)]
+        columns += [replace(column, name=one) for one in names if features.column(one) is None]
+    return replace(features, columns=columns)
 
 
 def _with_roles(features: Features, config: ReaderConfig) -> ReaderConfig:

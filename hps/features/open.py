@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hps.config import TableConfig
 from hps.features.features import Features
-from hps.features.kinds import reading_for
+from hps.features.kinds import by_index, reading_for
 from hps.features.measure import measured
 from hps.features.raw import RawColumns
 from hps.features.transform import FeatureTransform
@@ -67,18 +67,21 @@ def open_with_features(
     config, tables = reading_for(features, files, tables, config)
     reader = open_reader(files, tables=tables, config=config)
     # Names first: what cannot be found need not be measured.
-    numbers = measured(_as_before(features, before), reader)
+    numbers = measured(_as_before(by_index(features, config), config, before), reader)
     reader.use(FeatureTransform(features, numbers, RawColumns.of(reader)))
     return reader
 
 
-def _as_before(features: Features, before: FeatureTransform | None) -> Features:
+def _as_before(
+    features: Features, config: ReaderConfig, before: FeatureTransform | None
+) -> Features:
     """The features with the numbers that were measured before, of columns described alike."""
     if before is None:
         return features
     columns = []
+    asked = by_index(before.asked, config)
     for column in features.columns:
-        is_same = before.asked.column(column.name) == column
+        is_same = asked.column(column.name) == column
         known = before.measured.column(column.name) if is_same else None
         columns.append(known or column)
     return replace(features, columns=columns)

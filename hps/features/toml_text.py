@@ -55,8 +55,12 @@ def _escaped(letter: str) -> str:
 
 
 def write_toml(values: JsonView) -> str:
-    """The text of a description: the version, then a table for each column, cross and table."""
+    """The text of a description: the version, the fields of libsvm, then a table for each column,
+    cross and table."""
     lines = [f"version = {values['version']}"]
+    if fields := values.get("fields"):
+        lines += ["", "[fields]"]
+        lines += [f"{toml_key(name)} = {toml_value(said)}" for name, said in fields.items()]
     for group in ("columns", "crosses", "tables"):
         for name, said in values.get(group, {}).items():
             lines += ["", *table_lines(group, name, said)]

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
+from hps.features.column import DENSE, Column
+from hps.features.features import Features
 from hps.generate import kernels
 from hps.generate.config import BAG_FORMATS, FORMATS, GeneratorConfig
 from hps.generate.planted import draw_block, plant
@@ -94,8 +96,31 @@ class LogWriter:
         self.compile_seconds = time.perf_counter() - started
 
     def write(self, path: Path, progress: Callable[[int], None] | None = None) -> Json:
-        """Writes the log and, beside it, PATH.json with its figures, which are returned."""
-        return self._write(Part(path, 0, self.config.examples), progress)
+        """Writes the log and, beside it, PATH.json with its figures, which are returned; of libsvm
+        and libffm also PATH.features.toml, which says what is what."""
+        figures = self._write(Part(path, 0, self.config.examples), progress)
+        features = self._features()
+        if features is not None:
+            written = Path(f"{path}.features.toml")
+            written.write_text(features.to_toml())
+            figures["features"] = written.name
+        return figures
+
+    def _features(self) -> Features | None:
+        """What a features file has to say of the log, so that its columns are what was drawn: which
+        indices of libsvm, and which fields of libffm are what. None of other formats."""
+        num_dense, bases = self.config.dense, self.model.bases
+        dense = [f"I{place + 1}" for place in range(num_dense)]
+        if self.log_format == "libffm" and dense:
+            columns = [Column(name=str(place), kind=DENSE) for place in range(num_dense)]
+            return Features(columns=columns)
+        if self.log_format != "libsvm":
+            return None
+        fields: dict[str, object] = dict(zip(dense, range(num_dense), strict=True))
+        for place, count in enumerate(self.model.cardinalities.tolist()):
+            first = num_dense + int(bases[place])
+            fields[f"C{place + 1}"] = f"{first}-{first + count - 1}"
+        return Features(columns=[Column(name=name, kind=DENSE) for name in dense], fields=fields)
 
     def write_test(self, path: Path) -> Json:
         """Writes the held-out part: the examples that follow the log's last one."""

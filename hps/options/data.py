@@ -138,8 +138,8 @@ class KeyOptions:
     dense_columns: Sequence[str] | None = option(
         None,
         WORD,
-        "columns of numbers that are dense values; parquet and csv only; if not given, those of "
-        "floats and decimals",
+        "columns of numbers that are dense values; parquet, csv, and fields of libffm; if not "
+        "given, of parquet and csv those of floats and decimals",
         many="+",
         metavar="COLUMN",
     )

@@ -11,9 +11,12 @@ from typing import Self
 from hps.common.field_checks import require_share
 from hps.config import MAX_THREADS
 from hps.errors import ConfigError
+from hps.reader.index_fields import IndexFields
 
 FORMATS = ("criteo", "parquet", "csv", "libsvm", "libffm", "slots")
 WITH_COLUMNS = ("parquet", "csv")  # whose columns have names
+WEIGHTED = ("libsvm", "libffm")  # whose tokens have values
+KEY_SLOT, SLOT_KEY = "key:slot", "slot:key"
 MAX_BATCH_SIZE = 2**24
 MAX_DENSE = 2**16
 MAX_PARTS = 2**16
@@ -41,8 +44,14 @@ class ReaderConfig:
             names and first bytes.
         batch_size: examples in a batch; the last of an epoch may have fewer.
         dense: numbers in an example. None: 13 for criteo, else as the log has it.
-        dense_columns: parquet and csv only: names of the columns of dense values, in their order.
-            None: every column of floats and decimals, in the order of the first file.
+        dense_columns: parquet and csv: names of the columns of dense values, in their order. None:
+            every column of floats and decimals, in the order of the first file. libffm, and libsvm
+            with `fields`: those fields whose values are dense values; None: none are.
+        fields: libsvm only: name of a feature -> the indices that it has, as an index, a range
+            "0-942", a list of these, or "*" for all that no other has; an index that none has makes
+            its line bad. None: all indices are the one feature "index".
+        slot_layout: slots only: "key:slot" or "slot:key", which a line without a label has; others
+            tell it themselves. None: such a line needs a dense_feature, which tells it, too.
         nan_columns: parquet and csv only: dense columns whose missing values, null and NaN, come as
             NaN in a batch, for an `hps.features` transform; in others null is 0, or as
             `dense_transform` has it, and a row with NaN is bad.
@@ -52,8 +61,9 @@ class ReaderConfig:
             values of features of one vocabulary are one key. None: of each its own. Keys that are
             numbers as they are, and those of a shared vocabulary, are equal already.
         label: parquet and csv only: the column of labels.
-        needs_labels: parquet and csv only: False reads a log without that column as of labels 0,
-            and one without those of weights and groups as if they were not named.
+        needs_labels: False reads a log without labels as of labels 0: in parquet and csv without
+            that column, and those of weights and groups as if they were not named; in libsvm,
+            libffm and slots lines that do not begin with one. criteo always has them.
         weight: parquet and csv only: the column of numbers that say how much an example counts in
             the loss, `Batch.weights`; neither a feature nor a dense value. None: all count alike.
         group: parquet and csv only: the column of whole numbers or text that says which group an
@@ -95,6 +105,8 @@ class ReaderConfig:
     batch_size: int = 4096
     dense: int | None = None
     dense_columns: Sequence[str] | None = None
+    fields: Mapping[str, object] | None = None
+    slot_layout: str | None = None
     nan_columns: Sequence[str] = ()
     dense_transform: str | None = None
     vocabularies: Mapping[str, str] | None = None
@@ -130,6 +142,9 @@ class ReaderConfig:
         if not isinstance(self.hash_keys, bool | None):
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
         self._check_vocabularies(self.vocabularies or {})
+        if self.fields is not None:
+            fields = IndexFields.of(self.fields, "ReaderConfig.fields").to_dict()
+            object.__setattr__(self, "fields", fields or None)
         self._check_names("dense_columns", self.dense_columns or ())
         self._check_names("nan_columns", self.nan_columns)
         self._check_names("ignore", self.ignore)
@@ -196,7 +211,8 @@ class ReaderConfig:
                 f"ReaderConfig.hash_keys=False (--raw-keys): the categories of {given} are text, "
                 "which is always hashed; leave it out"
             )
-        for field in ("dense_columns", "nan_columns", "ignore", "weight", "group"):
+        self._check_text(given)
+        for field in ("nan_columns", "ignore", "weight", "group"):
             if given not in WITH_COLUMNS and getattr(self, field):
                 raise ConfigError(
                     f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet and csv have "
@@ -206,6 +222,36 @@ class ReaderConfig:
             raise ConfigError(
                 f"ReaderConfig.delimiter={self.delimiter!r} (--delimiter) is for csv, and the log "
                 f"is read as {given}"
+            )
+
+    def _check_text(self, given: str) -> None:
+        """Of fields, dense ones and the layout of slots."""
+        if given != "libsvm" and self.fields is not None:
+            raise ConfigError(
+                f"ReaderConfig.fields={list(self.fields)}: they are of the indices of libsvm, and "
+                f"the log is read as {given}; leave them out"
+            )
+        if self.slot_layout is not None and (
+            given != "slots" or self.slot_layout not in (KEY_SLOT, SLOT_KEY)
+        ):
+            raise ConfigError(
+                f"ReaderConfig.slot_layout={self.slot_layout!r} must be {KEY_SLOT!r} or "
+                f"{SLOT_KEY!r}, of slots; the log is read as {given}"
+            )
+        if not self.dense_columns or given in (*WITH_COLUMNS, "libffm"):
+            return
+        if given != "libsvm":
+            raise ConfigError(
+                f"ReaderConfig.dense_columns={self.dense_columns!r}: only parquet and csv have "
+                "columns with names, and libffm and libsvm fields; the log is read as "
+                f"{given}"
+            )
+        fields = self.fields or self.dense_columns  # without fields its reader says so
+        missing = [name for name in self.dense_columns if name not in fields]
+        if missing:
+            raise ConfigError(
+                f"ReaderConfig.dense_columns={missing!r}: in libsvm they are fields, which are "
+                f"{list(fields)}"
             )
 
     def _check_rate(self) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hps import _C
 from hps.errors import DataError
+from hps.reader.config import KEY_SLOT, SLOT_KEY
 from hps.reader.schema import decode_name, sort_names
 from hps.reader.source import ByteSource
 
@@ -47,6 +48,20 @@ def most_common(lines: Sequence[bytes], count: Callable[[bytes], int]) -> int | 
 def count_dense(line: bytes) -> int:
     """Dense values of a slots line."""
     return sum(token.startswith(b"dense_feature:") for token in line.split())
+
+
+def slot_layout(lines: Sequence[bytes]) -> str | None:
+    """The layout that most labelled lines of slots have; None where none is.
+
+    >>> slot_layout([b"1:1 3:101", b"3:101"]), slot_layout([b"click:0 101:3"])
+    ('key:slot', 'slot:key')
+    """
+    firsts = [line.split(maxsplit=1)[0] for line in lines if line.strip()]
+    named = sum(first.startswith((b"click:", b"label:")) for first in firsts)
+    plain = sum(first.endswith(b":1") for first in firsts)
+    if not named and not plain:
+        return None
+    return SLOT_KEY if named > plain else KEY_SLOT
 
 
 def read_lines(

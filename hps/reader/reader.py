@@ -30,8 +30,10 @@ from hps.reader.position import Cut, Position
 from hps.reader.reading_rules import (
     buffer_state,
     check_buffer,
+    check_fields,
     check_keys,
     check_sample,
+    fields_state,
     sample_state,
     stored_transform,
 )
@@ -246,6 +248,7 @@ class Reader(ABC, Iterator[Batch]):
             "dense": self.schema.num_dense,
             **self._dense_state(),
             "keys": self.config.key_rule,
+            **fields_state(self.config),
             "features": {name: list(names) for name, names in self.schema.features().items()},
             **({} if self.transform is None else {"transform": self.transform.name}),
         }
@@ -272,6 +275,7 @@ class Reader(ABC, Iterator[Batch]):
         check_buffer(self.config, state)
         check_sample(self.config, state)
         check_keys(self.config, state)
+        check_fields(self.config, state)
         self._check_transform(state.get("transform"))
         config = self._with_transform_of(state)
         self._take_features(state)

@@ -77,6 +77,27 @@ def check_sample(config: ReaderConfig, state: JsonView) -> None:
             )
 
 
+def fields_state(config: ReaderConfig) -> Json:
+    """Of a position: the fields of the indices of libsvm; nothing without them."""
+    return {} if config.fields is None else {"fields": dict(config.fields)}
+
+
+def check_fields(config: ReaderConfig, state: JsonView) -> None:
+    """Refuses to go on with indices that belong to other fields.
+
+    Raises:
+        ConfigError: names the first field that differs.
+    """
+    stored, own = state.get("fields") or {}, config.fields or {}
+    if stored == own:
+        return
+    name = next((one for one in (*stored, *own) if stored.get(one) != own.get(one)), "")
+    raise ConfigError(
+        f"the position is of a log whose field {name!r} has the indices {stored.get(name)!r}, this "
+        f"reader gives it {own.get(name)!r}; give the same fields, or read from the beginning"
+    )
+
+
 def buffer_state(config: ReaderConfig) -> Json:
     """Of a position: how examples are shuffled; nothing where they are not."""
     if not config.shuffle_buffer:

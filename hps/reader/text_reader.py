@@ -4,14 +4,12 @@ Above it: `open_reader`. Below it: ByteSource, discover, csrc/reader/text_parser
 """
 
 from collections.abc import Generator, Sequence
-
-import torch
+from dataclasses import replace
 
 from hps import _C
 from hps.errors import ConfigError, DataError
 from hps.reader.column_use import ColumnUse
-from hps.reader.config import SIGNED_LOG1P
-from hps.reader.dense import signed_log1p
+from hps.reader.config import WEIGHTED
 from hps.reader.discover import (
     bad_line,
     collect_features,
@@ -19,13 +17,15 @@ from hps.reader.discover import (
     most_common,
     read_lines,
     sample_lines,
+    slot_layout,
 )
 from hps.reader.part_parser import Parser, PartParser
 from hps.reader.position import Cut, Position
 from hps.reader.reader import Reader
 from hps.reader.sample import sample_rule
-from hps.reader.schema import Schema, encode_name
-from hps.types import Batch, Ids
+from hps.reader.schema import Schema
+from hps.reader.text_lines import TextLines
+from hps.types import Batch
 
 CRITEO_DENSE = 13
 CRITEO_CATEGORIES = 26
@@ -39,27 +39,74 @@ class TextReader(Reader):
 
     def _begin(self) -> None:
         self._num_categories = 0
+        self._dense_names = self._lines.dense_names
         takes_all = any(table.features is None for table in self._tables)
         if self.config.format in ("criteo", "libsvm") or not takes_all:
             _ = self.schema  # cheap here, and shows a mistake at once
+
+    @property
+    def _lines(self) -> TextLines:
+        return TextLines(self.config)
 
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
         dense = self.config.dense
         if self.config.format == "criteo":
             return self._find_criteo_columns(CRITEO_DENSE if dense is None else dense)
-        if self.config.format in ("libsvm", "libffm"):
-            if dense:
+        if self.config.format in WEIGHTED:
+            if dense not in (None, len(self._dense_names)):
                 raise ConfigError(
-                    f"ReaderConfig.dense={dense}: {self.config.format} has no dense values"
+                    f"ReaderConfig.dense={dense}: {self.config.format} has no dense values but "
+                    "those of fields that are said to be dense (dense_columns), "
+                    f"{len(self._dense_names)} here"
                 )
-            dense = 0
+            dense = len(self._dense_names)
         if self.config.format == "libsvm":
-            return [LIBSVM_FEATURE], dense or 0
+            fields = self._lines.fields
+            names = (LIBSVM_FEATURE,) if fields is None else fields.names
+            return self._keys_among(names), dense or 0
         if dense is None:
             dense = most_common(sample_lines(self.paths), count_dense) or 0
         if all(table.features is not None for table in self._tables):
+            for table in self._tables:
+                self._keys_among(table.features or ())
             return None, dense
-        return collect_features(self.paths, self._native_schema(None, dense)), dense
+        # The dense fields of libffm are looked for like others.
+        found = collect_features(
+            self.paths, self._native_schema(None, 0 if self._dense_names else dense)
+        )
+        missing = [name for name in self._dense_names if name not in found]
+        if missing:
+            raise ConfigError(
+                f"ReaderConfig.dense_columns={missing!r}: the log has no such field; it has {found}"
+            )
+        return [name for name in found if name not in self._dense_names], dense
+
+    def _keys_among(self, names: Sequence[str]) -> list[str]:
+        """The fields that are no dense values.
+
+        Raises:
+            ConfigError: a table names one that is.
+        """
+        dense = self.config.dense_columns or ()
+        for table in self._tables:
+            wrong = [name for name in table.features or () if name in dense]
+            if wrong:
+                raise ConfigError(
+                    f"table {table.name!r} names {wrong}, whose values are dense (dense_columns)"
+                )
+        return [name for name in names if name not in dense]
+
+    @property
+    def dense_columns(self) -> list[str] | None:
+        """The fields whose values are dense; None where there are none."""
+        return list(self.config.dense_columns) if self.config.dense_columns else None
+
+    def settle(self) -> None:
+        """The layout of slots, too, counts as that of the log."""
+        super().settle()
+        if self.format == "slots" and self.config.slot_layout is None:
+            found = slot_layout(sample_lines(self.paths))
+            self.config = replace(self.config, slot_layout=found)
 
     def _find_criteo_columns(self, dense: int) -> tuple[list[str], int]:
         num_tabs = most_common(sample_lines(self.paths), lambda line: line.count(b"\t"))
@@ -78,8 +125,8 @@ class TextReader(Reader):
         uses = [self._label("label", "text")]
         number = "integer" if kind == "criteo" else "float"
         name = "I" if kind == "criteo" else "dense_feature "
-        for idx in range(self.schema.num_dense):
-            uses.append(self._dense_value(f"{name}{idx + 1}", number))
+        names = self._dense_names or [f"{name}{idx + 1}" for idx in range(self.schema.num_dense)]
+        uses += [self._dense_value(name, number) for name in names]
         taken = set()
         is_text = kind == "criteo" or self.config.hashes_numbers
         for table, columns in self.schema.tables.items():
@@ -102,22 +149,7 @@ class TextReader(Reader):
         return uses
 
     def _native_schema(self, schema: Schema | None, num_dense: int) -> _C.TextSchema:
-        """The native twin of a schema; of one without columns if there is none yet."""
-        columns = []
-        sizes = []
-        for table in schema.tables.values() if schema else ():
-            sizes.append(len(table))
-            for column in table:
-                index = int(column.name[1:]) - 1 if self.config.format == "criteo" else 0
-                columns.append((encode_name(column.name), column.seed, index))
-        native = _C.TextSchema(self.format, columns, sizes)
-        native.num_dense = num_dense
-        native.num_categories = self._num_categories
-        native.hash_keys = self.config.hashes_numbers
-        native.signed_log = self.config.transform == SIGNED_LOG1P
-        native.skip_bad_lines = self.config.on_error == "skip"
-        native.refuse_unknown = schema is not None and schema.takes_all
-        return native
+        return self._lines.native(schema, num_dense, self._num_categories)
 
     def _make_parser(self) -> Parser:
         """One that parses the own part alone, unless bad lines are to be counted everywhere."""
@@ -164,17 +196,10 @@ class TextReader(Reader):
     ) -> tuple[Batch, Position]:
         """The own part of the next `count` examples, and the position after all of them."""
         first, last = self.config.in_blocks().own_part(count)
-        labels, dense, tables, (file, offset, line, num_bad) = parser.take(count, first, last)
-        if len(labels) < last - first:
+        parsed = parser.take(count, first, last)
+        if len(parsed[0]) < last - first:
             self._raise_bad_line(parser, place.epoch)
-        features = {
-            name: Ids(
-                torch.from_numpy(keys),
-                torch.from_numpy(offsets),
-                None if weights is None else torch.from_numpy(weights),
-            )
-            for name, (keys, offsets, weights) in zip(self.schema.tables, tables, strict=True)
-        }
+        file, offset, line, num_bad = parsed[3]
         after = Position(
             epoch=place.epoch,
             file=file,
@@ -183,12 +208,7 @@ class TextReader(Reader):
             examples=place.examples + count,
             skipped=start.skipped + num_bad,
         )
-        if self.config.format == "slots" and self.config.transform == SIGNED_LOG1P:
-            dense = signed_log1p(dense)
-        batch = Batch(
-            features, torch.from_numpy(dense), torch.from_numpy(labels), global_size=count
-        )
-        return batch, after
+        return self._lines.batch_of(parsed, self.schema, count), after
 
     def _raise_bad_line(self, parser: Parser, epoch: int) -> None:
         """Raises what the parser has found, if it has."""

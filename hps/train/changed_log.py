@@ -44,6 +44,10 @@ def open_changed(options: TrainOptions, config: ReaderConfig, stored: ModelRecip
         config, table = _of_named_columns(options, config, stored, table)
     elif config.format == "criteo" and config.dense is None:
         config = replace(config, dense=stored.num_raw_dense)
+    elif config.format == "libffm" and config.dense_columns is None:
+        described = _described(options)
+        own = [name for name in raw_dense_names(stored) if described.get(name, DENSE) == DENSE]
+        config = replace(config, dense_columns=own or None)
     if isinstance(options.features, Features):
         reader = open_with_features(
             options.data,

@@ -23,8 +23,10 @@ from hps.features.column import IGNORED
 from hps.models.kinds import load_class
 from hps.parameter_server.server import open as open_store
 from hps.reader.config import WITH_COLUMNS
+from hps.reader.raw_lines import FORMATS as LINES
+from hps.reader.raw_lines import RawLines
 from hps.reader.reader import Reader
-from hps.reader.schema import make_schema
+from hps.reader.schema import Schema, make_schema
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
@@ -76,6 +78,7 @@ class Model:
         self._held = ExitStack()
         self._transform = self.recipe.make_transform()
         self._columns: RecordColumns | None = None
+        self._lines: RawLines | None = None
 
     @classmethod
     def load(
@@ -127,7 +130,9 @@ class Model:
         Args:
             batch: an `hps.Batch` of `open_reader`; or raw columns by name, as a pyarrow RecordBatch
                 or a dict of arrays or lists: those of the log that the model was trained on
-                (criteo: I1, I2, ... and C1, C2, ...), labels and others aside.
+                (criteo: I1, I2, ... and C1, C2, ...), labels and others aside. Of slots, libffm
+                and libsvm with an entry an example: a key or a list of keys; of the latter two also
+                a mapping of indices to values.
 
         Raises:
             ConfigError: what is given has no columns that the model could read.
@@ -178,6 +183,8 @@ class Model:
         return f"{type(self).__name__}({self.recipe.kind}, checkpoint {name})"
 
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
+        if self.recipe.reading()["format"] in LINES:
+            return self._batch_of_lines(given)
         import pyarrow as pa
 
         from hps.reader.records import Piece
@@ -186,11 +193,7 @@ class Model:
         left_out = self._left_out()
         if isinstance(given, Mapping):
             names = [name for name in columns.names() if name in given or name not in left_out]
-            missing = [name for name in names if name not in given]
-            if missing:
-                raise ConfigError(
-                    f"predict: columns {missing} are missing; given are {list(given)}"
-                )
+            _require_columns(names, list(given))
             try:
                 given = pa.RecordBatch.from_pydict(
                     {name: _column_of(name, given[name], name in columns.dense) for name in names}
@@ -198,10 +201,7 @@ class Model:
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise ConfigError(f"predict: these columns make no batch: {error}") from None
         elif not isinstance(given, pa.RecordBatch):
-            raise ConfigError(
-                f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
-                "a dict of columns"
-            )
+            raise _not_columns(given)
         for name in set(columns.names()) & left_out - set(given.schema.names):
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
@@ -216,6 +216,23 @@ class Model:
             )
         rows, _ = columns.rows_of(Piece.whole(given.select(columns.names()), 0), "predict")
         raw = columns.batch_of([rows], len(rows))
+        return raw if self._transform is None else self._transform(raw)
+
+    def _batch_of_lines(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
+        """Of libsvm, libffm and slots."""
+        if self._lines is None:
+            config = replace(self.recipe.reader_config(), on_error="raise")
+            self._lines = RawLines(self._raw_schema(), config)
+        if not isinstance(given, Mapping):
+            import pyarrow as pa
+
+            if not isinstance(given, pa.RecordBatch):
+                raise _not_columns(given)
+            given = dict(zip(given.schema.names, given.columns, strict=True))
+        left_out = self._left_out()
+        wanted = [name for name in self._lines.names if name in given or name not in left_out]
+        _require_columns(wanted, list(given))
+        raw = self._lines.batch_of(given)
         return raw if self._transform is None else self._transform(raw)
 
     def _left_out(self) -> set[str]:
@@ -233,13 +250,31 @@ class Model:
             dense = [f"I{number}" for number in range(1, self.recipe.num_raw_dense + 1)]
         if config.format not in (*WITH_COLUMNS, "criteo") or dense is None:
             raise ConfigError(
-                f"predict: the model was trained on a log of {config.format}, whose columns have "
-                "no names; give it batches of open_reader"
+                f"predict: the model was trained on a log of {config.format} by an earlier "
+                "version, which did not store the names of its dense columns; give it batches of "
+                "open_reader"
             )
-        tables = self.recipe.raw_tables(self.server.tables.values())
-        schema = make_schema(tables, None, self.recipe.num_raw_dense, config.vocabularies)
-        self._columns = RecordColumns(schema, dense, config, None)
+        self._columns = RecordColumns(self._raw_schema(), dense, config, None)
         return self._columns
+
+    def _raw_schema(self) -> Schema:
+        """Of the log, before a transform."""
+        tables = self.recipe.raw_tables(self.server.tables.values())
+        vocabularies = self.recipe.reader_config().vocabularies
+        return make_schema(tables, None, self.recipe.num_raw_dense, vocabularies)
+
+
+def _require_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise ConfigError(f"predict: columns {missing} are missing; given are {list(given)}")
+
+
+def _not_columns(given: object) -> ConfigError:
+    return ConfigError(
+        f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
+        "a dict of columns"
+    )
 
 
 def _column_of(name: str, values: Any, is_dense: bool) -> "pa.Array":

@@ -19,6 +19,7 @@ from hps.reader.open import open_reader
 from hps.train.changed_log import open_changed
 from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
 from hps.train.context import RunContext
+from hps.train.field_advice import advice_on
 from hps.train.options import TrainOptions
 from hps.train.reading import StoredModel, free_fields
 from hps.train.recipe import recipe_of
@@ -72,6 +73,8 @@ def _prepare(
         new = recipe_of(options, reader)  # here, as it may read the whole log
         if ranks.rank == 0:
             check_measured_logs(new, options, reader, progress)
+            for line in advice_on(reader, new.kind):
+                progress.say(line)
     elif is_strict(options) and options.remote is not None:
         with connect(options.remote) as server:  # makes no table there
             checkpoint_to_resume(options, server)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.reader.index_fields import IndexFields
 from hps.reader.keys import key_of
 from hps.train.recipe import ModelRecipe
 
@@ -64,6 +65,8 @@ class RawValues:
             name: table for table, features in recipe.features.items() for name in features
         }
         self._transform = recipe.make_transform()
+        fields = recipe.reader.get("fields")
+        self._fields = None if fields is None else IndexFields.of(fields)
 
     def parse(self, text: str) -> RawValue:
         """Of FEATURE=VALUE, split at the first '=' that ends the name of a feature.
@@ -141,6 +144,7 @@ class RawValues:
             raise ConfigError(
                 f"{feature}= : an empty value of a {kind} log has no key; give one that is not"
             )
+        self._check_field(feature, text)
         is_shared = self._tables[table].shared_vocabulary
         transform = self._transform
         name = feature if transform is None else transform.measured.vocabulary(feature)
@@ -159,6 +163,19 @@ class RawValues:
             return [hashed]
         as_it_is = RawKey(number % 2**64, "the number as it is")
         return [as_it_is] if kind != "parquet" else [hashed, as_it_is]
+
+    def _check_field(self, feature: str, text: str) -> None:
+        """Of libsvm with fields: the index is one of the feature's."""
+        index = _number_of(text, least=0)
+        if self._fields is None or (index is not None and self._fields.field_of(index) == feature):
+            return
+        if index is None:
+            raise ConfigError(
+                f"{feature}={text}: {text!r} is no index, a whole number from 0 to 2^64 - 1"
+            )
+        owner = self._fields.field_of(index)
+        has = "no field has" if owner is None else f"field {owner!r} has"
+        raise ConfigError(f"{feature}={text}: {has} the index {index}, not {feature!r}")
 
     def _unknown(self, feature: str) -> ConfigError:
         from difflib import get_close_matches

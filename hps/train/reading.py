@@ -224,7 +224,7 @@ def first_difference(stored: Features, asked: Features) -> str:
     "columns.C1 is now {'kind': 'ignored'} and was not described"
     """
     of_stored, of_asked = stored.to_dict(), asked.to_dict()
-    for group in ("columns", "crosses", "tables"):
+    for group in ("fields", "columns", "crosses", "tables"):
         before, now = of_stored.get(group, {}), of_asked.get(group, {})
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
@@ -233,6 +233,8 @@ def first_difference(stored: Features, asked: Features) -> str:
                     f"{group}.{name} is now {'not described' if given is None else given} and was "
                     f"{'not described' if was is None else was}"
                 )
+    if list(of_stored.get("fields", ())) != list(of_asked.get("fields", ())):
+        return f"fields come in the order {list(of_asked['fields'])}"
     return f"crosses come in the order {list(of_asked['crosses'])}"
 
 

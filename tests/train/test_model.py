@@ -182,8 +182,8 @@ def test_what_cannot_be_scored_is_refused_by_name(tmp_path: Path, criteo: Any) -
     libsvm.write_text("".join(f"{row % 2} {row % 7}:1\n" for row in range(80)))
     other = train_on(libsvm, tmp_path / "other")
     with hps.Model.load(other, dram="8MiB") as model:
-        with pytest.raises(hps.ConfigError, match="a log of libsvm, whose columns have no names"):
-            model.predict({"index": [1]})
+        with pytest.raises(hps.ConfigError, match=r"columns \['index'\] are missing"):
+            model.predict({"user": [1]})
         assert model.predict(next(model.open_reader([libsvm], batch_size=9))).shape == (9,)
     with pytest.raises(hps.ConfigError, match="'day-9'"):
         hps.Model.load(store, "day-9")

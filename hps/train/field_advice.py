@@ -1,0 +1,84 @@
+"""What a libsvm or libffm log seems to be, and is not read as: said once, before training.
+
+Above it: opening.py. Below it: the log's first lines. Both faults cost accuracy in silence.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hps.models import class_of
+from hps.reader.discover import sample_lines
+from hps.reader.schema import decode_name, sort_names
+
+if TYPE_CHECKING:
+    from hps.reader.reader import Reader
+
+_MOST_NAMED = 20
+
+
+def advice_on(reader: "Reader", kind: str) -> list[str]:
+    """Lines for people; none where nothing is to be said.
+
+    Args:
+        reader: of the log that a new model is trained on.
+        kind: of the model.
+    """
+    if reader.format == "libsvm":
+        return _on_one_bag(reader, kind)
+    return _on_numbers(reader) if reader.format == "libffm" else []
+
+
+def _on_one_bag(reader: "Reader", kind: str) -> list[str]:
+    if reader.config.fields is not None or not class_of(kind).has_vectors:
+        return []
+    lengths = [len(_tokens(line)) for line in sample_lines(reader.paths)]
+    if max(lengths, default=0) < 2:
+        return []
+    mean = sum(lengths) / len(lengths)
+    return [
+        f"warning: all indices of this libsvm log, {mean:.3g} a line, are one feature, whose rows "
+        f"are summed: model {kind} then sees no pairs of them. Say which indices belong to which "
+        "feature: [fields] in a features file (--features; docs/formats.md, Fields of libsvm)"
+    ]
+
+
+def _on_numbers(reader: "Reader") -> list[str]:
+    """Of libffm: fields that always have one index, with values that differ."""
+    indices: dict[bytes, set[bytes]] = {}
+    values: dict[bytes, set[bytes]] = {}
+    for line in sample_lines(reader.paths):
+        for token in _tokens(line):
+            field, _, rest = token.partition(b":")
+            index, _, value = rest.rpartition(b":")
+            indices.setdefault(field, set()).add(index)
+            values.setdefault(field, set()).add(value)
+    dense = reader.config.dense_columns or ()
+    taken = {name for names in reader.schema.features().values() for name in names}
+    fields = [decode_name(field) for field in indices if _is_number(indices[field], values[field])]
+    found = sort_names([name for name in fields if name not in dense and name in taken])
+    described = {use.name for use in reader.columns if use.kind != "feature"}
+    found = [name for name in found if name not in described]
+    if not found:
+        return []
+    return [
+        f"warning: field(s) {_named(found)} of this libffm log have one index each and values that "
+        "differ: numbers, which are read as the weights of a key. If they are numbers, say so: "
+        f"--dense-columns {' '.join([*dense, *found][:_MOST_NAMED])}"
+        f"{' ...' if len(found) + len(dense) > _MOST_NAMED else ''}, or kind = 'dense' in a "
+        "features file"
+    ]
+
+
+def _is_number(indices: set[bytes], values: set[bytes]) -> bool:
+    return len(indices) == 1 and len(values) > 1
+
+
+def _tokens(line: bytes) -> list[bytes]:
+    """The tokens of a line, without its label and a comment."""
+    tokens = line.split(b"#")[0].split()
+    return [token for token in tokens[1:] if b":" in token]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
