@@ -279,8 +279,8 @@ def _check_names(features: Features, raw: RawColumns) -> None:
     if raw.format not in WITH_COLUMNS:  # in those, what is ignored is not read
         known[IGNORED] = (*raw.dense, *raw.features)
     for column in features.columns:
-        names = known.get(column.kind, ())
-        if not names or column.name in names:
+        names = known.get(column.kind)
+        if names is None or column.name in names:
             continue
         if column.name in (*raw.dense, *raw.features):
             is_number = column.name in raw.dense
