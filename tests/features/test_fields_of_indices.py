@@ -12,6 +12,7 @@ import hps
 from hps.config import TableConfig
 from hps.features import Column, Scale
 from hps.features.open import open_with_features
+from hps.features.transform import FeatureTransform
 from hps.reader import Reader, ReaderConfig
 
 TEXT = """
@@ -95,7 +96,8 @@ def test_what_is_said_of_a_dense_field_is_said_of_each_of_its_indices(tmp_path: 
         next(reader).dense, torch.tensor([[-1.0, 2.0, 1.0], [1.0, -1.0, -1.0]])
     )
     before = reader.transform
-    assert before is not None and before.measured.column("x 10") == Column(  # type: ignore[attr-defined]
+    assert isinstance(before, FeatureTransform)
+    assert before.measured.column("x 10") == Column(
         name="x 10", kind="dense", clip=[-9, 9], normalise=Scale(3.0, 1.0)
     )
     log.write_text("1 10:7 11:30 3:1\n0 10:7 12:-50\n")
@@ -104,7 +106,7 @@ def test_what_is_said_of_a_dense_field_is_said_of_each_of_its_indices(tmp_path: 
         tables=[TableConfig(name="features", dim=2)],
         config=ReaderConfig(format="libsvm"),
         features=hps.Features.from_toml(text),
-        before=before,  # type: ignore[arg-type]
+        before=before,
     )
     assert next(again).dense[:, 0].tolist() == [4.0, 4.0]  # by what was measured before
 
