@@ -41,6 +41,17 @@ SampleRule MakeSample(std::mt19937* random) {
   return {low, high, (*random)() % 2 == 0 ? 1.0 : 0.5};
 }
 
+// Fields of libsvm, with gaps between them; a dense one of it, and of libffm.
+void AddFields(TextSchema* schema) {
+  if (!schema->weighted()) return;
+  schema->num_dense = 1;
+  if (schema->format == TextFormat::kLibffm) {
+    schema->dense_fields = {{"2", 0, 0}};
+  } else {
+    schema->index_ranges = {{0, 6, 1}, {7, 7, 2}, {8, 9, kPassedOver}, {100, ~uint64_t{0}, 0}};
+  }
+}
+
 TextSchema MakeSchema(TextFormat format, std::mt19937* random) {
   TextSchema schema;
   schema.format = format;
@@ -53,6 +64,9 @@ TextSchema MakeSchema(TextFormat format, std::mt19937* random) {
   schema.skip_bad_lines = (*random)() % 4 != 0;
   schema.refuse_unknown = (*random)() % 4 == 0;
   schema.sample = MakeSample(random);
+  schema.needs_labels = (*random)() % 2 == 0;
+  schema.layout = static_cast<SlotLayout>((*random)() % 3);
+  if ((*random)() % 2 == 0) AddFields(&schema);
   return schema;
 }
 
@@ -171,17 +185,21 @@ bool IsKept(const TextSchema& schema, std::string line) {
   const size_t first = is_criteo ? 0 : line.find_first_not_of(blanks);
   const size_t end = std::min(line.find_first_of(blanks, first), line.size());
   std::string label = line.substr(first, end - first);
-  const size_t content = is_criteo ? end + 1 : line.find_first_not_of(blanks, end);
-  const std::string rest = content < line.size() ? line.substr(content) : "";
+  bool has_label = is_criteo || label.find(':') == std::string::npos;
   if (schema.format == TextFormat::kSlots) {
     const size_t colon = label.find(':');
     const std::string front = label.substr(0, colon);
     const std::string back = colon == std::string::npos ? "" : label.substr(colon + 1);
-    const bool is_named = front == "click" || front == "label";
+    const bool is_named = (front == "click" || front == "label") && colon != std::string::npos;
     label = is_named ? back : back == "1" && colon != std::string::npos ? front : "";
+    float ignored = 0;
+    has_label = is_named || ScanLabel(label, &ignored);
   }
+  const size_t after = is_criteo ? end + 1 : line.find_first_not_of(blanks, end);
+  const size_t content = has_label ? after : first;
+  const std::string rest = content < line.size() ? line.substr(content) : "";
   float value = 1;
-  const bool is_negative = ScanLabel(label, &value) && value == 0;
+  const bool is_negative = has_label && ScanLabel(label, &value) && value == 0;
   return schema.sample.Keeps(Xxh64(rest.data(), rest.size(), 0), is_negative);
 }
 
