@@ -45,7 +45,8 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
     Args:
         model: that scores.
         data: the log's files, of the format the model was trained on; of parquet and csv
-            the column of labels may be absent; weights and groups are not looked at.
+            the column of labels may be absent, of libsvm, libffm and slots the label of any line;
+            weights and groups are not looked at.
         out: the file, replaced whole once all is scored: parquet or csv with one column, or npy.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
