@@ -32,6 +32,13 @@ OPTIMIZERS: list[hps.common.optimizers.Optimizer] = [
     hps.Adam(lr=0.01),
     hps.FTRL(lr=0.1, l1=0.001, l2=0.01),
 ]
+# Weights decay fast enough that a step without it would differ at once.
+DECAYING: list[hps.common.optimizers.Optimizer] = [
+    hps.SGD(lr=0.1, weight_decay=0.3),
+    hps.Adagrad(lr=0.1, initial_accumulator_value=0.1, weight_decay=0.2),
+    hps.RowWiseAdagrad(lr=0.1, weight_decay=0.5),
+    hps.Adam(lr=0.01, weight_decay=2.0),
+]
 TWIN_ROWS = 16
 
 
@@ -139,6 +146,11 @@ def table(
     return hps.TableConfig(
         name=name, dim=dim, optimizer=optimizer or hps.SGD(lr=1.0), features=[f"{name}-feature"]
     )
+
+
+def optimizer_id(one: hps.common.optimizers.Optimizer) -> str:
+    """Names an optimizer among OPTIMIZERS and DECAYING."""
+    return f"{one.kind}-decaying" if one.weight_decay else one.kind
 
 
 def keys_of(*keys: int) -> NDArray[np.uint64]:

@@ -31,7 +31,7 @@ InitializerSpec ParseInitializer(const std::string& name, std::pair<double, doub
 }
 
 OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values) {
-  const size_t wanted[] = {0, 0, 2, 2, 3, 4};
+  const size_t wanted[] = {0, 1, 3, 3, 4, 4};
   if (values.size() != wanted[static_cast<int>(kind)]) {
     throw nb::value_error("wrong number of hyperparameters for this optimizer");
   }
@@ -39,11 +39,13 @@ OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& val
   const auto at = [&](int i) { return static_cast<float>(values[static_cast<size_t>(i)]); };
   switch (kind) {
     case OptimizerKind::kSgd:
+      numbers.weight_decay = at(0);
       break;
     case OptimizerKind::kAdagrad:
     case OptimizerKind::kRowWiseAdagrad:
       numbers.eps = at(0);
       numbers.initial_accumulator = at(1);
+      numbers.weight_decay = at(2);
       break;
     case OptimizerKind::kAdam:
       numbers.beta1 = at(0);
@@ -51,6 +53,7 @@ OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& val
       numbers.one_minus_beta1 = static_cast<float>(1.0 - values[0]);
       numbers.one_minus_beta2 = static_cast<float>(1.0 - values[1]);
       numbers.eps = at(2);
+      numbers.weight_decay = at(3);
       break;
     case OptimizerKind::kFtrl:
       numbers.beta = at(0);

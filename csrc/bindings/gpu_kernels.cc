@@ -117,7 +117,7 @@ HPS_DESCRIBE(TableShape, num_parts, buckets_per_part, part_bits, row_bytes);
 HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows);
 HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
 HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
-             one_minus_beta2, beta, l1, l2);
+             one_minus_beta2, beta, l1, l2, weight_decay);
 HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps, has_wants,
              is_watched);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);

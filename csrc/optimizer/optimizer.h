@@ -4,7 +4,8 @@
 // sqrt in float32, never contracted, so that host, any instruction set and device agree to the bit.
 // A row is addressed as floats: header [0, 4), weights [4, 4 + dim), state behind them.
 // Formulas: SGD, Adagrad and Adam as torch.optim; row-wise Adagrad as FBGEMM's; FTRL-Proximal after
-// McMahan et al., KDD 2013, algorithm 1, whose power is one half.
+// McMahan et al., KDD 2013, algorithm 1, whose power is one half. Weights may decay before all but
+// FTRL's update, decoupled from the gradient: Loshchilov and Hutter, ICLR 2019, algorithm 2.
 #pragma once
 
 #include "optimizer/lanes.h"
@@ -23,6 +24,7 @@ struct OptimizerNumbers {
   float beta = 0;
   float l1 = 0;
   float l2 = 0;
+  float weight_decay = 0;
 };
 
 inline namespace HPS_BUILD {
@@ -35,38 +37,58 @@ HPS_HD float SquareRoot(float value) {
 #endif
 }
 
-template <class Lanes>
-HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr) {
-  lanes.each([=](float& weight, float g) { weight -= lr * g; }, row + kRowHeaderFloats, gradient);
+// What a step keeps of each weight before its update. 1 - 0 is 1, and a factor of 1 changes no bit.
+HPS_HD float KeptShare(float lr, const OptimizerNumbers& numbers) {
+  return 1.0f - lr * numbers.weight_decay;
 }
 
-template <class Lanes>
-HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps) {
+// A weight as its update finds it.
+template <bool kDecays>
+struct Decay {
+  float kept;
+
+  HPS_HD_MEMBER float operator()(float weight) const {
+    if constexpr (kDecays) return kept * weight;
+    return weight;
+  }
+};
+
+template <class Lanes, bool kDecays>
+HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr,
+                      Decay<kDecays> decay) {
+  lanes.each([=](float& weight, float g) { weight = decay(weight) - lr * g; },
+             row + kRowHeaderFloats, gradient);
+}
+
+template <class Lanes, bool kDecays>
+HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps,
+                          Decay<kDecays> decay) {
   float* weights = row + kRowHeaderFloats;
   lanes.each(
       [=](float& weight, float& accumulator, float g) {
         accumulator += g * g;
-        weight -= lr * g / (SquareRoot(accumulator) + eps);
+        weight = decay(weight) - lr * g / (SquareRoot(accumulator) + eps);
       },
       weights, weights + lanes.size(), gradient);
 }
 
-template <class Lanes>
+template <class Lanes, bool kDecays>
 HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                                 float eps) {
+                                 float eps, Decay<kDecays> decay) {
   const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
   lanes.note(accumulator);
   const float step = lr / (SquareRoot(accumulator) + eps);
-  lanes.each([=](float& weight, float g) { weight -= step * g; }, row + kRowHeaderFloats, gradient);
+  lanes.each([=](float& weight, float g) { weight = decay(weight) - step * g; },
+             row + kRowHeaderFloats, gradient);
 }
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to
 // one would have lost half of its digits, and a new row's zeros mean t = 0.
-template <class Lanes>
+template <class Lanes, bool kDecays>
 HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                       const OptimizerNumbers& numbers) {
+                       const OptimizerNumbers& numbers, Decay<kDecays> decay) {
   float* weights = row + kRowHeaderFloats;
   float* first_moments = weights + lanes.size();
   const float correction1 = numbers.one_minus_beta1 + numbers.beta1 * row[kFirstScalar];
@@ -85,7 +107,7 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
       [=](float& weight, float& first, float& second, float g) {
         first = beta1 * first + share1 * g;
         second = beta2 * second + share2 * (g * g);
-        weight -= step * first / (SquareRoot(second) / root + eps);
+        weight = decay(weight) - step * first / (SquareRoot(second) / root + eps);
       },
       weights, first_moments, first_moments + lanes.size(), gradient);
 }
@@ -141,21 +163,32 @@ HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
   }
 }
 
-template <class Lanes>
-HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, const float* gradient, float lr,
-                      const OptimizerNumbers& numbers) {
+// kDecays may be false only where numbers.weight_decay is 0, and true in any case.
+template <bool kDecays, class Lanes>
+HPS_HD void UpdateRowWith(Lanes lanes, OptimizerKind kind, float* row, const float* gradient,
+                          float lr, const OptimizerNumbers& numbers) {
+  const Decay<kDecays> decay{KeptShare(lr, numbers)};
   switch (kind) {
     case OptimizerKind::kSgd:
-      return SgdUpdate(lanes, row, gradient, lr);
+      return SgdUpdate(lanes, row, gradient, lr, decay);
     case OptimizerKind::kAdagrad:
-      return AdagradUpdate(lanes, row, gradient, lr, numbers.eps);
+      return AdagradUpdate(lanes, row, gradient, lr, numbers.eps, decay);
     case OptimizerKind::kRowWiseAdagrad:
-      return RowWiseAdagradUpdate(lanes, row, gradient, lr, numbers.eps);
+      return RowWiseAdagradUpdate(lanes, row, gradient, lr, numbers.eps, decay);
     case OptimizerKind::kAdam:
-      return AdamUpdate(lanes, row, gradient, lr, numbers);
+      return AdamUpdate(lanes, row, gradient, lr, numbers, decay);
     case OptimizerKind::kFtrl:
       return FtrlUpdate(lanes, row, gradient, lr, numbers);
   }
+}
+
+template <class Lanes>
+HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, const float* gradient, float lr,
+                      const OptimizerNumbers& numbers) {
+  if (kind == OptimizerKind::kFtrl || numbers.weight_decay == 0) {
+    return UpdateRowWith<false>(lanes, kind, row, gradient, lr, numbers);
+  }
+  UpdateRowWith<true>(lanes, kind, row, gradient, lr, numbers);
 }
 
 }  // namespace HPS_BUILD

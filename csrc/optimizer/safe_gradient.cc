@@ -104,6 +104,8 @@ bool IsTame(const RowLayout& layout, const float* row) {
 uint32_t SafeGradientBits(OptimizerKind kind, const OptimizerNumbers& numbers,
                           const InitializerSpec& initializer, float lr) {
   if (!(lr >= 0.0f) || !IsFinite(lr)) return 0;
+  // What decays does not grow: the bounds are those of what a step adds.
+  if (!(std::fabs(KeptShare(lr, numbers)) <= 1.0f)) return 0;
   const float limit = SafeGradient(kind, numbers, initializer, static_cast<double>(lr));
   // What a batch tells of its gradients is 2^20 at least.
   return limit >= 0x1p20f ? MagnitudeBits(limit) : 0;

@@ -15,7 +15,7 @@ from typing import Any
 from hps.checkpoint.names import find_listed
 from hps.common.initializers import INITIALIZERS, Initializer
 from hps.common.json_text import Json, JsonView, check_depth, parse_json
-from hps.common.optimizers import OPTIMIZERS, Optimizer
+from hps.common.optimizers import OPTIMIZERS
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.table.schema import TableSchema
@@ -183,7 +183,7 @@ def table_to_json(table: TableConfig) -> Json:
     return {
         "name": table.name,
         "dim": table.dim,
-        "optimizer": _numbers_of(table.optimizer),
+        "optimizer": {"kind": table.optimizer.kind, **table.optimizer.numbers()},
         "initializer": _numbers_of(table.initializer),
         "features": None if table.features is None else list(table.features),
         "shared_vocabulary": table.shared_vocabulary,
@@ -191,7 +191,7 @@ def table_to_json(table: TableConfig) -> Json:
     }
 
 
-def _numbers_of(owner: Optimizer | Initializer) -> Json:
+def _numbers_of(owner: Initializer) -> Json:
     numbers = {field.name: getattr(owner, field.name) for field in fields(owner)}
     return {"kind": owner.kind, **numbers}
 

@@ -6,6 +6,7 @@ Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`, pooling.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -49,6 +50,10 @@ class ClickModel(nn.Module):
         sequences: of a class that takes them, and for it alone: place of each sequence among the
             features -> place of its target; all in one table.
 
+    `embedding_dropout`, 0 unless it is set, is the share of the elements of pooled embeddings, the
+    first-order weight among them, that `embed` drops in training; it scales the others up by
+    1 / (1 - share), and draws from torch's global generator of the device.
+
     `negative_rate` is the share of the examples with label 0 that the model is trained on; the
     recipe of `hps train` sets it. `forward` gives the logits of such a log, `score` those of a log
     with all of them.
@@ -76,6 +81,7 @@ class ClickModel(nn.Module):
     ) -> None:
         super().__init__()
         self.negative_rate = 1.0
+        self.embedding_dropout = 0.0
         name = type(self).__name__
         if hidden is None:
             hidden = DEFAULT_HIDDEN if self.has_deep_part else ()
@@ -258,7 +264,8 @@ class ClickModel(nn.Module):
         return logits.float() + math.log(self.negative_rate)
 
     def embed(self, batch: Batch) -> torch.Tensor:
-        """The pooled row of every feature, of tables of one dim.
+        """The pooled row of every feature, of tables of one dim; in training with
+        `embedding_dropout`.
 
         Returns:
             float32 [B, F, columns], the tables' features side by side.
@@ -304,12 +311,21 @@ class ClickModel(nn.Module):
     def _pooled(self, batch: Batch) -> torch.Tensor:
         """Rows of all features side by side, [B, sum of their columns]."""
         pooled: torch.Tensor = self.embeddings(batch)
-        return pooled if self._means is None else self._means(pooled, batch)
+        if self._means is not None:
+            pooled = self._means(pooled, batch)
+        return self._thinned(pooled)
+
+    def _thinned(self, values: torch.Tensor) -> torch.Tensor:
+        """The same, in training with `embedding_dropout`."""
+        if self.training and self.embedding_dropout:
+            return nn.functional.dropout(values, self.embedding_dropout)
+        return values
 
     def embed_apart(self, batch: Batch) -> list[torch.Tensor | SequenceRows]:
         """The pooled embedding of every feature but of `sequences`, whose keys come one by one.
 
-        One look-up, as `embed`: a step is to call one of them once.
+        One look-up, as `embed`: a step is to call one of them once. In training with
+        `embedding_dropout`.
 
         Returns:
             Of each feature float32 [B, columns], of a sequence its `SequenceRows`.
@@ -318,12 +334,15 @@ class ClickModel(nn.Module):
             ConfigError: as `embed`.
         """
         found = look_up_apart(self._apart, batch, self.num_features, self.sequences)
-        size, table = len(batch), self._apart.table
-        for place in self._mean_places - self.sequences.keys():
-            own = batch.features[table].offsets[place * size : (place + 1) * size + 1]
-            pooled = found[place]
-            assert isinstance(pooled, torch.Tensor)
-            found[place] = pooled / own.diff().clamp(min=1).to(pooled).unsqueeze(1)
+        size, offsets = len(batch), batch.features[self._apart.table].offsets
+        for place, own in enumerate(found):
+            if isinstance(own, SequenceRows):
+                found[place] = replace(own, rows=self._thinned(own.rows))
+                continue
+            if place in self._mean_places:
+                lengths = offsets[place * size : (place + 1) * size + 1].diff()
+                own = own / lengths.clamp(min=1).to(own).unsqueeze(1)
+            found[place] = self._thinned(own)
         return found
 
     def dense_of(self, batch: Batch) -> torch.Tensor:

@@ -57,8 +57,9 @@ class RowOptimizer(torch.optim.Optimizer):
     """Steps the rows of every table of a server.
 
     `param_groups` holds a group a table, with its name under "table" and its learning rate under
-    "lr", which schedulers may change and `state_dict()` carries. The row optimizer's other numbers
-    and its state belong to the table (see `hps.TableConfig`) and to its rows.
+    "lr", which schedulers may change and `state_dict()` carries. The row optimizer's other numbers,
+    weight_decay among them, and its state belong to the table (see `hps.TableConfig`) and to its
+    rows: a group has no "weight_decay".
 
     With `torch.amp.GradScaler` call `scaler.step(row_optimizer)` beside
     `scaler.step(dense_optimizer)`. As with torch's own optimizers each is skipped when its own
@@ -111,8 +112,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises:
             NonFiniteError: a gradient is NaN or infinite, or the step would make a row so. No row
                 of any table has changed, and what is pending stays so until `zero_grad()` drops it.
-            ConfigError: a learning rate is not finite or below 0, or is 0 for FTRL, which divides
-                by it; nothing has changed.
+            ConfigError: a learning rate is not finite or below 0, is 0 for FTRL, which divides by
+                it, or above 1 / weight_decay of its table; nothing has changed.
         """
         loss = None
         if closure is not None:
@@ -181,10 +182,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _check_rates(self, rates: dict[str, float]) -> None:
         for table, rate in rates.items():
-            divides = self._server.tables[table].optimizer.divides_by_lr
+            optimizer, where = (
+                self._server.tables[table].optimizer,
+                f"RowOptimizer: table {table!r}",
+            )
             # The native core takes the rate as float32, where a tiny one is 0.
-            where = f"RowOptimizer: table {table!r}: lr"
-            require_number(where, rate, above=_LEAST_DIVISOR if divides else None)
+            least = _LEAST_DIVISOR if optimizer.divides_by_lr else None
+            require_number(f"{where}: lr", rate, above=least)
+            optimizer.check_decay(where, rate)
         self._checked_rates = rates
 
     def _unscale(self) -> None:

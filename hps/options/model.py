@@ -31,7 +31,7 @@ class ModelOptions:
         MODEL,
         f"kind of the model: {', '.join(KINDS)}, or one of your own as {OWN}, whose file is run; "
         "if not given, deepfm, with --resume that of the stored model; the same holds for the "
-        "three flags below; docs/models.md",
+        "four flags below; docs/models.md",
         metavar="MODEL",
     )
     dim: int | None = option(
@@ -54,6 +54,13 @@ class ModelOptions:
         number(0, below=1),
         "dropout of the deep layers, from 0 to below 1; not of lr and fm; if not given, 0.0, or "
         "the stored one",
+        metavar="P",
+    )
+    embedding_dropout: float | None = option(
+        None,
+        number(0, below=1),
+        "dropout of the pooled embeddings' elements in training, from 0 to below 1; if not given, "
+        "0.0, or the stored one",
         metavar="P",
     )
     base_rate: bool = option(
@@ -87,6 +94,20 @@ class OptimizerOptions:
         _RATE,
         "learning rate of the dense part's Adam, above 0; if not given, 0.001, or the stored one",
         metavar="RATE",
+    )
+    weight_decay: float | None = option(
+        None,
+        number(0),
+        "decay of the rows that a step updates: their weights are multiplied by 1 - lr * W first, "
+        "at least 0; not of ftrl; if not given, 0.0, or the stored one",
+        metavar="W",
+    )
+    dense_weight_decay: float | None = option(
+        None,
+        number(0),
+        "weight decay of the dense part, as AdamW has it, at least 0; if not given, 0.0, or the "
+        "stored one",
+        metavar="W",
     )
     init_std: float = option(
         0.01, number(0), "standard deviation of new rows' weights, at least 0", metavar="STD"

@@ -14,7 +14,7 @@ from typing import Self
 from hps.cluster.config import ClusterConfig
 from hps.common.initializers import Normal
 from hps.common.json_text import Json
-from hps.common.optimizers import OPTIMIZERS
+from hps.common.optimizers import OPTIMIZERS, Optimizer
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import ConfigError
 from hps.features.features import Features
@@ -31,7 +31,13 @@ from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
-from hps.train.shape_rules import check_kind, check_sizes, check_table_dims, what_it_lacks
+from hps.train.shape_rules import (
+    check_decay,
+    check_kind,
+    check_sizes,
+    check_table_dims,
+    what_it_lacks,
+)
 
 TABLE = "features"
 _LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
@@ -50,6 +56,7 @@ class ModelShape:
     dim: int = 16
     hidden: Sequence[int] = (256, 128)
     dropout: float = 0.0
+    embedding_dropout: float = 0.0
     optimizer: str = "adagrad"
 
 
@@ -98,6 +105,7 @@ class TrainOptions(
                 "(--server)"
             )
         self._check_shape()
+        self._check_decay()
         self._check_validation()
         self.cluster_config()
         if self.resume_from is not None and not self.resume:
@@ -119,6 +127,20 @@ class TrainOptions(
                 f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
                 "(gpu, --gpu) too"
             )
+
+    def _check_decay(self) -> None:
+        if self.row_decay() and not OPTIMIZERS[self.shape().optimizer].decays:
+            raise ConfigError(
+                f"weight_decay={self.weight_decay!r} (--weight-decay): optimizer "
+                f"{self.shape().optimizer} takes none; leave it out"
+            )
+        for field, decay, rate in (
+            ("", self.row_decay(), self.row_rate()),
+            ("dense_", self.dense_decay(), self.dense_rate()),
+        ):
+            # Of a run that goes on the checkpoint tells the rate, where nobody says it.
+            if not self.resume or getattr(self, f"{field}lr") is not None:
+                check_decay(field, decay, rate)
 
     def _check_validation(self) -> None:
         if self.valid_share is not None and self.valid:
@@ -171,6 +193,20 @@ class TrainOptions(
         """Learning rate of the dense part in a new run."""
         return _DENSE_LEARNING_RATE if self.dense_lr is None else self.dense_lr
 
+    def row_decay(self) -> float:
+        """Weight decay of rows in a new run."""
+        return 0.0 if self.weight_decay is None else self.weight_decay
+
+    def dense_decay(self) -> float:
+        """Weight decay of the dense part in a new run."""
+        return 0.0 if self.dense_weight_decay is None else self.dense_weight_decay
+
+    def _row_optimizer(self) -> Optimizer:
+        rate, decay = self.row_rate(), self.row_decay()
+        if self.resume and self.lr is None and decay * rate > 1:
+            rate = 1 / decay  # the checkpoint tells the rate later
+        return OPTIMIZERS[self.shape().optimizer](rate, weight_decay=decay)
+
     def table(self) -> TableConfig:
         """The one table: that of all features which a features file gives no other."""
         return self._table(TABLE)
@@ -208,7 +244,7 @@ class TrainOptions(
         return TableConfig(
             name=name,
             dim=class_of(shape.model).row_columns(dim),
-            optimizer=OPTIMIZERS[shape.optimizer](self.row_rate()),
+            optimizer=self._row_optimizer(),
             initializer=Normal(std=self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
         )

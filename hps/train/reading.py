@@ -45,11 +45,13 @@ class StoredModel:
         columns: of its tables that have the dim of `--dim`; None where the checkpoint describes
             none of them.
         optimizer: of its tables' rows; None where it describes none.
+        weight_decay: of its rows; versions that had none did not store it.
     """
 
     recipe: ModelRecipe
     columns: int | None
     optimizer: str | None
+    weight_decay: float = 0.0
 
     @classmethod
     def of(cls, model: "JsonView", tables: "Sequence[TableConfig]") -> Self:
@@ -62,12 +64,14 @@ class StoredModel:
             # Recipes of earlier versions left that to the table.
             shared = table is not None and table.shared_vocabulary
             recipe = replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
+        decay = model["settings"].get("weight_decay", 0.0)
         if table is None:
-            return cls(recipe, None, None)
+            return cls(recipe, None, None, decay)
         transform = recipe.make_transform()
         said = None if transform is None else transform.asked
         of_run = [one for one in own if said is None or said.dim_of(one.name) is None]
-        return cls(recipe, of_run[0].dim if of_run else None, table.optimizer.kind)
+        columns = of_run[0].dim if of_run else None
+        return cls(recipe, columns, table.optimizer.kind, decay)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -76,6 +80,7 @@ class StoredModel:
         if self.columns is not None:
             known["dim"] = self.columns - class_of(recipe.kind).has_first_order
         known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
+        known["embedding_dropout"] = recipe.embedding_dropout
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
         return known | recipe.reading()
@@ -166,7 +171,7 @@ class _StoredCheckpoints:
 
 def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     """The options of a run that goes on: shape, and how the log is read, are as the model has it;
-    with `change_features` but for its columns.
+    with `change_features` but for its columns. So is the rows' weight decay, unless one is given.
 
     Raises:
         ConfigError: a flag was given that says otherwise; names it and both values. Or the file of
@@ -189,6 +194,8 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     wrong = differing(stored, given)
     if wrong is not None:
         raise wrong.error(f"the model in {options.where}")
+    if options.weight_decay is None:
+        stored["weight_decay"] = model.weight_decay
     return replace(options, **stored)
 
 

@@ -54,6 +54,7 @@ _FLAGS_OF_SHAPE = {
     "dim": "--dim",
     "hidden": "--hidden",
     "dropout": "--dropout",
+    "embedding_dropout": "--embedding-dropout",
     "optimizer": "--optimizer",
 }
 
@@ -73,6 +74,7 @@ class ModelRecipe:
             criteo's integers missing, 0 and below read as 0; all negatives.
         transform: what becomes of the log's columns before the model sees them, as
             `FeatureTransform.to_dict` has it; None of a model without a features file.
+        embedding_dropout: of pooled embeddings; earlier versions had none.
     """
 
     kind: str
@@ -82,12 +84,15 @@ class ModelRecipe:
     dropout: float
     reader: Json
     transform: Json | None = None
+    embedding_dropout: float = 0.0
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint."""
         values = asdict(self)
         if self.transform is None:
             del values["transform"]  # as it was before there were any
+        if not self.embedding_dropout:
+            del values["embedding_dropout"]  # likewise
         return values
 
     @classmethod
@@ -192,6 +197,7 @@ class ModelRecipe:
         transform = self.make_transform()
         if transform is not None and any(map(any, transform.are_means.values())):
             model.use_means(server, transform.are_means)
+        model.embedding_dropout = self.embedding_dropout
         return model
 
     def check_weights(self, model: ClickModel, stored: Mapping[str, torch.Tensor]) -> None:
@@ -258,7 +264,7 @@ class ModelRecipe:
             ConfigError: names each value that differs.
         """
         of_columns = () if changes_features else ("features", "num_dense")
-        for field in ("kind", *of_columns, "hidden", "dropout"):
+        for field in ("kind", *of_columns, "hidden", "dropout", "embedding_dropout"):
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
@@ -355,6 +361,7 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
         dropout=shape.dropout,
         reader=_reading_of(reader, options),
         transform=transform.to_dict() if isinstance(transform, FeatureTransform) else None,
+        embedding_dropout=shape.embedding_dropout,
     )
     if class_of(recipe.kind).takes_sequences:
         require_sequences(recipe.kind, recipe.sequences)

@@ -84,5 +84,4 @@ def connect(
 
 
 def _without_rate(table: TableConfig) -> TableConfig:
-    optimizer = replace(table.optimizer, lr=1.0)
-    return replace(table, optimizer=optimizer, features=None, share=1.0)
+    return replace(table, optimizer=table.optimizer.without_lr(), features=None, share=1.0)

@@ -16,6 +16,8 @@ from hps.features.table import Table
 from hps.models.base import ClickModel
 from hps.models.kinds import class_of, load_class
 
+LEAST_DECAY = 2.0**-25  # of a step: less is rounded away
+
 
 def what_it_lacks(kind: str) -> Json:
     """The parts of the shape that a kind has not, by name, as its models store them.
@@ -115,4 +117,32 @@ def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: floa
         raise ConfigError(
             f"dim={dim} (--dim): a row has {MAX_DIM} columns at most, and model {kind} takes 1 for "
             f"its first-order weight; give {most} or less"
+        )
+
+
+def check_decay(part: str, decay: float, rate: float) -> None:
+    """Refuses a weight decay that changes the sign of weights, or that float32 does not show.
+
+    Args:
+        part: "" of the rows, "dense_" of the dense part.
+        decay: of it; 0 is none.
+        rate: its learning rate.
+
+    Raises:
+        ConfigError: decay * rate is above 1, or too small.
+
+    >>> check_decay("", 0.01, 0.02)
+    """
+    flag = part.replace("_", "-")
+    product = decay * rate
+    where = (
+        f"{part}weight_decay={decay!r} (--{flag}weight-decay) with {part}lr={rate!r} "
+        f"(--{flag}lr): a step multiplies weights by 1 - {product:g}"
+    )
+    if not product <= 1:
+        raise ConfigError(f"{where}, which must not be below 0; lower one of them")
+    if decay and product < LEAST_DECAY:
+        raise ConfigError(
+            f"{where}, which is 1 in float32, so that nothing would decay; give a weight decay of "
+            f"{2 * LEAST_DECAY / rate:.1g} or more, or none"
         )

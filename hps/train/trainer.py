@@ -24,6 +24,7 @@ from hps.train.options import TrainOptions
 from hps.train.progressive import Progressive, without_file
 from hps.train.ranks import TrainingRanks
 from hps.train.recipe import ModelRecipe
+from hps.train.shape_rules import check_decay
 from hps.train.stored_options import plain_options
 from hps.train.totals import Totals
 from hps.types import Batch
@@ -67,7 +68,8 @@ class Trainer:
         self.progressive: Progressive | None = None  # once somebody wants it
         self._progressive_before: Json | None = None  # of runs before, where nobody wants it now
         # What a user's own class does in training alone is not known.
-        self._is_other_in_eval = recipe.dropout > 0 or recipe.kind not in MODELS
+        drops = recipe.dropout > 0 or recipe.embedding_dropout > 0
+        self._is_other_in_eval = drops or recipe.kind not in MODELS
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
         self._dense: DenseAverages | None = None
@@ -77,7 +79,10 @@ class Trainer:
         if self._ranks.rank > 0:
             torch.manual_seed(self._ranks.seed(options.seed, 0))
         self.row_optimizer = RowOptimizer(server)
-        self.dense_optimizer = torch.optim.Adam(self.model.parameters(), lr=options.dense_rate())
+        # Without decay it is Adam, to the bit.
+        self.dense_optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=options.dense_rate(), weight_decay=options.dense_decay()
+        )
         self._options = options
         self._accumulate = options.accumulate
         self._has_gradients = False
@@ -223,7 +228,8 @@ class Trainer:
 
         Raises:
             ConfigError: another model, scheduler, precision or accumulate than this trainer's,
-                another learning rate while a scheduler runs, or weights of another class.
+                another learning rate while a scheduler runs, a weight decay that does not go with
+                the rate, or weights of another class.
         """
         self._dense_part(state)
 
@@ -234,6 +240,7 @@ class Trainer:
         changes_features = self._options.change_features
         stored.check_same(self.recipe, changes_features=changes_features)
         self._check_settings(state["settings"])
+        self._check_decays(state)
         weights, optimizer = state["model"], state["dense_optimizer"]
         lines: list[str] = []
         if changes_features:
@@ -250,7 +257,7 @@ class Trainer:
 
         Returns:
             What goes on otherwise than it was stored, a line each: features that are new or gone,
-            learning rates that were given.
+            learning rates and weight decays that were given.
 
         Raises:
             ConfigError: as `check_state`; nothing has changed.
@@ -271,7 +278,12 @@ class Trainer:
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         self._take_random([state, *state.get("other_ranks", ())])
-        return [*lines, *self._other_batches(state), *self._take_given_rates()]
+        return [
+            *lines,
+            *self._other_batches(state),
+            *self._take_given_rates(),
+            *self._take_given_decays(state),
+        ]
 
     def _other_batches(self, state: JsonView) -> list[str]:
         """Says that batches are of another size than they were: free, but seldom meant."""
@@ -309,6 +321,7 @@ class Trainer:
             "accumulate": options.accumulate,
             "lr": options.row_rate(),
             "dense_lr": options.dense_rate(),
+            "weight_decay": options.row_decay(),
         }
 
     def _check_settings(self, stored: JsonView) -> None:
@@ -326,6 +339,16 @@ class Trainer:
                     f"for {asked[name]!r}; give the same flags to resume it"
                 )
 
+    def _check_decays(self, state: JsonView) -> None:
+        """Of rates and decays as they will be, each given or stored."""
+        options = self._options
+        for part, optimizer in (("", "row_optimizer"), ("dense_", "dense_optimizer")):
+            group = state[optimizer]["param_groups"][0]
+            rate, decay = getattr(options, f"{part}lr"), getattr(options, f"{part}weight_decay")
+            rate = group["lr"] if rate is None else rate
+            decay = group.get("weight_decay", 0.0) if decay is None else decay
+            check_decay(part, decay, group.get("initial_lr", rate))
+
     def _take_given_rates(self) -> list[str]:
         """Sets the rates that were given; without a scheduler, which has its own course."""
         changes: list[str] = []
@@ -339,6 +362,23 @@ class Trainer:
                     if line not in changes:  # of several tables alike
                         changes.append(line)
                     group["lr"] = given
+        return changes
+
+    def _take_given_decays(self, state: JsonView) -> list[str]:
+        """Sets the dense part's weight decay, if one was given. That of the rows is their table's,
+        which was opened with it."""
+        options, changes = self._options, []
+        groups = self.dense_optimizer.param_groups
+        decays = {
+            "weight_decay": (state["settings"].get("weight_decay", 0.0), options.row_decay()),
+            "dense_weight_decay": (groups[0]["weight_decay"], options.dense_weight_decay),
+        }
+        for name, (before, now) in decays.items():
+            if now is not None and now != before:
+                changes.append(f"{name} {before:g} of the checkpoint is now {now:g}")
+        for group in groups:
+            if options.dense_weight_decay is not None:
+                group["weight_decay"] = options.dense_weight_decay
         return changes
 
 

@@ -9,7 +9,14 @@ import pytest
 import hps
 from hps import _C
 from hps.common.row_layout import RowLayout
-from tests.lab import OPTIMIZERS, make_gpu_cache, random_floats, random_keys
+from tests.lab import (
+    DECAYING,
+    OPTIMIZERS,
+    make_gpu_cache,
+    optimizer_id,
+    random_floats,
+    random_keys,
+)
 from tests.twins.dram_cache import TwinDramCache
 
 DIM = 6
@@ -113,7 +120,7 @@ class Pair:
         assert scanned[0] == scanned[1]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_random_verbs_agree(

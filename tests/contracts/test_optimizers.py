@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 import hps
 from hps import _C
-from tests.lab import OPTIMIZERS, Lab, dump, evictions, random_floats, random_keys, table
+from tests.lab import (
+    DECAYING,
+    OPTIMIZERS,
+    Lab,
+    dump,
+    evictions,
+    optimizer_id,
+    random_floats,
+    random_keys,
+    table,
+)
 from tests.twins import row_math
 
 STEPS = 100
@@ -40,6 +50,7 @@ class ReferenceRow:
     def update(self, g: Doubles) -> None:
         one = self.optimizer
         self.t += 1
+        self.w *= 1 - one.lr * one.weight_decay
         if isinstance(one, hps.SGD):
             self.w -= one.lr * g
         elif isinstance(one, hps.RowWiseAdagrad):
@@ -67,7 +78,7 @@ class ReferenceRow:
             )
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 def test_100_steps_equal_a_float64_reference(
     lab: Lab, optimizer: hps.common.optimizers.Optimizer
 ) -> None:
@@ -104,9 +115,13 @@ def test_100_steps_equal_a_float64_reference(
             lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
         ),
         (hps.Adam(lr=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+        (
+            hps.Adam(lr=0.01, weight_decay=2.0),
+            lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=2.0),
+        ),
         (hps.Adam(lr=0.01), lambda p: torch.optim.SparseAdam(p, lr=0.01)),
     ],
-    ids=["sgd", "adagrad", "adam", "sparse_adam"],
+    ids=["sgd", "adagrad", "adam", "adamw", "sparse_adam"],
 )
 def test_100_steps_equal_torchs_own(
     lab: Lab, ours: hps.common.optimizers.Optimizer, theirs: Callable[..., torch.optim.Optimizer]
@@ -132,7 +147,7 @@ def test_100_steps_equal_torchs_own(
     torch.testing.assert_close(found, embedding.weight.detach(), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 @pytest.mark.parametrize("dim", [1, 4, 16, 33])
 def test_twin_and_native_rows_are_equal_bit_for_bit(
     tmp_path: Path, optimizer: hps.common.optimizers.Optimizer, dim: int

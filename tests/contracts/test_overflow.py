@@ -17,7 +17,7 @@ import hps
 from hps.common.row_layout import RowLayout
 from hps.contracts.updates import RowUpdate
 from hps.update_log import Kind, Mutation, encode
-from tests.lab import OPTIMIZERS, Lab
+from tests.lab import DECAYING, OPTIMIZERS, Lab
 from tests.service.client.client_lab import service
 from tests.service.shard.shard_lab import ShardLab
 from tests.service.shard.shard_session import Session
@@ -29,7 +29,9 @@ NUM_KEYS = 24
 LARGEST = float(np.finfo(np.float32).max)
 EXTREMES = [
     *OPTIMIZERS,
+    *DECAYING,
     hps.SGD(lr=3e38),
+    hps.SGD(lr=1e-38, weight_decay=1e38),
     hps.Adagrad(lr=1.0, eps=0.0),
     hps.Adagrad(lr=1e30, eps=1e-37),
     hps.RowWiseAdagrad(lr=1e-3, eps=0.0, initial_accumulator_value=3e38),
@@ -135,7 +137,7 @@ def test_steps_hold_or_are_refused_as_the_twin_foretells(
                 keys = generator.integers(0, NUM_KEYS, 3).astype(np.uint64)
                 rows = magnitudes(generator, 3, DIM)
                 server.assign("ads", keys, rows, random_state(generator, optimizer.kind, 3))
-            if turn % 4 == 3 and optimizer in OPTIMIZERS:
+            if turn % 4 == 3 and optimizer in (*OPTIMIZERS, *DECAYING):
                 server.learning_rates["ads"] = float(generator.choice([1e-3, 1.0, 1e5, 1e20]))
             refused += step(server, generator, optimizer)
         for _, rows, state in server.items("ads", state=True):

@@ -19,7 +19,7 @@ def pinned_cache(kind: str, dim: int, keys: np.ndarray, threads: int = 2) -> tup
     """A cache of normal weights with all keys in their slots, and their plan."""
     make = make_gpu_cache if kind == "gpu" else _C.DramCache
     cache = make(
-        pool=_C.ThreadPool(threads), optimizer_kind="sgd", hyperparameters=[], dim=dim,
+        pool=_C.ThreadPool(threads), optimizer_kind="sgd", hyperparameters=[0.0], dim=dim,
         capacity_bytes=2**23, instruction_set="auto" if kind == "gpu" else kind,
         initializer_kind="normal", initializer_numbers=(1.0, 0.0), stream=3,
     )  # fmt: skip

@@ -13,7 +13,12 @@ import pytest
 import hps
 from hps import _C
 from hps.common.row_layout import RowLayout
-from tests.lab import OPTIMIZERS, random_floats
+from tests.lab import (
+    DECAYING,
+    OPTIMIZERS,
+    optimizer_id,
+    random_floats,
+)
 
 NUM_ROWS = 9000
 NUM_KEYS = 6000  # of a push; fewer than 4,096 are always numbered
@@ -83,7 +88,7 @@ def distinct(generator: np.random.Generator, count: int = NUM_KEYS) -> Any:
     return keys_of(generator.permutation(NUM_ROWS)[:count])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 @pytest.mark.parametrize(
     ("dim", "threads", "isa"), [(6, 1, "auto"), (16, 3, "auto"), (17, 2, "plain")]
 )

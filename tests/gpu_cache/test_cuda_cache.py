@@ -18,7 +18,13 @@ from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import CachePair, cache_options, capacity_of, run_random
 from tests.gpu_cache.test_make_caches import two_tables
-from tests.lab import OPTIMIZERS, random_floats, random_keys
+from tests.lab import (
+    DECAYING,
+    OPTIMIZERS,
+    optimizer_id,
+    random_floats,
+    random_keys,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,7 +64,7 @@ def images(cache: Any, plan: Any, count: int) -> Any:
     return rows
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 @pytest.mark.parametrize(
     ("dim", "num_buckets", "steps"), [(6, 4, 150), (16, 5, 150), (5, 70, 25), (128, 70, 25)]
 )

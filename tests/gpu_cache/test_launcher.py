@@ -15,7 +15,11 @@ from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import CachePair, cache_options, capacity_of, run_random
 from tests.gpu_cache.host_device import HostDevice
-from tests.lab import OPTIMIZERS
+from tests.lab import (
+    DECAYING,
+    OPTIMIZERS,
+    optimizer_id,
+)
 
 
 def on_host(options: dict[str, Any]) -> DeviceCache:
@@ -23,7 +27,7 @@ def on_host(options: dict[str, Any]) -> DeviceCache:
     return DeviceCache(device, Failures(device), options)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
 @pytest.mark.parametrize(("dim", "num_buckets", "steps"), [(6, 4, 150), (16, 5, 150), (4, 70, 20)])
 def test_random_verbs_take_the_same_slots_and_bits(
     optimizer: hps.common.optimizers.Optimizer, dim: int, num_buckets: int, steps: int

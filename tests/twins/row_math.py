@@ -136,6 +136,8 @@ def update_rows(
     weights = rows[:, HEADER : HEADER + dim]
     first = rows[:, HEADER + dim : HEADER + 2 * dim]
     second = rows[:, HEADER + 2 * dim : HEADER + 3 * dim]
+    if kind != "ftrl":
+        weights *= F32(1) - rate * F32(numbers[-1])  # weight decay
     if kind == "sgd":
         weights -= rate * sums
     elif kind == "adagrad":

@@ -5,12 +5,11 @@ hps's default.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TypeVar
 
 from hps.common import initializers, optimizers
 from hps.common.initializers import INITIALIZERS
-from hps.common.json_text import Json
+from hps.common.json_text import Json, JsonView
 from hps.common.optimizers import OPTIMIZERS
 from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
@@ -24,14 +23,14 @@ _MAX_FEATURES = 10_000
 
 def to_message(table: TableConfig) -> Table:
     """The message of a table."""
-    numbers = _numbers_of(table.optimizer)
+    numbers = _numbers_of(table.optimizer.numbers())
     rate = numbers.pop("lr")
     message = Table(
         name=table.name,
         dim=table.dim,
         optimizer=Optimizer(kind=table.optimizer.kind, lr=rate, numbers=numbers),
         initializer=Initializer(
-            kind=table.initializer.kind, numbers=_numbers_of(table.initializer)
+            kind=table.initializer.kind, numbers=_numbers_of(vars(table.initializer))
         ),
         shared_vocabulary=table.shared_vocabulary,
         share=table.share,
@@ -87,12 +86,11 @@ def _make(kinds: Mapping[str, type[_Kind]], kind: str, numbers: Json, where: str
         raise ConfigError(f"{where}: {kind} has no numbers {sorted(numbers)}") from error
 
 
-def _numbers_of(owner: optimizers.Optimizer | initializers.Initializer) -> dict[str, float]:
+def _numbers_of(named: JsonView) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    for field in fields(owner):
-        value = getattr(owner, field.name)
+    for name, value in named.items():
         if isinstance(value, tuple):
             numbers.update(zip(_BETAS, map(float, value), strict=True))
         else:
-            numbers[field.name] = float(value)
+            numbers[name] = float(value)
     return numbers

@@ -3,7 +3,6 @@
 Above it: Shard, whose docstring says what `create_table` promises. Below it: core.py.
 """
 
-from dataclasses import replace
 from time import monotonic
 
 from hps.checkpoint.names import AUTOMATIC
@@ -54,9 +53,10 @@ class ShardTables:
 def _check_same(stored: TableConfig, asked: TableConfig) -> None:
     for part in ("dim", "optimizer", "initializer"):
         old, new = getattr(stored, part), getattr(asked, part)
+        is_same = old == new
         if part == "optimizer" and type(old) is type(new):
-            new = replace(new, lr=old.lr)
-        if old != new:
+            is_same = old.without_lr() == new.without_lr()
+        if not is_same:
             raise MismatchError(
                 f"create_table({stored.name!r}): its {part} is {old!r}, requested is {new!r}; use "
                 f"another name, or the stored one"
