@@ -182,12 +182,15 @@ HPS_HD void UpdateRowWith(Lanes lanes, OptimizerKind kind, float* row, const flo
   }
 }
 
+// A device always multiplies: two texts of an update would take more registers than one.
 template <class Lanes>
 HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, const float* gradient, float lr,
                       const OptimizerNumbers& numbers) {
-  if (kind == OptimizerKind::kFtrl || numbers.weight_decay == 0) {
+#if !defined(__CUDA_ARCH__)
+  if (numbers.weight_decay == 0) {
     return UpdateRowWith<false>(lanes, kind, row, gradient, lr, numbers);
   }
+#endif
   UpdateRowWith<true>(lanes, kind, row, gradient, lr, numbers);
 }
 
