@@ -5,8 +5,6 @@
 // where an update might overflow it was tried: a refused push leaves the table as it was.
 #pragma once
 
-#include <type_traits>
-
 #include "dram_cache/batch_loops_body.h"
 #include "optimizer/trial.h"
 
@@ -77,39 +75,30 @@ struct Constant {
   static constexpr OptimizerKind value = kKind;
 };
 
-// Calls body with the optimizer as a constant, and whether its weights decay: a table without decay
-// pays nothing for it.
-template <class Body>
-inline int64_t WithOptimizer(OptimizerKind kind, bool decays, Body body) {
-  const auto with_decay = [&](auto constant) {
-    return decays ? body(constant, std::true_type{}) : body(constant, std::false_type{});
-  };
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      return with_decay(Constant<OptimizerKind::kSgd>{});
-    case OptimizerKind::kAdagrad:
-      return with_decay(Constant<OptimizerKind::kAdagrad>{});
-    case OptimizerKind::kRowWiseAdagrad:
-      return with_decay(Constant<OptimizerKind::kRowWiseAdagrad>{});
-    case OptimizerKind::kAdam:
-      return with_decay(Constant<OptimizerKind::kAdam>{});
-    case OptimizerKind::kFtrl:  // has no decay of this kind
-      return body(Constant<OptimizerKind::kFtrl>{}, std::false_type{});
-  }
-  return 0;
-}
-
 inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
   const OptimizerNumbers numbers = cache.numbers;
   return WithDim(cache.dim, [&](auto lanes) {
-    return WithOptimizer(cache.kind, numbers.weight_decay != 0, [&](auto kind, auto decays) {
+    const auto with_kind = [&](auto kind) {
       constexpr OptimizerKind kKind = decltype(kind)::value;
       constexpr bool kWatchesTame = kKind == OptimizerKind::kFtrl;
-      return ApplyWith<kWatchesTame>(
-          cache, worker, lanes, lr, [=](auto row_lanes, float* row, const float* sum) {
-            UpdateRowWith<decltype(decays)::value>(row_lanes, kKind, row, sum, lr, numbers);
-          });
-    });
+      return ApplyWith<kWatchesTame>(cache, worker, lanes, lr,
+                                     [=](auto row_lanes, float* row, const float* sum) {
+                                       UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
+                                     });
+    };
+    switch (cache.kind) {
+      case OptimizerKind::kSgd:
+        return with_kind(Constant<OptimizerKind::kSgd>{});
+      case OptimizerKind::kAdagrad:
+        return with_kind(Constant<OptimizerKind::kAdagrad>{});
+      case OptimizerKind::kRowWiseAdagrad:
+        return with_kind(Constant<OptimizerKind::kRowWiseAdagrad>{});
+      case OptimizerKind::kAdam:
+        return with_kind(Constant<OptimizerKind::kAdam>{});
+      case OptimizerKind::kFtrl:
+        return with_kind(Constant<OptimizerKind::kFtrl>{});
+    }
+    return int64_t{0};
   });
 }
 

@@ -42,53 +42,41 @@ HPS_HD float KeptShare(float lr, const OptimizerNumbers& numbers) {
   return 1.0f - lr * numbers.weight_decay;
 }
 
-// A weight as its update finds it.
-template <bool kDecays>
-struct Decay {
-  float kept;
-
-  HPS_HD_MEMBER float operator()(float weight) const {
-    if constexpr (kDecays) return kept * weight;
-    return weight;
-  }
-};
-
-template <class Lanes, bool kDecays>
-HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                      Decay<kDecays> decay) {
-  lanes.each([=](float& weight, float g) { weight = decay(weight) - lr * g; },
+template <class Lanes>
+HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr, float kept) {
+  lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; },
              row + kRowHeaderFloats, gradient);
 }
 
-template <class Lanes, bool kDecays>
+template <class Lanes>
 HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps,
-                          Decay<kDecays> decay) {
+                          float kept) {
   float* weights = row + kRowHeaderFloats;
   lanes.each(
       [=](float& weight, float& accumulator, float g) {
         accumulator += g * g;
-        weight = decay(weight) - lr * g / (SquareRoot(accumulator) + eps);
+        weight = kept * weight - lr * g / (SquareRoot(accumulator) + eps);
       },
       weights, weights + lanes.size(), gradient);
 }
 
-template <class Lanes, bool kDecays>
+template <class Lanes>
 HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                                 float eps, Decay<kDecays> decay) {
+                                 float eps, float kept) {
   const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
   lanes.note(accumulator);
   const float step = lr / (SquareRoot(accumulator) + eps);
-  lanes.each([=](float& weight, float g) { weight = decay(weight) - step * g; },
+  lanes.each([=](float& weight, float g) { weight = kept * weight - step * g; },
              row + kRowHeaderFloats, gradient);
 }
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to
 // one would have lost half of its digits, and a new row's zeros mean t = 0.
-template <class Lanes, bool kDecays>
+template <class Lanes>
 HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                       const OptimizerNumbers& numbers, Decay<kDecays> decay) {
+                       const OptimizerNumbers& numbers, float kept) {
   float* weights = row + kRowHeaderFloats;
   float* first_moments = weights + lanes.size();
   const float correction1 = numbers.one_minus_beta1 + numbers.beta1 * row[kFirstScalar];
@@ -107,7 +95,7 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
       [=](float& weight, float& first, float& second, float g) {
         first = beta1 * first + share1 * g;
         second = beta2 * second + share2 * (g * g);
-        weight = decay(weight) - step * first / (SquareRoot(second) / root + eps);
+        weight = kept * weight - step * first / (SquareRoot(second) / root + eps);
       },
       weights, first_moments, first_moments + lanes.size(), gradient);
 }
@@ -163,35 +151,22 @@ HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
   }
 }
 
-// kDecays may be false only where numbers.weight_decay is 0, and true in any case.
-template <bool kDecays, class Lanes>
-HPS_HD void UpdateRowWith(Lanes lanes, OptimizerKind kind, float* row, const float* gradient,
-                          float lr, const OptimizerNumbers& numbers) {
-  const Decay<kDecays> decay{KeptShare(lr, numbers)};
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      return SgdUpdate(lanes, row, gradient, lr, decay);
-    case OptimizerKind::kAdagrad:
-      return AdagradUpdate(lanes, row, gradient, lr, numbers.eps, decay);
-    case OptimizerKind::kRowWiseAdagrad:
-      return RowWiseAdagradUpdate(lanes, row, gradient, lr, numbers.eps, decay);
-    case OptimizerKind::kAdam:
-      return AdamUpdate(lanes, row, gradient, lr, numbers, decay);
-    case OptimizerKind::kFtrl:
-      return FtrlUpdate(lanes, row, gradient, lr, numbers);
-  }
-}
-
-// A device always multiplies: two texts of an update would take more registers than one.
 template <class Lanes>
 HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, const float* gradient, float lr,
                       const OptimizerNumbers& numbers) {
-#if !defined(__CUDA_ARCH__)
-  if (numbers.weight_decay == 0) {
-    return UpdateRowWith<false>(lanes, kind, row, gradient, lr, numbers);
+  const float kept = KeptShare(lr, numbers);
+  switch (kind) {
+    case OptimizerKind::kSgd:
+      return SgdUpdate(lanes, row, gradient, lr, kept);
+    case OptimizerKind::kAdagrad:
+      return AdagradUpdate(lanes, row, gradient, lr, numbers.eps, kept);
+    case OptimizerKind::kRowWiseAdagrad:
+      return RowWiseAdagradUpdate(lanes, row, gradient, lr, numbers.eps, kept);
+    case OptimizerKind::kAdam:
+      return AdamUpdate(lanes, row, gradient, lr, numbers, kept);
+    case OptimizerKind::kFtrl:
+      return FtrlUpdate(lanes, row, gradient, lr, numbers);
   }
-#endif
-  UpdateRowWith<true>(lanes, kind, row, gradient, lr, numbers);
 }
 
 }  // namespace HPS_BUILD
