@@ -18,7 +18,11 @@ from tests.cluster.ranks import (
     train_ranks,
 )
 
-OPTIMIZERS = {"sgd": hps.SGD(lr=0.1), "adagrad": ADAGRAD}
+OPTIMIZERS = {
+    "sgd": hps.SGD(lr=0.1),
+    "adagrad": ADAGRAD,
+    "decaying": hps.Adagrad(lr=0.1, initial_accumulator_value=0.1, weight_decay=0.2),
+}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

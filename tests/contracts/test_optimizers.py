@@ -6,6 +6,7 @@ return all the time.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +176,78 @@ def test_twin_and_native_rows_are_equal_bit_for_bit(
             rows.append(dump(server))
             digests.append(server.digest("ads"))
     assert rows[0] == rows[1] and digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("optimizer", DECAYING, ids=optimizer_id)
+@pytest.mark.parametrize("dim", [1, 8, 17, 32])
+@pytest.mark.parametrize("instruction_set", ["avx512", "avx2", "plain"])
+def test_every_instruction_set_decays_to_the_twins_bits(
+    tmp_path: Path, optimizer: hps.common.optimizers.Optimizer, dim: int, instruction_set: str
+) -> None:
+    rows = []
+    for kind in ("twins", "native_dram"):
+        generator = np.random.default_rng(31)
+        isa = instruction_set if kind == "native_dram" else "auto"
+        lab = Lab(kind, tmp_path / kind)
+        try:
+            server = lab.server(table(optimizer, dim=dim), instruction_set=isa)
+        except hps.ConfigError as refusal:
+            pytest.skip(f"not of this processor: {refusal}")
+        with server:
+            for _ in range(4):
+                keys = random_keys(generator, 60, 100)
+                server.push("ads", keys, random_floats(generator, len(keys), dim))
+            rows.append(dump(server))
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("optimizer", DECAYING, ids=optimizer_id)
+def test_rows_that_a_step_does_not_touch_do_not_decay(
+    tmp_path: Path, optimizer: hps.common.optimizers.Optimizer
+) -> None:
+    """And a key that occurs twice in a step decays once: without gradients that is all it does."""
+    one = hps.TableConfig(
+        name="ads", dim=3, optimizer=optimizer, initializer=hps.Constant(2.0), features=["ads"]
+    )
+    with Lab("native", tmp_path).server(one, scale=4) as server:
+        server.pull("ads", np.array([7, 8], np.uint64), create=True)
+        server.push("ads", np.array([7, 7], np.uint64), np.zeros((2, 3), np.float32))
+        found = server.pull("ads", np.array([7, 8], np.uint64))
+    kept = np.float32(1) - np.float32(optimizer.lr) * np.float32(optimizer.weight_decay)
+    np.testing.assert_array_equal(found[0], np.full(3, np.float32(2) * kept))
+    np.testing.assert_array_equal(found[1], np.full(3, 2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"weight_decay": -1.0}, "weight_decay=-1.0 must be"),
+        ({"weight_decay": float("inf")}, "weight_decay=inf must be"),
+        ({"weight_decay": "1"}, "weight_decay='1' must be"),
+        ({"weight_decay": 2.5, "lr": 0.5}, r"lr=0.5 times weight_decay=2.5 is 1.25; .* at most 1"),
+    ],
+)
+@pytest.mark.parametrize("kind", [hps.SGD, hps.Adagrad, hps.RowWiseAdagrad, hps.Adam])
+def test_a_decay_outside_its_limits_is_refused(kind: Any, numbers: Any, words: str) -> None:
+    with pytest.raises(hps.ConfigError, match=words):
+        kind(**numbers)
+    assert kind(lr=0.5, weight_decay=2.0).weight_decay == 2.0
+
+
+def test_ftrl_takes_no_decay() -> None:
+    assert hps.FTRL(weight_decay=0.0) == hps.FTRL()
+    with pytest.raises(hps.ConfigError, match=r"FTRL: weight_decay=0.1: .* it has l2"):
+        hps.FTRL(weight_decay=0.1)
+
+
+def test_a_rate_that_does_not_go_with_the_decay_is_refused_before_a_step(tmp_path: Path) -> None:
+    with Lab("native", tmp_path).server(table(hps.SGD(lr=0.1, weight_decay=2.0))) as server:
+        optimizer = hps.RowOptimizer(server)
+        optimizer.param_groups[0]["lr"] = 0.75
+        with pytest.raises(hps.ConfigError, match=r"'ads': lr=0.75 times weight_decay=2.0"):
+            optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.5
+        optimizer.step()
 
 
 @pytest.mark.parametrize(

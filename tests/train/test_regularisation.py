@@ -174,7 +174,7 @@ def test_progressive_scores_and_measuring_are_without_the_dropout(tmp_path: Path
     assert told["digests"] == plain["digests"]  # scoring draws nothing
     state = state_of(tmp_path / "told")
     measured = evaluate_store([test_log], tmp_path / "told")
-    assert measured["test_auc"] == told["test_auc"] and state["recipe"]["embedding_dropout"] == 0.5
+    assert measured["auc"] == told["test_auc"] and state["recipe"]["embedding_dropout"] == 0.5
 
 
 def test_a_recipe_and_a_table_of_an_earlier_version_have_none_of_it() -> None:
