@@ -6,6 +6,7 @@ tests/contracts/test_optimizers.py.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,8 @@ def test_progressive_scores_and_measuring_are_without_the_dropout(tmp_path: Path
     plain = run("plain", limit=64, embedding_dropout=0.5)
     told = run("told", limit=64, embedding_dropout=0.5, progressive=True, test=[test_log])
     assert told["digests"] == plain["digests"]  # scoring draws nothing
+    bare = run("bare", limit=64, progressive=True)  # the first batch, of an untrained model
+    assert told["progressive"] == bare["progressive"] != []
     state = state_of(tmp_path / "told")
     measured = evaluate_store([test_log], tmp_path / "told")
     assert measured["auc"] == told["test_auc"] and state["recipe"]["embedding_dropout"] == 0.5
@@ -183,6 +186,8 @@ def test_a_recipe_and_a_table_of_an_earlier_version_have_none_of_it() -> None:
     )
     assert "embedding_dropout" not in recipe.to_dict()
     assert ModelRecipe.from_dict(recipe.to_dict()).embedding_dropout == 0
+    with pytest.raises(hps.ConfigError, match=r"embedding_dropout=0.0, .* asks for 0.5"):
+        recipe.check_same(replace(recipe, embedding_dropout=0.5))
     one = TableConfig(name="ads", dim=4, optimizer=hps.Adam())
     stored = json.dumps(table_to_json(one))
     assert "weight_decay" not in stored and table_from_json(json.loads(stored)) == one
