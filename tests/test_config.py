@@ -79,7 +79,7 @@ def test_numbers_are_those_of_python() -> None:
 
 
 def test_unknown_arguments_are_refused() -> None:
-    for unknown in ("momentum", "weight_decay"):
+    for unknown in ("momentum", "nesterov"):
         with pytest.raises(TypeError, match=unknown):
             hps.SGD(**{"lr": 0.1, unknown: 0.9})
 
