@@ -497,6 +497,23 @@ class BatchLines:
 
 MISSING_DENSE: float
 
+# Bytes, offsets int32 or int64 [n + 1], the bitmap or None, the first value's bit, seed, rule.
+_TextColumn = tuple[
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int32] | npt.NDArray[np.int64],
+    npt.NDArray[np.uint8] | None,
+    int,
+    int,
+    int,
+]
+
+def hash_columns(
+    columns: list[_TextColumn],
+) -> list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]: ...
+def join_bags(
+    runs: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+
 def hash_strings(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],

@@ -8,6 +8,7 @@ namespace hps {
 void BindDramCache(nanobind::module_& module);
 void BindGpuCache(nanobind::module_& module);
 void BindGpuKernels(nanobind::module_& module);
+void BindRecords(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);
 void BindTableBatch(nanobind::module_& module);
 void BindSpace(nanobind::module_& module);

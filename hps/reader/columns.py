@@ -14,6 +14,21 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.types import NO_GROUP
 
+# Which values of text have no key: null; null and what is empty; none, null being the empty text.
+NULL, NULL_OR_EMPTY, NONE = range(3)
+_LARGE = frozenset({pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_BINARY})
+_VIEWS = frozenset({pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW})
+_STRINGS = frozenset(
+    {
+        pa.lib.Type_STRING,
+        pa.lib.Type_BINARY,
+        pa.lib.Type_FIXED_SIZE_BINARY,
+        *_LARGE,
+        *_VIEWS,
+    }
+)
+ColumnKeys = tuple[NDArray[np.uint64], NDArray[np.int64]]
+
 
 @dataclass(frozen=True)
 class LogRows:
@@ -23,7 +38,8 @@ class LogRows:
         labels: float32 [n].
         dense: float32 [n, number of dense].
         keys: a column's keys, one array a column: uint64 [L].
-        offsets: int64 [n + 1]; row r of the column has keys [offsets[r], offsets[r + 1]).
+        offsets: int64 [n + 1]; row r of the column has keys [offsets[r], offsets[r + 1]). Columns
+            may share an array; nothing writes to it.
         row_ends: int64 [n]; rows of the file up to and including each.
         num_skipped: int64 [n]; bad rows of this piece before each, of those that are kept.
         weights: float32 [n]; None where no column of weights is read.
@@ -43,16 +59,12 @@ class LogRows:
         return len(self.labels)
 
     def slice(self, begin: int, end: int) -> "LogRows":
-        """Rows [begin, end); views, offsets starting at 0."""
-        keys = [
-            column[places[begin] : places[end]]
-            for column, places in zip(self.keys, self.offsets, strict=True)
-        ]
+        """Rows [begin, end); views; the keys are all, into which offsets point."""
         return LogRows(
             self.labels[begin:end],
             self.dense[begin:end],
-            keys,
-            [places[begin : end + 1] - places[begin] for places in self.offsets],
+            self.keys,
+            [places[begin : end + 1] for places in self.offsets],
             self.row_ends[begin:end],
             self.num_skipped[begin:end],
             None if self.weights is None else self.weights[begin:end],
@@ -63,7 +75,8 @@ class LogRows:
         """The rows that bool [n] has True; copies."""
         counts = [np.diff(places) for places in self.offsets]
         keys = [
-            column[np.repeat(mask, count)] for column, count in zip(self.keys, counts, strict=True)
+            column[places[0] : places[-1]][np.repeat(mask, count)]
+            for column, places, count in zip(self.keys, self.offsets, counts, strict=True)
         ]
         offsets = [np.concatenate([[0], np.cumsum(count[mask])]) for count in counts]
         of_rows = {
@@ -91,20 +104,12 @@ def value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
+    return kind.id in _STRINGS
 
 
 def is_view(kind: pa.DataType) -> bool:
     """True for strings of a layout that arrow's filters do not take."""
-    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+    return kind.id in _VIEWS
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -155,14 +160,13 @@ def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
     values = column
     if not pa.types.is_float64(column.type):
         values = column.cast(pa.float64(), safe=False)  # rounded beyond 2^53
-    if column.null_count:
-        values = pc.fill_null(values, missing)
-    return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    if column.null_count and not np.isnan(missing):  # a null has become NaN, in a copy
+        numbers[column.is_null().to_numpy(zero_copy_only=False)] = missing
+    return numbers
 
 
-def to_keys(
-    column: pa.Array, seed: int, hash_numbers: bool
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def to_keys(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKeys:
     """A column's keys and the offsets of its rows. A null has no key, nor has one in a list.
 
     Args:
@@ -171,32 +175,61 @@ def to_keys(
         seed: of the key hash.
         hash_numbers: integers are hashed as decimal text instead of taken as they are.
     """
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
-    if pa.types.is_fixed_size_list(kind):
-        column = column.cast(pa.list_(kind.value_type))
-        kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
-        ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return items, item_offsets[ends]
-    if is_view(kind):
-        column = column.cast(pa.large_binary())
-        kind = column.type
+    return keys_of_columns([(column, seed, NULL)], hash_numbers)[0]
+
+
+def keys_of_columns(
+    columns: Sequence[tuple[pa.Array, int, int]], hash_numbers: bool
+) -> list[ColumnKeys]:
+    """Of each column its keys, uint64 [L], and the offsets of its rows, int64 [n + 1].
+
+    Args:
+        columns: of the same length: arrays as `to_keys` has them, with the seed of the hash, and
+            which values have none if they are text: NULL, NULL_OR_EMPTY or NONE. In lists a null
+            has none.
+        hash_numbers: as `to_keys` has it.
+
+    Returns:
+        Offsets may be one array for several columns.
+
+    Cost: one native pass over all columns of text.
+    """
+    found: dict[int, ColumnKeys] = {}
+    texts = []
+    for place, (column, seed, rule) in enumerate(columns):
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_fixed_size_list(column.type):
+            column = column.cast(pa.list_(column.type.value_type))
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.uint8())
+        if is_string(column.type):
+            texts.append((place, _text(column, seed, rule)))
+        elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            found[place] = _keys_of_lists(column, seed, hash_numbers)
+        elif hash_numbers:
+            texts.append((place, _text(column.cast(pa.string()), seed, NULL)))
+        else:
+            found[place] = _numbers_as_keys(column)
+    keys = _C.hash_columns([text for _, text in texts])
+    found.update(zip((place for place, _ in texts), keys, strict=True))
+    return [found[place] for place in range(len(columns))]
+
+
+def _keys_of_lists(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKeys:
+    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
+    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return items, item_offsets[ends]
+
+
+def _numbers_as_keys(column: pa.Array) -> ColumnKeys:
+    wide = pa.int64() if pa.types.is_signed_integer(column.type) else pa.uint64()
     offsets = np.arange(len(column) + 1, dtype=np.int64)
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         np.cumsum(valid, dtype=np.int64, out=offsets[1:])
         column = column.drop_null()
-    if pa.types.is_boolean(kind):
-        column = column.cast(pa.uint8())
-        kind = column.type
-    if is_string(kind) or hash_numbers:
-        return _hash_strings(column if is_string(kind) else column.cast(pa.string()), seed), offsets
-    wide = pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
     numbers = column.cast(wide).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(numbers).view(np.uint64), offsets
 
@@ -208,25 +241,21 @@ def to_groups(column: pa.Array, seed: int) -> NDArray[np.int64]:
         column: arrow array of integers, booleans or strings; dictionaries too.
         seed: of the key hash; whole numbers are hashed as decimal text, whatever the rule of keys.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if is_string(column.type):
-        column = column.cast(pa.large_binary())
-        column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
-    keys, offsets = to_keys(column, seed, True)
+    ((keys, offsets),) = keys_of_columns([(column, seed, NULL_OR_EMPTY)], True)
     groups = np.full(len(column), NO_GROUP, np.int64)
     groups[np.diff(offsets) == 1] = keys.view(np.int64)
     return groups
 
 
-def _hash_strings(column: pa.Array, seed: int) -> NDArray[np.uint64]:
-    if column.type != pa.large_binary():
+def _text(column: pa.Array, seed: int, rule: int) -> "_C._TextColumn":
+    """A column of text as the native hash takes it; views, where arrow lays it out so."""
+    if column.type.id in _VIEWS or column.type.id == pa.lib.Type_FIXED_SIZE_BINARY:
         column = column.cast(pa.large_binary())
-    keys = np.empty(len(column), np.uint64)
     if len(column) == 0:
-        return keys
-    _, offsets, data = column.buffers()
-    places = np.frombuffer(offsets, np.int64, len(column) + 1, column.offset * 8)
+        return np.empty(0, np.uint8), np.zeros(1, np.int64), None, 0, seed, rule
+    bits, ends, data = column.buffers()
+    kind = np.dtype(np.int64 if column.type.id in _LARGE else np.int32)
+    offsets = np.frombuffer(ends, kind, len(column) + 1, column.offset * kind.itemsize)
     text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    _C.hash_strings(text, places, seed, keys)
-    return keys
+    valid = np.frombuffer(bits, np.uint8) if column.null_count else None
+    return text, offsets, valid, column.offset, seed, rule

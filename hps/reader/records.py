@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.errors import DataError
 from hps.reader.columns import (
+    NONE,
+    NULL,
+    NULL_OR_EMPTY,
     LogRows,
     is_feature,
     is_group,
     is_number,
-    is_string,
-    is_text_feature,
+    keys_of_columns,
     to_floats,
     to_groups,
-    to_keys,
     without_views,
 )
 from hps.reader.config import LOG1P, SIGNED_LOG1P, ReaderConfig
@@ -146,11 +147,14 @@ class RecordColumns:
         good = is_label & self._are_numbers(dense).all(axis=1)
         if weights is not None:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
-        keys = [
-            to_keys(self._feature(columns[column.name]), column.seed, self.config.hashes_numbers)
-            for table in self.schema.tables.values()
-            for column in table
-        ]
+        keys = keys_of_columns(
+            [
+                (columns[column.name], column.seed, self._missing)
+                for table in self.schema.tables.values()
+                for column in table
+            ],
+            self.config.hashes_numbers,
+        )
         rows = LogRows(
             labels=(labels == 1).astype(np.float32),
             dense=dense,
@@ -194,16 +198,12 @@ class RecordColumns:
         features = {}
         column = 0
         for name, columns in self.schema.tables.items():
-            keys: list[NDArray[np.uint64]] = []
-            counts: list[NDArray[np.int64]] = []
-            for idx in range(column, column + len(columns)):
-                keys.extend(piece.keys[idx] for piece in pieces)
-                counts.extend(np.diff(piece.offsets[idx]) for piece in pieces)
+            places = range(column, column + len(columns))
             column += len(columns)
-            offsets = np.zeros(sum(map(len, counts)) + 1, np.int64)
-            np.cumsum(np.concatenate([np.empty(0, np.int64), *counts]), out=offsets[1:])
-            flat = np.concatenate([np.empty(0, np.uint64), *keys]).view(np.int64)
-            features[name] = Ids(torch.from_numpy(flat), torch.from_numpy(offsets))
+            keys, offsets = _C.join_bags(
+                [(piece.keys[idx], piece.offsets[idx]) for idx in places for piece in pieces]
+            )
+            features[name] = Ids(torch.from_numpy(keys), torch.from_numpy(offsets))
         dense = np.concatenate([piece.dense for piece in pieces])
         labels = np.concatenate([piece.labels for piece in pieces])
         return Batch(
@@ -248,22 +248,11 @@ class RecordColumns:
             return signed_log1p(values, column.is_null().to_numpy(zero_copy_only=False))
         return np.log1p(np.maximum(values, 0.0)) if self.config.transform == LOG1P else values
 
-    def _feature(self, column: pa.Array) -> pa.Array:
-        """As it is; of criteo an empty category is text as any other, of csv it is missing."""
-        if self.config.format not in ("criteo", "csv") or not is_text_feature(column.type):
-            return column
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if self.config.format == "criteo" and not column.null_count:
-            return column
-        if self.config.format == "criteo":
-            return pc.fill_null(column, "" if pa.types.is_unicode(column.type) else b"")
-        if not is_string(column.type):
-            return column
-        is_empty = pc.equal(pc.binary_length(column), 0)
-        if not pc.any(is_empty, min_count=0).as_py():
-            return column
-        return pc.if_else(is_empty, None, column)
+    @property
+    def _missing(self) -> int:
+        """Which text has no key: of criteo an empty category is text as any other, of csv it is
+        missing."""
+        return {"criteo": NONE, "csv": NULL_OR_EMPTY}.get(self.config.format or "", NULL)
 
     def _bad_row(
         self, where: str, label: float, dense: NDArray[np.float32], weight: float | None

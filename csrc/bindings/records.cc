@@ -1,0 +1,190 @@
+// Python's view of csrc/reader/text_keys.h: columns of a record batch to keys, and bags joined.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/cache_options.h"
+#include "reader/text_keys.h"
+
+namespace nb = nanobind;
+
+namespace hps {
+namespace {
+
+using Bytes = Vector<const uint8_t>;
+using Offsets = Vector<const int64_t>;
+
+// A new array that nothing has filled yet.
+template <typename T>
+struct Fresh {
+  explicit Fresh(size_t size) : data(new T[size]) {}
+
+  // The first `count` elements as numpy's, which frees it.
+  nb::object Give(size_t count) {
+    T* memory = data.release();
+    nb::capsule owner(memory, [](void* array) noexcept { delete[] static_cast<T*>(array); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(memory, {count}, owner));
+  }
+
+  std::unique_ptr<T[]> data;
+};
+
+// One column as Python gives it: bytes, offsets, the bitmap or None, the first value's bit in it,
+// the seed and the rule.
+struct TextColumnArgs {
+  explicit TextColumnArgs(nb::handle given) {
+    const auto tuple = nb::cast<nb::tuple>(given);
+    CheckShape(tuple.size() == 6, "hash_columns: a column is a tuple of six");
+    data = nb::cast<Bytes>(tuple[0], false);
+    is_long = nb::try_cast<Offsets>(tuple[1], long_offsets, false);
+    if (!is_long) short_offsets = nb::cast<Vector<const int32_t>>(tuple[1], false);
+    CheckShape(num_offsets() > 0, "hash_columns: a column has one offset at least");
+    first_bit = nb::cast<size_t>(tuple[3]);
+    if (!tuple[2].is_none()) {
+      validity = nb::cast<Bytes>(tuple[2], false);
+      CheckShape(validity.size() >= (first_bit + num_rows() + 7) / 8,
+                 "hash_columns: the bitmap has too few bits");
+      has_validity = true;
+    }
+    seed = nb::cast<uint64_t>(tuple[4]);
+    const auto number = nb::cast<int>(tuple[5]);
+    CheckShape(number >= 0 && number <= 2, "hash_columns: a rule is 0, 1 or 2");
+    rule = static_cast<MissingRule>(number);
+  }
+
+  size_t num_offsets() const { return is_long ? long_offsets.size() : short_offsets.size(); }
+  size_t num_rows() const { return num_offsets() - 1; }
+
+  template <typename Offset>
+  TextValues<Offset> ValuesOf(const Offset* offsets) const {
+    return {reinterpret_cast<const char*>(data.data()),
+            offsets,
+            num_rows(),
+            has_validity ? validity.data() : nullptr,
+            first_bit,
+            seed,
+            rule};
+  }
+
+  template <typename Visit>
+  void Do(Visit visit) const {
+    if (is_long) {
+      visit(ValuesOf(long_offsets.data()));
+    } else {
+      visit(ValuesOf(short_offsets.data()));
+    }
+  }
+
+  Bytes data;
+  Offsets long_offsets;
+  Vector<const int32_t> short_offsets;
+  bool is_long = false;
+  Bytes validity;
+  bool has_validity = false;
+  size_t first_bit = 0;
+  uint64_t seed = 0;
+  MissingRule rule = MissingRule::kNull;
+};
+
+// Keys of a column, and the offsets of its bags; no offsets where each bag has one key.
+struct ColumnKeys {
+  std::unique_ptr<Fresh<uint64_t>> keys;
+  size_t num_keys = 0;
+  std::unique_ptr<Fresh<int64_t>> offsets;
+};
+
+// False if the offsets do not fit the bytes.
+bool HashColumn(const TextColumnArgs& column, ColumnKeys* out) {
+  const size_t num_rows = column.num_rows();
+  bool is_valid = true;
+  column.Do([&](const auto& values) {
+    is_valid = AreOffsets(values.offsets, num_rows, column.data.size());
+    if (!is_valid) return;
+    out->keys = std::make_unique<Fresh<uint64_t>>(num_rows);
+    out->num_keys = num_rows;
+    if (!AnyWithoutKey(values)) {
+      HashEach(values, out->keys->data.get());
+      return;
+    }
+    out->offsets = std::make_unique<Fresh<int64_t>>(num_rows + 1);
+    out->num_keys = HashPresent(values, out->keys->data.get(), out->offsets->data.get());
+  });
+  return is_valid;
+}
+
+// Of each column (keys, offsets); columns in which each bag has one key share their offsets.
+nb::list HashColumns(const nb::list& given) {
+  std::vector<TextColumnArgs> columns;
+  for (nb::handle column : given) {
+    columns.emplace_back(column);
+    CheckShape(columns.back().num_rows() == columns.front().num_rows(),
+               "hash_columns: the columns differ in rows");
+  }
+  std::vector<ColumnKeys> found(columns.size());
+  bool is_valid = true;
+  {
+    nb::gil_scoped_release release;
+    for (size_t i = 0; is_valid && i < columns.size(); ++i) {
+      is_valid = HashColumn(columns[i], &found[i]);
+    }
+  }
+  CheckShape(is_valid, "hash_columns: offsets do not fit the data");
+  nb::list result;
+  nb::object ones;
+  for (ColumnKeys& one : found) {
+    nb::object offsets;
+    if (one.offsets != nullptr) {
+      offsets = one.offsets->Give(columns.front().num_rows() + 1);
+    } else {
+      if (!ones.is_valid()) {
+        const size_t count = columns.front().num_rows() + 1;
+        Fresh<int64_t> rising(count);
+        std::iota(rising.data.get(), rising.data.get() + count, int64_t{0});
+        ones = rising.Give(count);
+      }
+      offsets = ones;
+    }
+    result.append(nb::make_tuple(one.keys->Give(one.num_keys), offsets));
+  }
+  return result;
+}
+
+// The bags of (keys, offsets) one after the other: keys as Ids has them, offsets from 0.
+nb::tuple JoinBagRuns(const nb::list& given) {
+  std::vector<std::pair<Keys, Offsets>> arrays;
+  std::vector<BagRun> runs;
+  size_t num_bags = 0;
+  size_t num_keys = 0;
+  for (nb::handle one : given) {
+    const auto tuple = nb::cast<nb::tuple>(one);
+    CheckShape(tuple.size() == 2, "join_bags: a run is keys and offsets");
+    arrays.emplace_back(nb::cast<Keys>(tuple[0], false), nb::cast<Offsets>(tuple[1], false));
+    const auto& [keys, offsets] = arrays.back();
+    CheckShape(offsets.size() > 0 && AreOffsets(offsets.data(), offsets.size() - 1, keys.size()),
+               "join_bags: offsets do not fit the keys");
+    runs.push_back({keys.data(), offsets.data(), offsets.size() - 1});
+    num_bags += offsets.size() - 1;
+    num_keys += static_cast<size_t>(offsets.data()[offsets.size() - 1] - offsets.data()[0]);
+  }
+  Fresh<int64_t> keys(num_keys);
+  Fresh<int64_t> offsets(num_bags + 1);
+  {
+    nb::gil_scoped_release release;
+    JoinBags(runs, reinterpret_cast<uint64_t*>(keys.data.get()), offsets.data.get());
+  }
+  return nb::make_tuple(keys.Give(num_keys), offsets.Give(num_bags + 1));
+}
+
+}  // namespace
+
+void BindRecords(nb::module_& module) {
+  module.def("hash_columns", &HashColumns, nb::arg("columns"));
+  module.def("join_bags", &JoinBagRuns, nb::arg("runs"));
+}
+
+}  // namespace hps

@@ -1,0 +1,100 @@
+// Hashes of Arrow's columns of text, and runs of bags joined. Above it: csrc/bindings/records.cc.
+// Below it: common/hash.h.
+#include "reader/text_keys.h"
+
+#include <cstring>
+
+#include "common/hash.h"
+
+namespace hps {
+namespace {
+
+template <typename Offset>
+inline bool IsNull(const TextValues<Offset>& values, size_t row) {
+  const size_t bit = values.first_bit + row;
+  return values.validity != nullptr && (values.validity[bit / 8] >> (bit % 8) & 1) == 0;
+}
+
+template <typename Offset>
+inline size_t SizeOf(const TextValues<Offset>& values, size_t row) {
+  return static_cast<size_t>(values.offsets[row + 1] - values.offsets[row]);
+}
+
+template <typename Offset>
+inline uint64_t HashOf(const TextValues<Offset>& values, size_t row) {
+  // What a null is laid out as says nothing.
+  if (values.rule == MissingRule::kNone && IsNull(values, row)) {
+    return Xxh64(nullptr, 0, values.seed);
+  }
+  return Xxh64(values.data + values.offsets[row], SizeOf(values, row), values.seed);
+}
+
+template <typename Offset>
+inline bool HasKey(const TextValues<Offset>& values, size_t row) {
+  if (values.rule == MissingRule::kNone) return true;
+  if (IsNull(values, row)) return false;
+  return values.rule == MissingRule::kNull || SizeOf(values, row) != 0;
+}
+
+}  // namespace
+
+template <typename Offset>
+bool AreOffsets(const Offset* offsets, size_t num_rows, size_t data_size) {
+  bool are_rising = true;
+  for (size_t row = 0; row < num_rows; ++row) are_rising &= offsets[row] <= offsets[row + 1];
+  return are_rising && offsets[0] >= 0 && static_cast<uint64_t>(offsets[num_rows]) <= data_size;
+}
+
+template <typename Offset>
+bool AnyWithoutKey(const TextValues<Offset>& values) {
+  if (values.rule == MissingRule::kNone) return false;
+  bool any = false;
+  if (values.rule == MissingRule::kNullOrEmpty) {
+    for (size_t row = 0; row < values.num_rows; ++row) any |= SizeOf(values, row) == 0;
+  }
+  for (size_t row = 0; !any && values.validity != nullptr && row < values.num_rows; ++row) {
+    any = IsNull(values, row);
+  }
+  return any;
+}
+
+template <typename Offset>
+void HashEach(const TextValues<Offset>& values, uint64_t* keys) {
+  for (size_t row = 0; row < values.num_rows; ++row) keys[row] = HashOf(values, row);
+}
+
+template <typename Offset>
+size_t HashPresent(const TextValues<Offset>& values, uint64_t* keys, int64_t* offsets) {
+  size_t count = 0;
+  offsets[0] = 0;
+  for (size_t row = 0; row < values.num_rows; ++row) {
+    if (HasKey(values, row)) keys[count++] = HashOf(values, row);
+    offsets[row + 1] = static_cast<int64_t>(count);
+  }
+  return count;
+}
+
+void JoinBags(const std::vector<BagRun>& runs, uint64_t* keys, int64_t* offsets) {
+  int64_t total = 0;
+  *offsets++ = 0;
+  for (const BagRun& run : runs) {
+    const int64_t first = run.offsets[0];
+    const int64_t count = run.offsets[run.num_bags] - first;
+    if (count > 0) std::memcpy(keys + total, run.keys + first, sizeof(uint64_t) * count);
+    const int64_t shift = total - first;
+    for (size_t bag = 0; bag < run.num_bags; ++bag) offsets[bag] = run.offsets[bag + 1] + shift;
+    offsets += run.num_bags;
+    total += count;
+  }
+}
+
+template bool AreOffsets(const int32_t*, size_t, size_t);
+template bool AreOffsets(const int64_t*, size_t, size_t);
+template bool AnyWithoutKey(const TextValues<int32_t>&);
+template bool AnyWithoutKey(const TextValues<int64_t>&);
+template void HashEach(const TextValues<int32_t>&, uint64_t*);
+template void HashEach(const TextValues<int64_t>&, uint64_t*);
+template size_t HashPresent(const TextValues<int32_t>&, uint64_t*, int64_t*);
+template size_t HashPresent(const TextValues<int64_t>&, uint64_t*, int64_t*);
+
+}  // namespace hps
