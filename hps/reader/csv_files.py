@@ -1,12 +1,13 @@
 """Csv files as record batches, block by block, parsed by pyarrow.
 
-Above it: record_reader.py. Below it: pyarrow, source.py (compressed files). A row that cannot be
+Above it: record_reader.py. Below it: pyarrow, which unpacks files, too. A row that cannot be
 divided into the header's columns is a bad row; a row without anything in it is passed over.
 """
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
@@ -82,7 +83,7 @@ class CsvFiles:
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
         with _reader(path, self._parse_options(path, deque(), skips=True), convert) as reader:
-            batch = _next(reader, path, 0, names)
+            batch = _next(reader.read_next_batch, path, 0, names)
         if batch is None:
             return set()
         pattern = r"^\s*[+-]?\d*\s*$"
@@ -111,9 +112,12 @@ class CsvFiles:
         types.setdefault(header[-1], pa.binary())
         convert = csv.ConvertOptions(column_types=types, include_columns=names)
         last: object = None
-        with _reader(path, options, convert, first_row, header) as reader:
+        with (
+            _reader(path, options, convert, first_row, header) as reader,
+            _ahead(reader, self._config.num_threads()) as read,
+        ):
             while True:
-                batch = _next(reader, path, row, header)
+                batch = _next(read, path, row, header)
                 if batch is None:
                     break
                 if len(batch):
@@ -264,11 +268,30 @@ def _reader(
             yield reader
 
 
+@contextmanager
+def _ahead(
+    reader: csv.CSVStreamingReader, num_threads: int
+) -> Iterator[Callable[[], pa.RecordBatch]]:
+    """What returns the next block; with two threads the one after it is parsed meanwhile."""
+    if num_threads == 1:
+        yield reader.read_next_batch
+        return
+    with ThreadPoolExecutor(1) as pool:
+        coming = deque([pool.submit(reader.read_next_batch)])
+
+        def read() -> pa.RecordBatch:
+            batch = coming.popleft().result()
+            coming.append(pool.submit(reader.read_next_batch))
+            return batch
+
+        yield read
+
+
 def _next(
-    reader: csv.CSVStreamingReader, path: Path, row: int, header: list[str]
+    read: Callable[[], pa.RecordBatch], path: Path, row: int, header: list[str]
 ) -> pa.RecordBatch | None:
     try:
-        return reader.read_next_batch()
+        return read()
     except StopIteration:
         return None
     except (pa.ArrowException, OSError) as error:

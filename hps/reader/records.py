@@ -147,9 +147,10 @@ class RecordColumns:
         good = is_label & self._are_numbers(dense).all(axis=1)
         if weights is not None:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
+        missing = self._missing()
         keys = keys_of_columns(
             [
-                (columns[column.name], column.seed, self._missing)
+                (columns[column.name], column.seed, missing)
                 for table in self.schema.tables.values()
                 for column in table
             ],
@@ -248,7 +249,6 @@ class RecordColumns:
             return signed_log1p(values, column.is_null().to_numpy(zero_copy_only=False))
         return np.log1p(np.maximum(values, 0.0)) if self.config.transform == LOG1P else values
 
-    @property
     def _missing(self) -> int:
         """Which text has no key: of criteo an empty category is text as any other, of csv it is
         missing."""
