@@ -513,7 +513,15 @@ def hash_columns(
 def join_bags(
     runs: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
-
+def hash_tuples(
+    columns: list[npt.NDArray[np.uint64]], seed: int, out: npt.NDArray[np.uint64]
+) -> None: ...
+def scale_rows(
+    src: npt.NDArray[np.float32],
+    means: npt.NDArray[np.float32],
+    factors: npt.NDArray[np.float32],
+    dst: npt.NDArray[np.float32],
+) -> None: ...
 def hash_strings(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],

@@ -1,4 +1,5 @@
-// Python's view of csrc/reader/text_keys.h: columns of a record batch to keys, and bags joined.
+// Python's view of text_keys.h and feature_columns.h in csrc/reader: columns of a record batch to
+// keys, bags joined, and what a features file makes of a batch's columns.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -9,6 +10,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
+#include "reader/feature_columns.h"
 #include "reader/text_keys.h"
 
 namespace nb = nanobind;
@@ -180,11 +182,38 @@ nb::tuple JoinBagRuns(const nb::list& given) {
   return nb::make_tuple(keys.Give(num_keys), offsets.Give(num_bags + 1));
 }
 
+void HashTuplesOf(const nb::list& given, uint64_t seed, Vector<uint64_t> out) {
+  std::vector<Keys> arrays;
+  std::vector<const uint64_t*> columns;
+  for (nb::handle one : given) {
+    arrays.push_back(nb::cast<Keys>(one, false));
+    CheckShape(arrays.back().size() == out.size(), "hash_tuples: the columns differ in rows");
+    columns.push_back(arrays.back().data());
+  }
+  CheckShape(!columns.empty(), "hash_tuples: at least one column is needed");
+  nb::gil_scoped_release release;
+  HashTuples(columns, out.size(), seed, out.data());
+}
+
+void ScaleRowsOf(const Matrix<const float>& src, const Vector<const float>& means,
+                 const Vector<const float>& factors, Matrix<float> dst) {
+  const size_t num_columns = src.shape(1);
+  const bool is_same = dst.shape(0) == src.shape(0) && dst.shape(1) == num_columns;
+  CheckShape(is_same && means.size() == num_columns && factors.size() == num_columns,
+             "scale_rows: the arrays differ in shape");
+  nb::gil_scoped_release release;
+  ScaleRows(src.data(), src.shape(0), num_columns, means.data(), factors.data(), dst.data());
+}
+
 }  // namespace
 
 void BindRecords(nb::module_& module) {
   module.def("hash_columns", &HashColumns, nb::arg("columns"));
   module.def("join_bags", &JoinBagRuns, nb::arg("runs"));
+  module.def("hash_tuples", &HashTuplesOf, nb::arg("columns"), nb::arg("seed"),
+             nb::arg("out").noconvert());
+  module.def("scale_rows", &ScaleRowsOf, nb::arg("src").noconvert(), nb::arg("means").noconvert(),
+             nb::arg("factors").noconvert(), nb::arg("dst").noconvert());
 }
 
 }  // namespace hps

@@ -1,7 +1,8 @@
 """DenseTransform: from the dense columns of a log to those of a model, and to numbers of buckets.
 
-Above it: transform.py, measure.py. Below it: numpy. All columns of a batch go at once. Where the
-reader has taken logarithms already, bounds are compared as logarithms: the order is the same.
+Above it: transform.py, measure.py. Below it: numpy, the native scaling. All columns of a batch
+go at once. Where the reader has taken logarithms already, bounds are compared as logarithms: the
+order is the same.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.features.column import DENSE, Column, Scale
 from hps.features.features import Features
 from hps.features.raw import RawColumns
@@ -70,6 +72,7 @@ class DenseTransform:
         is_given = any(column.missing is not None for column in kept)
         has_nan = any(column.name in raw.nan_columns for column in kept)
         self._finds_missing = is_given or has_nan or (touches and raw.format == "criteo")
+        self._has_steps = self._finds_missing or touches
         self.bucketed = tuple(
             place for place, column in enumerate(self._columns) if column.buckets is not None
         )
@@ -83,12 +86,19 @@ class DenseTransform:
     def __call__(self, dense: Floats) -> Floats:
         """Dense values [B, columns of the log] -> [B, columns of the model]; a copy, or the same
         where nothing is to be done."""
-        is_whole = self._places == list(range(dense.shape[1]))
-        changes = self._finds_missing or self._clips or self._scales
-        changes = changes or bool(self._logged.any()) or bool(self._unlogged.any())
-        if is_whole and not changes:
-            return dense
-        values = dense.copy() if is_whole else dense[:, self._places]
+        values = np.ascontiguousarray(dense, np.float32)
+        if self._places != list(range(dense.shape[1])):
+            values = np.take(values, self._places, axis=1)
+        if self._has_steps:
+            values = self._stepped(values.copy() if np.may_share_memory(values, dense) else values)
+        if self._scales:
+            scaled = np.empty_like(values)
+            _C.scale_rows(values, self._means, self._factors, scaled)
+            return scaled
+        return values
+
+    def _stepped(self, values: Floats) -> Floats:
+        """All that comes before the scaling, in place."""
         with np.errstate(over="ignore", invalid="ignore"):
             missing = self.is_missing(values) if self._finds_missing else None
             if self._unlogged.any():
@@ -101,9 +111,6 @@ class DenseTransform:
                 values[:, self._logged] = signed_log1p(values[:, self._logged])
             if missing is not None:
                 np.copyto(values, self._ends, where=missing & ~self._is_filled)
-            if self._scales:
-                values -= self._means
-                values *= self._factors
         return values
 
     def is_missing(self, values: Floats) -> NDArray[np.bool_]:

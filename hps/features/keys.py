@@ -98,10 +98,8 @@ class _CrossPlan:
     def apply(self, bags: Sequence[FeatureBags]) -> FeatureBags:
         most = self.cross.max_length or MAX_CROSS_LENGTH
         columns, ends, weights = combinations(bags, most)
-        text = np.stack(columns, axis=1).astype("<u8", copy=False).view(np.uint8).reshape(-1)
-        places = np.arange(len(columns[0]) + 1, dtype=np.int64) * (8 * len(columns))
         keys = np.empty(len(columns[0]), np.uint64)
-        _C.hash_strings(text, places, self.seed, keys)
+        _C.hash_tuples(columns, self.seed, keys)
         return FeatureBags(keys if self.fold is None else self.fold(keys), ends, weights)
 
 
@@ -227,7 +225,9 @@ class KeyTransform:
             assert num_keys == num_bags
             ones = self._ones.get(table)  # any number of threads may be here
             if ones is None or len(ones) != num_bags + 1:
-                self._ones[table] = ones = torch.arange(num_bags + 1)
+                # Not torch.arange, whose threads then wait for more to do.
+                ones = torch.from_numpy(np.arange(num_bags + 1, dtype=np.int64))
+                self._ones[table] = ones
             return ones
         offsets = np.zeros(num_bags + 1, np.int64)
         place, begin = 1, 0
