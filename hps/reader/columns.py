@@ -18,6 +18,19 @@ from hps.types import NO_GROUP
 NULL, NULL_OR_EMPTY, NONE = range(3)
 _LARGE = frozenset({pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_BINARY})
 _VIEWS = frozenset({pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW})
+_INTEGERS = frozenset(
+    {
+        pa.lib.Type_INT8,
+        pa.lib.Type_INT16,
+        pa.lib.Type_INT32,
+        pa.lib.Type_INT64,
+        pa.lib.Type_UINT8,
+        pa.lib.Type_UINT16,
+        pa.lib.Type_UINT32,
+        pa.lib.Type_UINT64,
+    }
+)
+_FLOATS = frozenset({pa.lib.Type_HALF_FLOAT, pa.lib.Type_FLOAT, pa.lib.Type_DOUBLE})
 _STRINGS = frozenset(
     {
         pa.lib.Type_STRING,
@@ -98,6 +111,8 @@ def part_of(pieces: Sequence[LogRows], first: int, last: int) -> list[LogRows]:
 
 def value_type(kind: pa.DataType) -> pa.DataType:
     """The type of a column's keys: of a list's items, of a dictionary's values."""
+    if kind.id in _STRINGS or kind.id in _INTEGERS:
+        return kind
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return value_type(kind.value_type)
     return value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
@@ -114,18 +129,17 @@ def is_view(kind: pa.DataType) -> bool:
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A RecordBatch whose columns can be filtered."""
-    for idx, field in enumerate(batch.schema):
-        if is_view(field.type):
+    for idx, kind in enumerate(batch.schema.types):
+        if is_view(kind):
             column = batch.column(idx).cast(pa.large_binary())
-            batch = batch.set_column(idx, field.name, column)
+            batch = batch.set_column(idx, batch.schema.names[idx], column)
     return batch
 
 
 def is_feature(kind: pa.DataType) -> bool:
     """True for a type whose values can be keys."""
     inner = value_type(kind)
-    is_number = pa.types.is_integer(inner) or pa.types.is_boolean(inner)
-    return is_string(inner) or bool(is_number)
+    return is_string(inner) or inner.id in _INTEGERS or inner.id == pa.lib.Type_BOOL
 
 
 def is_group(kind: pa.DataType) -> bool:
@@ -142,13 +156,13 @@ def is_text_feature(kind: pa.DataType) -> bool:
 def is_dense(kind: pa.DataType) -> bool:
     """True for a type whose values are dense values, unless they are asked to be something else."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_floating(inner) or pa.types.is_decimal(inner))
+    return inner.id in _FLOATS or bool(pa.types.is_decimal(inner))
 
 
 def is_number(kind: pa.DataType) -> bool:
     """True for a type whose values can be dense values, if the column is named for it."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return is_dense(kind) or bool(pa.types.is_integer(inner) or pa.types.is_boolean(inner))
+    return inner.id in _INTEGERS or inner.id == pa.lib.Type_BOOL or is_dense(inner)
 
 
 def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
@@ -157,10 +171,9 @@ def to_floats(column: pa.Array, missing: float) -> NDArray[np.float64]:
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
-    values = column
-    if not pa.types.is_float64(column.type):
-        values = column.cast(pa.float64(), safe=False)  # rounded beyond 2^53
-    numbers = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    if column.type.id not in _FLOATS and column.type.id not in _INTEGERS:
+        column = column.cast(pa.float64(), safe=False)
+    numbers = np.asarray(column.to_numpy(zero_copy_only=False), np.float64)  # rounded beyond 2^53
     if column.null_count and not np.isnan(missing):  # a null has become NaN, in a copy
         numbers[column.is_null().to_numpy(zero_copy_only=False)] = missing
     return numbers

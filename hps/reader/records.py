@@ -116,13 +116,14 @@ class RecordColumns:
             wanted[self.weight] = is_number
         if self.group is not None:
             wanted[self.group] = is_group
+        types = dict(zip(schema.names, schema.types, strict=True))
+        is_clear = len(types) == len(schema.names)
         for name, fits in wanted.items():
-            index = schema.get_field_index(name)
-            if index < 0:
+            if name not in types or (not is_clear and schema.names.count(name) > 1):
                 raise DataError(f"{where} has no column {name!r} (or more than one of this name)")
-            if fits is not None and not fits(schema.field(index).type):
+            if fits is not None and not fits(types[name]):
                 raise DataError(
-                    f"{where}: column {name!r} is of type {schema.field(index).type}, "
+                    f"{where}: column {name!r} is of type {types[name]}, "
                     f"which does not fit that of {like}"
                 )
 
@@ -138,10 +139,7 @@ class RecordColumns:
         batch = without_views(piece.batch)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         labels = self._labels(columns, len(batch), where)
-        dense = np.empty((len(batch), len(self.dense)), np.float32)
-        with np.errstate(over="ignore"):
-            for idx, name in enumerate(self.dense):
-                dense[:, idx] = self._dense_values(columns[name], name in self.config.nan_columns)
+        dense = self._dense_values(columns, len(batch))
         weights = self._weights(columns)
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
         good = is_label & self._are_numbers(dense).all(axis=1)
@@ -239,15 +237,23 @@ class RecordColumns:
             are_good[:, place] |= np.isnan(dense[:, place])
         return are_good
 
-    def _dense_values(
-        self, column: pa.Array, keeps_nan: bool
-    ) -> NDArray[np.float64] | NDArray[np.float32]:
-        values = to_floats(column, np.nan if keeps_nan else 0.0)
-        if keeps_nan and self.config.transform == SIGNED_LOG1P:
-            return signed_log1p(values)
-        if self.config.transform == SIGNED_LOG1P:
-            return signed_log1p(values, column.is_null().to_numpy(zero_copy_only=False))
-        return np.log1p(np.maximum(values, 0.0)) if self.config.transform == LOG1P else values
+    def _dense_values(self, columns: dict[str, pa.Array], num_rows: int) -> NDArray[np.float32]:
+        """Those of the rows, float32 [rows, number of dense], by the rule of the reader."""
+        values = np.empty((num_rows, len(self.dense)))
+        missing = None
+        for idx, name in enumerate(self.dense):
+            column = columns[name]
+            keeps_nan = name in self.config.nan_columns
+            values[:, idx] = to_floats(column, np.nan if keeps_nan else 0.0)
+            if not keeps_nan and column.null_count:
+                missing = np.zeros(values.shape, np.bool_) if missing is None else missing
+                missing[:, idx] = column.is_null().to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            if self.config.transform == SIGNED_LOG1P:
+                return signed_log1p(values, missing)
+            if self.config.transform == LOG1P:
+                values = np.log1p(np.maximum(values, 0.0))
+            return values.astype(np.float32)
 
     def _missing(self) -> int:
         """Which text has no key: of criteo an empty category is text as any other, of csv it is

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 
 from hps.checkpoint.names import text_of
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
     from hps.models import ClickModel
     from hps.reader.records import RecordColumns
-
-
-_FEW_ROWS = 64
 
 
 class Model:
@@ -188,33 +184,31 @@ class Model:
         import pyarrow as pa
 
         from hps.reader.records import Piece
+        from hps.train.given_columns import record_batch_of
 
         columns = self._record_columns()
-        left_out = self._left_out()
+        known, left_out = columns.names(), self._left_out()
         if isinstance(given, Mapping):
-            names = [name for name in columns.names() if name in given or name not in left_out]
+            names = [name for name in known if name in given or name not in left_out]
             _require_columns(names, list(given))
             try:
-                given = pa.RecordBatch.from_pydict(
-                    {name: _column_of(name, given[name], name in columns.dense) for name in names}
-                )
+                given = record_batch_of(given, names, columns.dense)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise ConfigError(f"predict: these columns make no batch: {error}") from None
         elif not isinstance(given, pa.RecordBatch):
             raise _not_columns(given)
-        for name in set(columns.names()) & left_out - set(given.schema.names):
+        for name in left_out.intersection(known).difference(given.schema.names):
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
         columns.check("predict: the batch", given.schema, "the model's log")
-        flags = [
-            name for name in given.schema.names if pa.types.is_boolean(given.column(name).type)
-        ]
-        if flags and columns.config.format == "csv":
+        is_csv = columns.config.format == "csv"
+        flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
+        if flags:
             raise ConfigError(
                 f"predict: columns {flags} are booleans, and keys of csv come from its text; give "
                 "the text, such as 'True'"
             )
-        rows, _ = columns.rows_of(Piece.whole(given.select(columns.names()), 0), "predict")
+        rows, _ = columns.rows_of(Piece.whole(given.select(known), 0), "predict")
         raw = columns.batch_of([rows], len(rows))
         return raw if self._transform is None else self._transform(raw)
 
@@ -275,43 +269,6 @@ def _not_columns(given: object) -> ConfigError:
         f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
         "a dict of columns"
     )
-
-
-def _column_of(name: str, values: Any, is_dense: bool) -> "pa.Array":
-    """Arrow's column of what a user gave."""
-    import pyarrow as pa
-
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise TypeError(
-            f"column {name!r} is {values!r}; give a list with a value for each example, such as "
-            f"[{values!r}]"
-        )
-    column = _few_values(values)
-    if column is None:
-        column = pa.array(values)
-    if not pa.types.is_null(column.type):
-        return column
-    return column.cast(pa.float64() if is_dense else pa.string())  # nothing is in it
-
-
-def _few_values(values: Any) -> "pa.Array | None":
-    """The column of a short list of values of one plain type, which `pa.array` gives, too; None of
-    others. Where pandas is not installed that looks for it at every value, 40 us each."""
-    import pyarrow as pa
-
-    if not isinstance(values, list | tuple) or not 0 < len(values) <= _FEW_ROWS:
-        return None
-    kinds = set(map(type, values))
-    if kinds == {type(None)}:
-        return pa.nulls(len(values))
-    if kinds == {float}:
-        return pa.array(np.array(values, np.float64))
-    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
-        return pa.array(np.array(values, np.int64))
-    # numpy drops NULs at the end of a text, and gives each as much room as the longest.
-    if kinds == {str} and all(len(value) < 1024 and "\0" not in value for value in values):
-        return pa.array(np.array(values))
-    return None
 
 
 def _named(store: str | Path, tag: str | int | None) -> str | int | None:

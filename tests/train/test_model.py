@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import threading
 from pathlib import Path
@@ -19,7 +20,7 @@ import hps
 from hps.cli.main import main
 from hps.metrics import BinaryMetrics
 from hps.train import TrainOptions, evaluate_store, train
-from hps.train.model import _few_values
+from hps.train.given_columns import record_batch_of
 from hps.train.predict import predict_log
 from tests.logs import NUM_DENSE, NUM_FEATURES, write_criteo
 
@@ -106,15 +107,48 @@ PLAIN = st.one_of(
 )
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=3) | st.lists(st.text(), min_size=1, max_size=80))
-def test_a_few_values_are_the_column_that_arrow_makes_of_them(values: list[Any]) -> None:
-    found = _few_values(values)
-    if found is not None:
-        expected = pa.array(values)
-        assert found.type == expected.type and repr(found.to_pylist()) == repr(values)
-        assert repr(expected.to_pylist()) == repr(values)
-    if len(values) == 1 and type(values[0]) in (str, float) and len(str(values[0])) < 100:
-        assert (found is None) == ("\0" in str(values[0]))
+def column_of_arrow(values: list[Any], is_dense: bool) -> pa.Array | None:
+    """What arrow makes of the values alone; None of those that it refuses."""
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.float64() if is_dense else pa.string())
+    return column
+
+
+@given(st.data())
+def test_columns_of_few_values_are_those_that_arrow_makes_of_each(data: st.DataObject) -> None:
+    length = data.draw(st.sampled_from([1, 1, 2, 3, 70]))
+    values = st.lists(PLAIN, min_size=length, max_size=length) | st.sampled_from(
+        [0, 0.5, -0.0, math.nan, "", "a", "b" * 300, None, 2**63 - 1, -(2**63), 2**63, True]
+    ).map(lambda value: [value] * length)
+    columns = {name: data.draw(values) for name in ("a", "b", "c", "d", "e")}
+    if data.draw(st.booleans()):
+        columns["c"] = tuple(columns["c"])
+    names = data.draw(st.permutations(sorted(columns)))
+    expected = {name: column_of_arrow(list(columns[name]), name in ("a", "b")) for name in names}
+    if any(column is None for column in expected.values()):
+        with pytest.raises((pa.ArrowException, TypeError, ValueError, OverflowError)):
+            record_batch_of(columns, names, ("a", "b"))
+        return
+    batch = record_batch_of(columns, names, ("a", "b"))
+    assert batch.schema.names == list(names)
+    for name in names:
+        found, column = batch.column(name), expected[name]
+        assert found.type == column.type
+        assert repr(found.to_pylist()) == repr(column.to_pylist())
+
+
+def test_columns_of_other_lengths_and_values_alone_make_no_batch() -> None:
+    with pytest.raises(ValueError, match="length"):
+        record_batch_of({"a": [1, 2], "b": ["x"]}, ["a", "b"], ())
+    with pytest.raises(TypeError, match=r"column 'a' is 'x'; give a list"):
+        record_batch_of({"a": "x"}, ["a"], ())
+    with pytest.raises(ValueError, match="surrogate"):
+        record_batch_of({"a": ["\ud800"]}, ["a"], ())
+    assert len(record_batch_of({"a": [], "b": np.empty(0)}, ["a", "b"], ("b",))) == 0
 
 
 def test_scores_are_those_that_evaluate_measures(tmp_path: Path) -> None:
