@@ -7,8 +7,8 @@ divided into the header's columns is a bad row; a row without anything in it is 
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -277,13 +277,20 @@ def _ahead(
         yield reader.read_next_batch
         return
     with ThreadPoolExecutor(1) as pool:
-        coming = deque([pool.submit(reader.read_next_batch)])
+        coming: deque[Future[pa.RecordBatch]] = deque()
+
+        def begin() -> None:
+            with suppress(RuntimeError):  # while the interpreter ends no thread takes work
+                coming.append(pool.submit(reader.read_next_batch))
 
         def read() -> pa.RecordBatch:
+            if not coming:
+                return reader.read_next_batch()
             batch = coming.popleft().result()
-            coming.append(pool.submit(reader.read_next_batch))
+            begin()
             return batch
 
+        begin()
         yield read
 
 

@@ -137,6 +137,25 @@ def test_a_reader_that_is_left_leaves_no_thread_that_ends_the_process(tmp_path: 
             assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
+def test_a_thread_reads_on_while_the_interpreter_ends(tmp_path: Path) -> None:
+    """Where Python starts no more work in threads of its own, blocks are parsed where they are
+    asked for."""
+    log = many(tmp_path / "log.csv", 60_000)
+    script = f"""
+import threading, hps
+from hps.reader import ReaderConfig, open_reader
+tables = [hps.TableConfig(name="a", dim=2)]
+reader = open_reader([{str(log)!r}], tables=tables, config=ReaderConfig(threads=2))
+count = len(next(reader))
+def work():
+    threading.main_thread().join()
+    print(count + sum(map(len, reader)))
+threading.Thread(target=work).start()
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.stdout == "60000\n" and run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_the_delimiter_is_told_by_the_header(tmp_path: Path, delimiter: str, end: str) -> None:
