@@ -170,7 +170,7 @@ nb::dict DictFrom(const CheckpointSummary& summary) {
 }
 
 nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras,
-                        nb::handle taken) {
+                        nb::handle taken, const std::vector<double>& promoted) {
   std::vector<NamedBlob> blobs;
   for (const auto& [name, value] : extras) {
     const nb::bytes bytes = nb::cast<nb::bytes>(value);
@@ -188,7 +188,7 @@ nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras
   };
   {
     const nb::gil_scoped_release release;
-    ThrowIfError(store.MakeCheckpoint(tag, blobs, &summary, tell));
+    ThrowIfError(store.MakeCheckpoint(tag, blobs, &summary, tell, promoted));
   }
   if (raised) std::rethrow_exception(raised);
   return DictFrom(summary);
@@ -367,7 +367,7 @@ void BindSsdStore(nb::module_& module) {
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),
-           nb::arg("taken") = nb::none())
+           nb::arg("taken") = nb::none(), nb::arg("promoted") = std::vector<double>())
       .def(
           "restore",
           [](SsdStore& store, const std::string& tag, uint64_t id) {

@@ -3,6 +3,7 @@
 // Above it: checkpointer.h. Below it: commits, store_tables, checkpoint_list, file_remover.
 #include "ssd_store/checkpointer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -28,14 +29,15 @@ Checkpointer::Checkpointer(const StoreOptions& options, StoreState* state, Commi
       remover_(remover) {}
 
 Status Checkpointer::Make(const std::string& tag, const std::vector<NamedBlob>& extras,
-                          CheckpointSummary* summary, const std::function<void()>& taken) {
+                          CheckpointSummary* summary, const std::function<void()>& taken,
+                          const std::vector<double>& promoted) {
   state_->AssertLocked();
   Checkpoint checkpoint;
   checkpoint.id = commits_->manifest().open.next_checkpoint;
   checkpoint.tag = tag;
   checkpoint.created =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  checkpoint.dropped = Superseded(tag);
+  checkpoint.dropped = Superseded(tag, promoted);
   const Status prepared = Prepare(extras, &checkpoint);
   if (!prepared.ok()) {
     RemoveExtras(checkpoint);
@@ -100,12 +102,15 @@ void Checkpointer::RemoveExtras(const Checkpoint& checkpoint) {
   }
 }
 
-std::vector<uint64_t> Checkpointer::Superseded(const std::string& tag) const {
+std::vector<uint64_t> Checkpointer::Superseded(const std::string& tag,
+                                               const std::vector<double>& promoted) const {
   std::vector<uint64_t> dropped;
   uint32_t untagged = tag.empty() ? 1 : 0;
   const auto& kept = commits_->manifest().checkpoints;
   for (auto it = kept.rbegin(); it != kept.rend(); ++it) {
     if (it->second.is_deleted) continue;  // goes by itself when another becomes current
+    const auto same = std::find(promoted.begin(), promoted.end(), it->second.created);
+    if (same != promoted.end()) continue;  // has a name of its own, and stays under that
     const bool is_replaced = !tag.empty() && it->second.tag == tag;
     const bool is_too_old = it->second.tag.empty() && ++untagged > options_.keep_last;
     if (is_replaced || is_too_old) dropped.push_back(it->first);
@@ -119,7 +124,8 @@ Status Checkpointer::Renew() {
   if (is_changed_ || current == nullptr || current->is_deleted) return Status::Ok();
   Checkpoint renewed;
   renewed.id = commits_->manifest().open.next_checkpoint;
-  renewed.tag = current->tag;
+  // Of an older one that stays beside a newer of the same tag: it is not to hide that one.
+  if (commits_->manifest().Find(current->tag) == current) renewed.tag = current->tag;
   renewed.created = current->created;
   renewed.extras = current->extras;
   renewed.dropped = {current->id};

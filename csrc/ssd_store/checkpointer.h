@@ -20,7 +20,8 @@ class Checkpointer {
 
   // See SsdStore::MakeCheckpoint.
   Status Make(const std::string& tag, const std::vector<NamedBlob>& extras,
-              CheckpointSummary* summary, const std::function<void()>& taken);
+              CheckpointSummary* summary, const std::function<void()>& taken,
+              const std::vector<double>& promoted);
   // The same rows under a new record, which names the segments of now; the old record goes. Not
   // where something was stored since, and not for a checkpoint that was deleted while it was
   // current: it is to be listed no more.
@@ -32,7 +33,8 @@ class Checkpointer {
   Status Prepare(const std::vector<NamedBlob>& extras, Checkpoint* checkpoint);
   Status WriteExtras(const std::vector<NamedBlob>& blobs, std::vector<Extra>* extras);
   void RemoveExtras(const Checkpoint& checkpoint);
-  std::vector<uint64_t> Superseded(const std::string& tag) const;
+  std::vector<uint64_t> Superseded(const std::string& tag,
+                                   const std::vector<double>& promoted) const;
 
   FileSystem* const files_;
   const StoreOptions& options_;

@@ -214,7 +214,8 @@ void ManifestState::Drop(uint64_t id) {
 }
 
 const Checkpoint* ManifestState::Find(const std::string& tag) const {
-  for (const auto& [id, checkpoint] : checkpoints) {
+  for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
+    const Checkpoint& checkpoint = it->second;
     if (!tag.empty() && checkpoint.tag == tag && !checkpoint.is_deleted) return &checkpoint;
   }
   return nullptr;

@@ -126,12 +126,13 @@ CompactionSpace SsdStore::SpaceOfCompact(size_t first, size_t end) const {
 }
 
 Status SsdStore::MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
-                                CheckpointSummary* summary, const std::function<void()>& taken) {
+                                CheckpointSummary* summary, const std::function<void()>& taken,
+                                const std::vector<double>& promoted) {
   HPS_RETURN_IF_ERROR(state_.CheckOwner());
   const std::lock_guard<TurnLock> turn(state_.mutations());
   const std::lock_guard<OwnedMutex> lock(state_.lock());
   HPS_RETURN_IF_ERROR(state_.CheckCommittable());
-  HPS_RETURN_IF_ERROR(checkpointer_.Make(tag, extras, summary, taken));
+  HPS_RETURN_IF_ERROR(checkpointer_.Make(tag, extras, summary, taken, promoted));
   compactor_.Wake();
   remover_.TryToRemove();
   return Status::Ok();

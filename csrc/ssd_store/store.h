@@ -55,8 +55,10 @@ class SsdStore {
 
   // `taken` is called once what the tables hold is in the checkpoint, before it is durable: appends
   // that come later wait, and are not in it. It calls no store.
+  // Those that were created at the times of `promoted` stay, also where the new one has their tag.
   Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
-                        CheckpointSummary* summary, const std::function<void()>& taken = {});
+                        CheckpointSummary* summary, const std::function<void()>& taken = {},
+                        const std::vector<double>& promoted = {});
   // Makes an older checkpoint the current one; what came after it stays only in its own.
   Status Restore(const CheckpointName& name);
   // `holders` says which living readers still keep its files.

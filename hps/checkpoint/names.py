@@ -136,7 +136,7 @@ def find_listed(
     Args:
         where: of what they are kept, for the error.
         listed: as `checkpoints()` of a store gives them.
-        name: a tag or an id; None is the current one.
+        name: a tag, a promoted name or an id; None is the current one.
 
     Returns:
         It; None of the current one that was deleted.
@@ -150,6 +150,10 @@ def find_listed(
     """
     if name is None:
         return next((one for one in listed if one["current"]), None)
+    listed = list(listed)
+    promoted = [one for one in listed if isinstance(name, str) and name in one.get("names", ())]
+    if promoted:
+        return promoted[0]
     return find_named(where, listed, name, lambda one: (one["tag"], int(one["id"])))
 
 

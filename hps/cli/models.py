@@ -1,6 +1,6 @@
 """`hps models`: the models that a store's checkpoints hold.
 
-Above it: `hps.cli.main`. Below it: `hps.train.model_list`.
+Above it: `hps.cli.main`. Below it: `hps.train.model_list`, `hps.ssd_store.promote`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from hps.cli.output import (
     write_json,
 )
 from hps.common.json_text import Json, JsonView
+from hps.errors import ConfigError
 
 _MOST_FILES = 3  # of DATA, in a line
 _HEAD = (
@@ -30,6 +31,7 @@ _HEAD = (
     "batches",
     "logloss",
     "last evaluation",
+    "parent",
     "DATA",
 )
 _TOLD = ("auc", "gauc", "logloss")  # of an evaluation, in a line
@@ -37,6 +39,7 @@ _NUMBERS = ("dim", "examples", "batches", "logloss")  # right in their columns
 # Of `model_of`, in the order in which they are told; the first line has the others.
 _SECTIONS = (
     "evaluations",
+    "lineage",
     "recipe",
     "settings",
     "totals",
@@ -50,17 +53,44 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `models`."""
     parser = subparsers.add_parser(
         "models",
-        help="list the models of a store; it is opened read-only",
+        help="list the models of a store, promote one, roll back",
         description="Lists the checkpoints that hold a model, the oldest first, with how far each "
         "was trained; * marks the current one. The store, or the folder of several ranks, is "
-        "opened read-only, also beside a training.",
+        "opened read-only, also beside a training. --promote gives one a name of your own, such as "
+        "'live', which whatever takes a tag takes; a name moves at once, also beside a training.",
     )
     flags.add_store(parser)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--show",
         type=checkpoint_name,
         metavar="TAG",
         help="all about one: its tag, or its id as id:N; recipe, options, metrics, position",
+    )
+    what.add_argument(
+        "--promote",
+        type=checkpoint_name,
+        metavar="TAG",
+        help="give this one another name, --as, which moves there from the one that had it",
+    )
+    what.add_argument(
+        "--roll-back",
+        type=flags.word,
+        metavar="NAME",
+        help="give a promoted name back to the one that had it before",
+    )
+    what.add_argument(
+        "--drop",
+        type=flags.word,
+        metavar="NAME",
+        help="take a promoted name away; the checkpoint stays",
+    )
+    parser.add_argument(
+        "--as",
+        dest="name",
+        type=flags.word,
+        metavar="NAME",
+        help="of --promote: the name; 'live' if not given",
     )
     parser.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     parser.set_defaults(run=run)
@@ -71,7 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
     check_out_path(arguments.json)
     from hps.train.model_list import model_of, models_of  # torch takes its time to import
 
+    if arguments.name is not None and arguments.promote is None:
+        raise ConfigError("--as names what --promote gives; give --promote TAG, too")
     out = stream_for_people(arguments.json)
+    moved = _moved(arguments)
+    if moved is not None:
+        print(printable(f"{arguments.store}: {_said(moved)}"), file=out)
+        write_json(arguments.json, moved)
+        return 0
     if arguments.show is not None:
         model = model_of(arguments.store, arguments.show)
         for line in _shown(model):
@@ -92,9 +129,34 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _moved(arguments: argparse.Namespace) -> Json | None:
+    """Moves a promoted name; None where that was not asked for."""
+    from hps.ssd_store.promote import LIVE, drop, promote, roll_back
+    from hps.train.model_list import model_of
+
+    if arguments.promote is not None:
+        model_of(arguments.store, arguments.promote)  # refuses what holds none
+        return promote(arguments.store, arguments.promote, arguments.name or LIVE)
+    if arguments.roll_back is not None:
+        return roll_back(arguments.store, arguments.roll_back)
+    if arguments.drop is not None:
+        return drop(arguments.store, arguments.drop)
+    return None
+
+
+def _said(moved: JsonView) -> str:
+    """What became of a promoted name, in a line."""
+    name, before, now = moved["name"], moved["before"], moved["checkpoint"]
+    if now is None:
+        return f"{name} is no name any more; it was {before}"
+    if before is None or before == now:
+        return f"{name} is {now}" + ("" if before is None else ", as before")
+    return f"{name} is {now}; it was {before}"
+
+
 def _row(model: JsonView) -> list[str]:
     return [
-        f"{_name(model)}{' *' if model['current'] else ''}",
+        " ".join([_name(model), *["*"] * model["current"], *_promoted(model)]),
         _time(model["created"]),
         model["kind"] or "unknown",
         _dim(model),
@@ -102,6 +164,7 @@ def _row(model: JsonView) -> list[str]:
         _whole(model["batches"]),
         "-" if model["train_logloss"] is None else f"{model['train_logloss']:.5f}",
         _last_of(model["evaluation"]),
+        model["parent"] or "-",
         _files(model["files"]),
     ]
 
@@ -119,6 +182,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _shown(model: Json) -> Iterator[str]:
     yield f"model {_name(model)}{', the current one' if model['current'] else ''}"
+    yield from (f"promoted: {name}" for name in model["names"])
     yield f"taken: {_time(model['created'])} UTC, with {model['rows']:,} rows"
     kind = model["kind"] or "unknown (of a loop of one's own, or another version of hps)"
     dims = model["dims"]
@@ -157,6 +221,11 @@ def _dim(model: JsonView) -> str:
     if model["dim"] is not None or not model["dims"]:
         return _whole(model["dim"])
     return "/".join(f"{dim:,}" for dim in dict.fromkeys(model["dims"].values()))
+
+
+def _promoted(model: JsonView) -> list[str]:
+    names: list[str] = model["names"]
+    return [f"({', '.join(names)})"] if names else []
 
 
 def _time(seconds: float | None) -> str:

@@ -123,9 +123,11 @@ class RowTier(Protocol):
                 checkpoint, so that its caller need keep nobody away any more. It calls no store.
 
         Returns:
-            id, tag, created (seconds since 1970), current, rows, segments (files of rows), bytes.
+            id, tag, created (seconds since 1970), current, rows, segments (files of rows), bytes,
+            names (that it was promoted to).
 
         Raises:
+            ConfigError: `tag` is a promoted name.
             StoreError: the disk is full, and the checkpoint before it stays; or a sync failed, and
                 the store stops.
         """

@@ -9,7 +9,7 @@ from pathlib import Path
 from hps.common.wire import WIRES
 from hps.config import ENGINES, INSTRUCTION_SETS, MAX_DEPTH, MAX_LOOKAHEAD, MAX_THREADS
 from hps.options.declare import named, option, switch
-from hps.options.values import CHECKPOINT, DEVICE, PATH, SIZE, SWITCH, either, number, whole
+from hps.options.values import CHECKPOINT, DEVICE, PATH, SIZE, SWITCH, WORD, either, number, whole
 
 AUTO = "auto"
 DRAM_HELP = "most memory for cached rows, such as 800MB or 1.5GiB; taken as rows come"
@@ -49,6 +49,13 @@ class RunOptions:
         number(0),
         "time between two checkpoints, in addition to --checkpoint-every; 0: none by time",
         metavar="SECONDS",
+    )
+    tag: str | None = option(
+        None,
+        WORD,
+        "name of the checkpoint at the end, such as day-3, instead of 'final'; no other checkpoint "
+        "has it yet ('hps models DIR' lists them)",
+        metavar="NAME",
     )
     resume: bool = switch("continue from the newest checkpoint with a model")
     resume_from: str | int | None = option(

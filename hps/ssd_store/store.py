@@ -32,6 +32,15 @@ from hps.ssd_store.arguments import (
     table_number,
 )
 from hps.ssd_store.engine import SEGMENTS, check_engine
+from hps.ssd_store.promoted import (
+    Promotions,
+    check_deletable,
+    check_free,
+    held,
+    named,
+    promotion_of,
+    resolved,
+)
 from hps.table.schema import TableSchema
 
 
@@ -59,6 +68,14 @@ def _name(checkpoint: str | int | None) -> tuple[str, int]:
         return "", 0
     check_name(checkpoint)
     return ("", checkpoint) if isinstance(checkpoint, int) else (checkpoint, 0)
+
+
+def _to_open(path: Path, checkpoint: str | int | None) -> str | int | None:
+    """The checkpoint to open; of a promoted name its id."""
+    if promotion_of(path, checkpoint) is None:
+        return checkpoint
+    with SsdStore.open(path, [], read_only=True, rows=False) as store:
+        return resolved(path, checkpoint, store.checkpoints())
 
 
 def _compaction_settings(options: OpenOptions) -> dict[str, float | int | bool]:
@@ -131,7 +148,7 @@ class SsdStore:
         check_engine(path, SEGMENTS)
         check_opening(options)
         path = Path(path).absolute()
-        tag, number = _name(options.get("checkpoint"))
+        tag, number = _name(_to_open(path, options.get("checkpoint")))
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
@@ -166,6 +183,17 @@ class SsdStore:
         if native is None:
             raise StoreError(f"{self.path}: the store has been closed; open it again")
         return native
+
+    def _folder(self, native: _C.SsdStore) -> Path:
+        """The folder that was opened, wherever it is now."""
+        return inside(self.path, native.descriptor)
+
+    def _name(self, checkpoint: str | int | None) -> tuple[str, int]:
+        """As the native core takes it, of a promoted name the id."""
+        native = self._open_native()
+        if promotion_of(self._folder(native), checkpoint) is None:
+            return _name(checkpoint)
+        return _name(resolved(self._folder(native), checkpoint, native.checkpoints()))
 
     def _number(self, table: str) -> int:
         return table_number(self.path, self._numbers, table)
@@ -233,7 +261,11 @@ class SsdStore:
         Cost: writes and syncs the footers of the segments since the last one, and the manifest.
         """
         check_tag(tag)
-        return self._open_native().checkpoint(tag or "", dict(extras or {}), taken)
+        native = self._open_native()
+        with held(self._folder(native), self.path) as promotions:
+            check_free(tag, promotions)
+            made = native.checkpoint(tag or "", dict(extras or {}), taken, promotions.kept)
+            return named([made], promotions)[0]
 
     def space_of_compact(self, table: str | None = None) -> dict[str, int]:
         """As `RowTier.space_of_compact`; without rows that were appended since the last checkpoint
@@ -260,27 +292,34 @@ class SsdStore:
 
     def restore(self, checkpoint: str | int | None = None) -> None:
         """As `RowTier.restore`; headers and footers are checked. Cost: reads the footers, twice."""
-        self._open_native().restore(*_name(checkpoint))
+        self._open_native().restore(*self._name(checkpoint))
 
     def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""
-        return self._open_native().checkpoints()
+        native = self._open_native()
+        return named(native.checkpoints(), Promotions.load(self._folder(native)))
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
         """As `RowTier.delete_checkpoint`."""
         check_named(checkpoint)
-        return self._open_native().delete_checkpoint(*_name(checkpoint))
+        native = self._open_native()
+        with held(self._folder(native), self.path) as promotions:
+            tag, number = self._name(checkpoint)
+            for one in named(native.checkpoints(), promotions):
+                if one["id"] == number or (tag and one["tag"] == tag):
+                    check_deletable(one)
+            return native.delete_checkpoint(tag, number)
 
     def extras(
         self, checkpoint: str | int | None = None, names: Collection[str] | None = None
     ) -> dict[str, bytes]:
         """As `RowTier.extras`."""
         wanted = None if names is None else set(names)
-        return self._open_native().extras(*_name(checkpoint), wanted)
+        return self._open_native().extras(*self._name(checkpoint), wanted)
 
     def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
         """As `RowTier.extra_bytes`."""
-        return self._open_native().extra_bytes(*_name(checkpoint))
+        return self._open_native().extra_bytes(*self._name(checkpoint))
 
     def stats(self) -> Json:
         """As `RowTier.stats`, and more.
@@ -301,7 +340,8 @@ class SsdStore:
 
     def clone(self, target: str | os.PathLike[str], *, may_link: bool = True) -> Json:
         """As `hps.ssd_store.clone`, of the checkpoint that this store is at."""
-        return self._open_native().clone(os.fspath(target), may_link)
+        made = self._open_native().clone(os.fspath(target), may_link)
+        return named([made], Promotions())[0]
 
     def held_folder(self) -> Path:
         """As `RowTier.held_folder`."""

@@ -18,9 +18,10 @@ from hps.train.checks import (
 )
 from hps.train.context import RunContext
 from hps.train.dense_watch import DenseWatch
+from hps.train.lineage import ancestor_of
 from hps.train.progressive import Progressive
 from hps.train.recipe import recipe_of
-from hps.train.store_checks import refuse_model
+from hps.train.store_checks import check_tag_free, refuse_model
 from hps.train.trainer import Trainer
 from hps.train.validation import Validation
 
@@ -80,6 +81,7 @@ def begin(
     stored = _stored(options, server)
     if stored is not None and not options.new_data:
         reader.load_state_dict(stored.reader)
+    check_tag_free(options, server, stored)
     recipe = recipe_of(options, reader)
     trainer = Trainer(server, recipe, options, context.ranks)
     if options.progressive:
@@ -97,10 +99,13 @@ def begin(
         base_rate = _set_base_rate(trainer, options, reader, context, check_logs)
     else:
         trainer.check_state(stored.model)
+        entries = server.checkpoints()
         on_first_rank(context.ranks, "looking at the logs", check_logs)
         # Nothing refuses the run from here on; one that is refused has not gone back.
         server.restore(stored.name)
         changes = trainer.load_state(stored.model)
+        if options.new_data or options.resume_from is not None:
+            trainer.lineage.append(ancestor_of(stored, entries))
         if options.new_data:
             trainer.evaluations.begin_data()  # before the checkpoint below: a restart has it
         checkpoints.boundary.checkpoint_done()

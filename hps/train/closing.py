@@ -6,6 +6,7 @@ Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, t
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.train.end_tag import FINAL_TAG
 from hps.train.report import peak_rss_bytes
 from hps.train.test_figures import measure_test
 
@@ -17,22 +18,26 @@ if TYPE_CHECKING:
     from hps.train.step_checkpoints import StepCheckpoints
     from hps.train.trainer import Trainer
 
-FINAL_TAG = "final"
-
 
 def save_end(
-    checkpoints: "StepCheckpoints", trainer: "Trainer", ended: "LoopEnd", *, is_changed: bool
+    checkpoints: "StepCheckpoints",
+    trainer: "Trainer",
+    ended: "LoopEnd",
+    *,
+    is_changed: bool,
+    tag: str | None = None,
 ) -> None:
-    """The last checkpoint: tagged "final", or without a tag where the run was stopped and has
-    trained since the one before. A run that had nothing to train on leaves none.
+    """The last checkpoint: tagged as the run wants it, or without a tag where the run was stopped
+    and has trained since the one before. A run that had nothing to train on leaves none.
 
     Args:
         is_changed: the run has trained, or validated.
+        tag: that the user gave; None: "final".
     """
     if ended.stopped and not checkpoints.boundary.is_saved:
         checkpoints.take(None, trainer, ended.position)
     elif is_changed and not ended.stopped:
-        checkpoints.take(FINAL_TAG, trainer, ended.position)
+        checkpoints.take(tag or FINAL_TAG, trainer, ended.position)
 
 
 def add_end_figures(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from hps.checkpoint.blobs import MODEL, READER, TABLES, decode_dense, described_tables
-from hps.checkpoint.names import find_named, text_of
+from hps.checkpoint.names import find_listed, text_of
 from hps.cluster.folder.glance import FirstParts
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError, HpsError, StoreError
@@ -54,10 +54,12 @@ def models_of(path: str | Path) -> ModelList:
     """Every checkpoint that holds a model, the oldest first.
 
     Of each: `tag` and `id` (both None of the current one where it is kept but not listed, as its
-    tag was deleted), `created` (seconds since 1970), `current`, `rows`, `bytes`; `kind`, `dim`
-    (None where the tables differ), `examples`, `batches`, `train_logloss` (mean over the examples;
-    all None of a model that `hps train` did not store), `dims` (by table), `files` (of DATA:
-    `name`, `bytes`), `evaluation` (the last one's figures, or None).
+    tag was deleted), `names` (that it was promoted to), `created` (seconds since 1970), `current`,
+    `rows`, `bytes`; `kind`, `dim` (None where the tables differ), `examples`, `batches`,
+    `train_logloss` (mean over the examples; all None of a model that `hps train` did not store),
+    `dims` (by table), `files` (of DATA: `name`, `bytes`), `parent` (tag, or id as id:N, of the
+    checkpoint that its run went on from with new data, or went back to; None of a model that began
+    anew), `evaluation` (the last one's figures, or None).
 
     Args:
         path: of a store, or of a cluster's folder; it may be beside a training.
@@ -72,7 +74,8 @@ def models_of(path: str | Path) -> ModelList:
 
 def model_of(path: str | Path, name: str | int) -> Json:
     """All that is known of one: the fields of `models_of`, `recipe`, `options`, `settings`,
-    `totals`, `evaluations`, `parameters` (of the dense part) and `position` (of the reader); None
+    `totals`, `evaluations`, `lineage` (`checkpoint`, `created`, `examples` of each that it descends
+    from, the oldest first), `parameters` (of the dense part) and `position` (of the reader); None
     where its checkpoint does not say.
 
     Args:
@@ -86,7 +89,8 @@ def model_of(path: str | Path, name: str | int) -> Json:
 
     def describe(kept: _Kept) -> Json:
         where = f"store {str(path)!r}"
-        info = find_named(where, kept.checkpoints(), name, lambda one: (one["tag"], int(one["id"])))
+        info = find_listed(where, kept.checkpoints(), name)
+        assert info is not None  # None stands for the current one alone
         blobs = _blobs(kept, info["id"])
         if blobs is None or MODEL not in blobs:
             why = "holds no model; 'hps models' lists those that do"
@@ -103,7 +107,7 @@ def _list(kept: _Kept) -> ModelList:
     listed = kept.checkpoints()
     infos: list[Json] = list(listed)
     if not any(one["current"] for one in listed):
-        nothing = dict.fromkeys(("tag", "id", "created", "rows", "bytes"))
+        nothing: Json = {**dict.fromkeys(("tag", "id", "created", "rows", "bytes")), "names": []}
         infos.append({**nothing, "current": True})
     for info in infos:
         blobs = _blobs(kept, info["id"])
@@ -155,10 +159,12 @@ def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = F
     state: JsonView = {} if model is None or recipe is None else model
     totals: JsonView = state.get("totals", {})
     evaluations: list[Json] = state.get("evaluations") or []
+    lineage: list[Json] = state.get("lineage") or []
     names = ("tag", "id", "created", "current", "rows", "bytes")
     examples = totals.get("examples")
     described: Json = {
         **{name: info[name] for name in names},
+        "names": list(info.get("names", ())),
         "kind": None if recipe is None else recipe.kind,
         "dim": next(iter(dims.values()), None) if len(set(dims.values())) == 1 else None,
         "dims": dims,
@@ -166,6 +172,7 @@ def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = F
         "batches": totals.get("batches"),
         "train_logloss": totals["loss_sum"] / examples if examples else None,
         "files": _files_of(reader or {}),
+        "parent": lineage[-1]["checkpoint"] if lineage else None,
         "evaluation": evaluations[-1] if evaluations else None,
     }
     if is_whole:
@@ -176,6 +183,7 @@ def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = F
             "settings": state.get("settings"),
             "totals": dict(totals) or None,
             "evaluations": evaluations,
+            "lineage": lineage,
             "parameters": {name: list(one.shape) for name, one in dense.items()},
             "position": reader,
         }

@@ -31,6 +31,7 @@ from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
+from hps.train.end_tag import check_end_tag
 from hps.train.shape_rules import (
     check_decay,
     check_kind,
@@ -108,6 +109,7 @@ class TrainOptions(
         self._check_decay()
         self._check_validation()
         self.cluster_config()
+        check_end_tag(self.tag)
         if self.resume_from is not None and not self.resume:
             raise ConfigError("resume_from (--resume-from) names what to resume: set resume, too")
         if self.new_data and not self.resume:

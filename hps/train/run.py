@@ -47,8 +47,8 @@ def train(
 ) -> Json:
     """Trains as asked; leaves a checkpoint that holds all it takes to go on.
 
-    It is tagged "final"; where the run was stopped it has no tag. Where the run
-    validates, the model that was best is kept, too, under the tag "best".
+    It is tagged "final", or as `options.tag` says; where the run was stopped it has no tag. Where
+    the run validates, the model that was best is kept, too, under the tag "best".
 
     Args:
         options: what to train, on what, where.
@@ -116,7 +116,8 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             run_figures.start()
             ended = loop.run(trace)
             run_figures.stop(ended.stages)
-            save_end(checkpoints, begun.trainer, ended, is_changed=run_figures.is_changed)
+            is_changed = run_figures.is_changed
+            save_end(checkpoints, begun.trainer, ended, is_changed=is_changed, tag=options.tag)
             progress.finish()
             figures |= run_figures.to_dict(ended)
             add_end_figures(figures, server, begun.trainer, options, context)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hps.checkpoint.names import find_listed
 from hps.cluster.folder.glance import Glance, check_stays, glance
 from hps.config import TableConfig
 from hps.errors import ConfigError
@@ -123,4 +124,39 @@ def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
     return ConfigError(
         f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
         "--resume, or name another store"
+    )
+
+
+def check_tag_free(
+    options: "TrainOptions", server: "TrainingServer", stored: ModelCheckpoint | None
+) -> None:
+    """Refuses a tag that a kept checkpoint has, before anything is trained.
+
+    One that goes on in the same log from that very checkpoint takes its tag along, as `final` goes
+    along with any.
+
+    Raises:
+        ConfigError: the tag is taken, or is a promoted name.
+    """
+    tag = options.tag
+    if tag is None:
+        return
+    listed = server.checkpoints()
+    if any(tag in one.get("names", ()) for one in listed):
+        raise ConfigError(
+            f"tag={tag!r} (--tag): it is a promoted name; name the run otherwise, and give its "
+            f"checkpoint that name in the end: 'hps models {options.where} --promote TAG --as "
+            f"{tag}'"
+        )
+    taken = next((one for one in listed if one["tag"] == tag), None)
+    if taken is None:
+        return
+    if stored is not None and not options.new_data:
+        own = find_listed(options.where, listed, stored.name)
+        if own is not None and own["tag"] == tag:
+            return
+    raise ConfigError(
+        f"tag={tag!r} (--tag): {options.where} keeps a checkpoint of that name; "
+        f"take another name, or delete that one first: 'hps checkpoints {options.where} --delete "
+        f"{tag}'"
     )

@@ -20,6 +20,7 @@ from hps.nn.row_optimizer import RowOptimizer
 from hps.train.changed_model import ChangedModel
 from hps.train.dense import DenseAverages
 from hps.train.evaluations import Evaluations
+from hps.train.lineage import MOST_ANCESTORS
 from hps.train.options import TrainOptions
 from hps.train.progressive import Progressive, without_file
 from hps.train.ranks import TrainingRanks
@@ -64,6 +65,7 @@ class Trainer:
         self._ranks = ranks or TrainingRanks()
         self.recipe = recipe
         self.totals = Totals(ranks=self._ranks)
+        self.lineage: list[Json] = []  # checkpoints it descends from, oldest first
         self.evaluations = Evaluations()
         self.progressive: Progressive | None = None  # once somebody wants it
         self._progressive_before: Json | None = None  # of runs before, where nobody wants it now
@@ -209,6 +211,7 @@ class Trainer:
             "options": plain_options(self._options),
             "totals": self.totals.to_dict(),
             **self.evaluations.to_dict(),
+            "lineage": self.lineage[-MOST_ANCESTORS:],
             "progressive": (
                 self._progressive_before
                 if self.progressive is None
@@ -265,6 +268,7 @@ class Trainer:
         weights, optimizer, lines = self._dense_part(state)
         self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.evaluations = Evaluations.from_dict(state)
+        self.lineage = list(state.get("lineage", ()))  # checkpoints of earlier versions lack it
         progressive = state.get("progressive")
         if self.progressive is not None and progressive is not None:
             self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)

@@ -12,6 +12,7 @@ from hps.common.json_text import Json
 from hps.errors import HpsError
 from hps.options.data import EPOCH
 from hps.reader.files import find_files
+from hps.train.end_tag import BEST_TAG
 from hps.train.evaluate import evaluate_model
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from hps.train.pausing_log import PausingLog
     from hps.train.step_checkpoints import StepCheckpoints
     from hps.train.trainer import Trainer
-
-BEST_TAG = "best"
 
 
 class Validation:

@@ -6,7 +6,7 @@ makes a checkpoint durable: a line with the CRC32C and the length of the JSON te
 
 import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -17,6 +17,7 @@ from hps.common.durable_file import replace_durably
 from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
+from hps.ssd_store.promoted import resolved
 from hps.table.schema import TableSchema
 
 FORMAT_VERSION = 1
@@ -155,7 +156,9 @@ class RocksDbManifest:
         Raises:
             ConfigError: there is none; lists those kept.
         """
-        return find_named(str(path), self.listed, checkpoint, lambda one: (one.tag, one.id))
+        summaries = [one.summary(is_current=False) for one in self.listed]
+        name = resolved(path, checkpoint, summaries)
+        return find_named(str(path), self.listed, name or checkpoint, lambda one: (one.tag, one.id))
 
     def check_tables(
         self, path: Path, asked: Sequence[TableSchema], seed: int | None, read_only: bool
@@ -183,10 +186,17 @@ class RocksDbManifest:
             self, tables=(*self.tables, *(table for table in asked if table.name not in names))
         )
 
-    def with_checkpoint(self, new: RocksDbCheckpoint, keep_last: int) -> Self:
-        """The same, with a new current checkpoint in the place of those that it supersedes."""
-        kept = [one for one in self.listed if new.tag is None or one.tag != new.tag] + [new]
-        old = {one.id for one in [one for one in kept if one.tag is None][:-keep_last]}
+    def with_checkpoint(
+        self, new: RocksDbCheckpoint, keep_last: int, promoted: Collection[float] = ()
+    ) -> Self:
+        """The same, with a new current checkpoint in the place of those that it supersedes; what
+        was created at the times of `promoted` stays, without its tag if the new one has that."""
+        same = [one for one in self.listed if new.tag is None or one.tag != new.tag]
+        stay = [one for one in self.listed if one not in same and one.created in promoted]
+        kept = sorted([*same, *(replace(one, tag=None) for one in stay)], key=lambda one: one.id)
+        kept.append(new)
+        counted = [one for one in kept if one.tag is None and one.created not in promoted]
+        old = {one.id for one in counted[:-keep_last]}
         remaining = tuple(one for one in kept if one.id not in old)
         return replace(self, checkpoints=remaining, current_id=new.id, next_id=new.id + 1)
 

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, TypeVarTuple, Unpack
@@ -34,6 +35,7 @@ from hps.ssd_store.arguments import (
     table_number,
 )
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
+from hps.ssd_store.promoted import Promotions, check_deletable, check_free, held, named
 from hps.ssd_store.rocksdb import checkpoint_files
 from hps.ssd_store.rocksdb.database import (
     as_rows,
@@ -351,6 +353,12 @@ class RocksDbStore:
         return self._change(self._checkpoint, tag, dict(extras or {}))
 
     def _checkpoint(self, tag: str | None, extras: dict[str, bytes]) -> Json:
+        self._check_held("; nothing was committed")
+        with held(self._inside, self.path) as promotions:
+            check_free(tag, promotions)
+            return self._take(tag, extras, promotions)
+
+    def _take(self, tag: str | None, extras: dict[str, bytes], promotions: Promotions) -> Json:
         counts = dict(self._open_live_or_raise().counts)
         new = RocksDbCheckpoint(
             self._manifest.next_id,
@@ -361,8 +369,9 @@ class RocksDbStore:
             {},
         )
         keep_last = self._options.get("keep_last", 2)
-        self._add_checkpoint(new, extras, lambda: self._manifest.with_checkpoint(new, keep_last))
-        return new.summary(is_current=True)
+        next_one = partial(self._manifest.with_checkpoint, new, keep_last, promotions.kept)
+        self._add_checkpoint(new, extras, next_one)
+        return named([new.summary(is_current=True)], promotions)[0]
 
     def _add_checkpoint(
         self,
@@ -473,7 +482,8 @@ class RocksDbStore:
         """As `RowTier.checkpoints`."""
         self._open_live_or_raise()
         manifest = self._manifest
-        return [one.summary(one.id == manifest.current_id) for one in manifest.listed]
+        listed = [one.summary(one.id == manifest.current_id) for one in manifest.listed]
+        return named(listed, Promotions.load(self._inside))
 
     def delete_checkpoint(self, checkpoint: str | int) -> list[str]:
         """As `RowTier.delete_checkpoint`."""
@@ -481,9 +491,12 @@ class RocksDbStore:
         return self._change(self._delete, checkpoint)
 
     def _delete(self, checkpoint: str | int) -> list[str]:
-        found = self._manifest.find(self.path, checkpoint)
-        self._commit(self._manifest.without(found))
-        return self._remove_unneeded().of(found.id)
+        self._check_held("; nothing was committed")
+        with held(self._inside, self.path) as promotions:
+            found = self._manifest.find(self.path, checkpoint)
+            check_deletable(named([found.summary(is_current=False)], promotions)[0])
+            self._commit(self._manifest.without(found))
+            return self._remove_unneeded().of(found.id)
 
     def extras(
         self, checkpoint: str | int | None = None, names: Collection[str] | None = None

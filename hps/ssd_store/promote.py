@@ -1,0 +1,140 @@
+"""promote, roll_back and drop: what moves a promoted name, beside whoever writes to the store.
+
+Above it: `hps models`, users. Below it: promoted.py, a store opened read-only without its rows.
+"""
+
+import errno
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+
+from hps.checkpoint.names import check_tag, find_listed, text_of
+from hps.common.json_text import Json
+from hps.errors import ConfigError, StoreError
+from hps.ssd_store.cluster.catalog import NAME as CLUSTER
+from hps.ssd_store.engine import engine_of
+from hps.ssd_store.open_store import open_store
+from hps.ssd_store.promoted import Promotion, Promotions, held
+
+LIVE = "live"
+_MOST_EARLIER = 99  # that a name goes back over
+
+
+def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIVE) -> Json:
+    """Gives a checkpoint another name, which moves there from the one that had it.
+
+    It may run beside a process that writes to the store. Whatever takes a checkpoint's tag takes
+    the name. A checkpoint with a name, and the one that had it before, are not replaced by newer
+    ones, neither by their number nor by one of the same tag.
+
+    Args:
+        path: the store.
+        checkpoint: its tag, its id, or another promoted name.
+        name: as a tag; no checkpoint has it as its tag.
+
+    Returns:
+        `name`, `checkpoint` (tag, or id as id:N), `id`, and `before`: what had the name, or None.
+
+    Raises:
+        ConfigError: no such checkpoint; the name is a tag or cannot be one; the folder of ranks.
+        StoreError: there is no store, or the system refused; the name is where it was.
+
+    >>> import tempfile, hps
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = hps.Config(path=folder, tables=[hps.TableConfig(name="ads", dim=2)])
+    ...     with hps.ParameterServer(config) as server:
+    ...         for day in ("day-1", "day-2"):
+    ...             _ = server.checkpoint(tag=day)
+    ...     promote(folder, "day-1")["before"], promote(folder, "day-2")["before"]
+    ...     roll_back(folder, "live")["checkpoint"]
+    (None, 'day-1')
+    'day-1'
+    """
+    check_tag(name)
+    folder = _folder(path)
+    with held(folder) as promotions:
+        listed = _listed(folder)
+        if any(one["tag"] == name for one in listed):
+            raise ConfigError(f"{path}: {name!r} is the tag of a checkpoint; take another name")
+        found = find_listed(str(path), listed, checkpoint)
+        if found is None:
+            raise ConfigError(f"{path}: name the checkpoint to promote by its tag or id")
+        given = promotions.names.get(name, ())
+        text = text_of(found["tag"] or found["id"])
+        before = given[-1].checkpoint if given else None
+        if not given or given[-1].created != found["created"]:
+            new = Promotion(found["created"], text, time.time())
+            promotions.with_history(name, [*given[-_MOST_EARLIER:], new]).save(folder)
+        return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+
+
+def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
+    """Gives a name back to the checkpoint that had it before, of those that are still kept.
+
+    Returns:
+        As `promote`.
+
+    Raises:
+        ConfigError: no such name, or nothing that had it before is kept. StoreError: as promote.
+    """
+    folder = _folder(path)
+    with held(folder) as promotions:
+        given = _given(path, promotions, name)
+        kept = {one["created"]: one for one in _listed(folder)}
+        earlier = list(given[:-1])
+        while earlier and earlier[-1].created not in kept:
+            earlier.pop()
+        if not earlier:
+            raise ConfigError(
+                f"{path}: {name!r} is checkpoint {given[-1].checkpoint!r}, and none that had the "
+                "name before is kept; promote another one"
+            )
+        promotions.with_history(name, earlier).save(folder)
+        found = kept[earlier[-1].created]
+        text = text_of(found["tag"] or found["id"])
+        before = given[-1].checkpoint
+        return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+
+
+def drop(path: str | os.PathLike[str], name: str) -> Json:
+    """Takes a name away, with its history; the checkpoints stay.
+
+    Returns:
+        As `promote`; `checkpoint` and `id` are None.
+
+    Raises:
+        ConfigError: no such name. StoreError: as promote.
+    """
+    folder = _folder(path)
+    with held(folder) as promotions:
+        given = _given(path, promotions, name)
+        promotions.with_history(name, ()).save(folder)
+    return {"name": name, "checkpoint": None, "id": None, "before": given[-1].checkpoint}
+
+
+def _given(
+    path: str | os.PathLike[str], promotions: Promotions, name: str
+) -> tuple[Promotion, ...]:
+    given = promotions.names.get(name)
+    if not given:
+        names = ", ".join(map(repr, sorted(promotions.names))) or "none"
+        raise ConfigError(f"{os.fspath(path)}: {name!r} is no promoted name; there are: {names}")
+    return given
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    if (folder / CLUSTER).exists():
+        raise ConfigError(
+            f"{folder} is the folder of several ranks; names are promoted in a store of one "
+            "process: 'hps reshard DIR OUT --plain' makes one"
+        )
+    if engine_of(folder) is None:
+        raise StoreError(errno.ENOENT, f"{folder}: there is no store to promote a checkpoint in")
+    return folder
+
+
+def _listed(folder: Path) -> list[Json]:
+    with closing(open_store(folder, [], read_only=True, rows=False)) as store:
+        return store.checkpoints()

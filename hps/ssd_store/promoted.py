@@ -1,0 +1,238 @@
+"""Promoted names: a name such as `live` that moves from one checkpoint to the next, and back.
+
+Above it: both engines, promote.py. Below it: two small files in the store's folder, described in
+docs/ssd_store_format.md. A writer holds PROMOTED.lock while a checkpoint takes the
+place of others; who moves a name holds it, too: so a name may move beside a training.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from hps import _C
+from hps.checkpoint.names import text_of
+from hps.common.durable_file import replace_durably
+from hps.common.json_text import Json, JsonView, parse_json
+from hps.errors import ConfigError, CorruptionError, StoreError
+
+NAME = "PROMOTED"
+LOCK = "PROMOTED.lock"
+_FORMAT_VERSION = 1
+_MAGIC = "HPSNAMES"
+_KEPT = 2  # of a name: what it is, and what it was before; a roll-back needs that
+_WAIT_SECONDS = 600.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What a name was given to.
+
+    Args:
+        created: of the checkpoint, seconds since 1970: this stays when a compaction renews it.
+        checkpoint: its tag then, or its id as id:N; for people.
+        at: when, seconds since 1970.
+    """
+
+    created: float
+    checkpoint: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Promotions:
+    """The promoted names of a store.
+
+    Args:
+        names: by name what it was given to, the oldest first; the last one counts.
+    """
+
+    names: Mapping[str, tuple[Promotion, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Those of a store's folder; none where there is no file.
+
+        Raises:
+            CorruptionError: the file is damaged. StoreError: it cannot be read.
+        """
+        path = folder / NAME
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+        head, _, body = data.partition(b"\n")
+        if head != _head(body):
+            raise CorruptionError(
+                f"{path}: the promoted names are damaged, or of another version of hps; remove the "
+                "file to go on without them, and promote again"
+            )
+        try:
+            return cls(
+                {
+                    str(name): tuple(Promotion(**one) for one in entries)
+                    for name, entries in parse_json(body, str(path)).items()
+                }
+            )
+        except (AttributeError, TypeError) as error:
+            raise CorruptionError(f"{path}: holds no promoted names: {error}") from error
+
+    def save(self, folder: Path) -> None:
+        """Makes these the ones that count, in one durable step.
+
+        Raises:
+            StoreError: the system refused; the old or the new ones stand.
+        """
+        entries = {name: [asdict(one) for one in given] for name, given in self.names.items()}
+        body = json.dumps(entries, separators=(",", ":")).encode()
+        try:
+            replace_durably(folder / NAME, _head(body) + b"\n" + body)
+        except OSError as error:
+            raise StoreError(
+                error.errno, f"cannot write {folder / NAME}: {error.strerror}"
+            ) from error
+
+    @property
+    def kept(self) -> list[float]:
+        """Times of creation of the checkpoints that no newer one may take the place of."""
+        return sorted({one.created for given in self.names.values() for one in given[-_KEPT:]})
+
+    def of(self, created: float) -> list[str]:
+        """The names of a checkpoint."""
+        return sorted(
+            name for name, given in self.names.items() if given and given[-1].created == created
+        )
+
+    def with_history(self, name: str, given: Sequence[Promotion]) -> Self:
+        """The same, with another history of a name; an empty one takes the name away."""
+        others = {one: kept for one, kept in self.names.items() if one != name}
+        return replace(self, names={**others, **({name: tuple(given)} if given else {})})
+
+
+def _head(body: bytes) -> bytes:
+    return f"{_MAGIC}{_FORMAT_VERSION} {_C.crc32c(body):08x} {len(body)}".encode()
+
+
+@contextmanager
+def held(folder: Path, shown: Path | None = None) -> Iterator[Promotions]:
+    """Keeps names, and the checkpoints that they can be given to, as they are; yields the names.
+
+    Args:
+        folder: of the store, perhaps by its descriptor.
+        shown: its path, for messages; None: `folder`.
+
+    Raises:
+        StoreError: the system refused, or another process has held it for ten minutes.
+    """
+    path = (shown or folder) / LOCK
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:  # the folder is gone: whoever goes on says so in better words
+        yield Promotions()
+        return
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot open {path}: {error.strerror}") from error
+    try:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not _try_lock(descriptor, path):
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    errno.EAGAIN,
+                    f"{path}: another process has held this lock for {_WAIT_SECONDS:.0f} seconds; "
+                    "end the one that promotes a checkpoint or takes one there, and repeat",
+                )
+            time.sleep(_POLL_SECONDS)
+        yield Promotions.load(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot lock {path}: {error.strerror}") from error
+    return True
+
+
+def named(listed: Sequence[Json], promotions: Promotions) -> list[Json]:
+    """Checkpoints as a store lists them, each with `names`, those that it was promoted to.
+
+    Of several of one tag the newest has it: older ones are kept for their names alone.
+    """
+    tags = {one["tag"]: one["id"] for one in listed if one["tag"] is not None}
+    return [
+        {
+            **one,
+            "tag": one["tag"] if tags.get(one["tag"]) == one["id"] else None,
+            "names": promotions.of(one["created"]),
+        }
+        for one in listed
+    ]
+
+
+def resolved(
+    folder: Path, checkpoint: str | int | None, listed: Sequence[JsonView]
+) -> str | int | None:
+    """The id of a checkpoint that is asked for by a promoted name; other names as they are.
+
+    Raises:
+        ConfigError: the checkpoint of that name is not among those listed.
+    """
+    found = promotion_of(folder, checkpoint)
+    if found is None:
+        return checkpoint
+    for one in listed:
+        if one["created"] == found.created:
+            return int(one["id"])
+    raise ConfigError(
+        f"{folder}: {checkpoint!r} was promoted from checkpoint {found.checkpoint!r}, which is not "
+        "kept any more; promote another one"
+    )
+
+
+def promotion_of(folder: Path, checkpoint: str | int | None) -> Promotion | None:
+    """What a name is given to; None where it is no promoted name."""
+    if not isinstance(checkpoint, str):
+        return None
+    given = Promotions.load(folder).names.get(checkpoint)
+    return given[-1] if given else None
+
+
+def check_free(tag: str | None, promotions: Promotions) -> None:
+    """Refuses a tag for a new checkpoint that is a promoted name.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if tag is not None and tag in promotions.names:
+        raise ConfigError(
+            f"tag={tag!r} is a promoted name, of checkpoint "
+            f"{promotions.names[tag][-1].checkpoint!r}; give the new checkpoint another tag, and "
+            "promote it then"
+        )
+
+
+def check_deletable(one: JsonView) -> None:
+    """Refuses to delete a checkpoint that has a promoted name.
+
+    Raises:
+        ConfigError: names what has to be promoted first.
+    """
+    if one["names"]:
+        raise ConfigError(
+            f"checkpoint {text_of(one['tag'] or one['id'])!r} is promoted as "
+            f"{', '.join(map(repr, one['names']))}; promote another one, or take the name away "
+            f"('hps models STORE --drop {one['names'][0]}'), then delete it"
+        )
