@@ -1,11 +1,13 @@
-"""`hps export`, `hps import`: rows of a table to and from parquet.
+"""`hps export`, `hps import`: rows of a table, or a whole model, to and from files.
 
-Above it: hps.cli.main. Below it: hps.parameter_server.parquet, hps.open.
+Above it: hps.cli.main. Below it: hps.parameter_server.parquet, hps.train.portable,
+hps.open.
 """
 
 import argparse
 from typing import TYPE_CHECKING
 
+from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.config import Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError, no_such_table
@@ -33,13 +35,15 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds the commands of this module."""
     leave = subparsers.add_parser(
         "export",
-        help="write a table's rows to parquet",
+        help="write a table's rows to parquet, or a whole model to a folder",
         description="Writes every stored row of a table to a parquet file, in no order of keys. A "
         "file that is there is replaced when the new one is whole. The store is opened read-only, "
-        f"also beside a training. {_FILE}",
+        f"also beside a training. {_FILE} With --model OUT is a new folder, with the rows of all "
+        "tables, the model, its recipe and options, its figures and checksums: 'hps import OUT "
+        "STORE' makes a store of it that predicts and trains on with the same bits.",
     )
     flags.add_store(leave)
-    leave.add_argument("file", type=flags.path, metavar="OUT", help="the parquet file")
+    leave.add_argument("file", type=flags.path, metavar="OUT", help="the parquet file, or folder")
     leave.add_argument(
         "--table",
         type=flags.word,
@@ -47,21 +51,26 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="name of the table; may be left out if the store has one table",
     )
     flags.add_checkpoint(leave)
+    leave.add_argument(
+        "--model", action="store_true", help="a whole model: the newest, or that of --checkpoint"
+    )
     leave.add_argument("--no-state", action="store_true", help="leave out the optimizer state")
     leave.set_defaults(run=run_export)
 
     enter = subparsers.add_parser(
         "import",
-        help="read a table's rows from parquet",
+        help="read a table's rows from parquet, or a whole model from a folder",
         description="Assigns the rows of a parquet file to a table. A key that is stored already "
         "takes the row of the file, all other stored rows stay as they are, and of a key that is "
         f"twice in the file the last row counts. {_FILE} {_TYPES} "
         "Columns beyond these are passed over. A file without state, "
         "or --no-state, starts each row's optimizer state anew, which is said. A store that "
         "is not there is made, with the table and seed of a file that hps export has written. The "
-        "import ends with a checkpoint 'last'; an error before that leaves the rows as they were.",
+        "import ends with a checkpoint 'last'; an error before that leaves the rows as they were. "
+        "Of a folder of 'hps export --model' a new store is made, under the model's tag; every "
+        "checksum is looked at first.",
     )
-    enter.add_argument("file", type=flags.path, metavar="FILE", help="the parquet file")
+    enter.add_argument("file", type=flags.path, metavar="FILE", help="the parquet file, or folder")
     flags.add_store(enter, "folder of the store; made if it is not there")
     enter.add_argument(
         "--table",
@@ -80,6 +89,8 @@ def run_export(options: argparse.Namespace) -> int:
     """Writes one table of a checkpoint to a parquet file."""
     from hps.parameter_server.parquet import export_table
 
+    if options.model:
+        return _export_model(options)
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         table = _choose_table(options.table, list(server.tables))
         count = export_table(server, table, options.file, not options.no_state)
@@ -91,6 +102,8 @@ def run_import(options: argparse.Namespace) -> int:
     """Assigns the rows of a parquet file, into a store that is made if it is not there."""
     from hps.parameter_server.parquet import RowFile, describe, import_rows
 
+    if options.file.is_dir():
+        return _import_model(options)
     described, seed = describe(options.file)
     table = options.table or (described.name if described else None)
     if holds_store(options.store):
@@ -110,6 +123,36 @@ def run_import(options: argparse.Namespace) -> int:
             count = import_rows(server, table, rows)
     print(f"{options.store}: {count:,} rows into table {table!r}")
     _tell_of_state(rows, count)
+    return 0
+
+
+def _export_model(options: argparse.Namespace) -> int:
+    from hps.train.portable import export_model  # torch takes its time to import
+
+    if options.table is not None:
+        raise ConfigError("--table: a model leaves with all of its tables; leave out one of both")
+    made = export_model(
+        options.store, options.file, options.checkpoint, with_state=not options.no_state
+    )
+    rows = sum(one["rows"] for one in made["tables"])
+    name = text_of(made["checkpoint"]["tag"] or made["checkpoint"]["id"])
+    print(f"{options.file}: model {name!r}, {rows:,} rows in {len(made['tables'])} table(s)")
+    return 0
+
+
+def _import_model(options: argparse.Namespace) -> int:
+    from hps.train.portable import import_model  # torch takes its time to import
+
+    if options.table is not None:
+        raise ConfigError("--table: a model comes with all of its tables; leave out --table")
+    made = import_model(
+        options.file, options.store, with_state=not options.no_state, dram=options.dram
+    )
+    tag = "without a tag" if made["tag"] is None else f"as {made['tag']!r}"
+    print(f"{options.store}: a model {tag}, {made['rows']:,} rows")
+    if not made["state"]:
+        why = "--no-state" if options.no_state else f"{options.file} holds none"
+        print(f"optimizer state of {made['rows']:,} rows starts anew: {why}")
     return 0
 
 

@@ -97,7 +97,7 @@ def model_of(path: str | Path, name: str | int) -> Json:
             if blobs is None:
                 why = "has its first part, where a model would be, on another host"
             raise ConfigError(f"{where}: checkpoint {text_of(name)!r} {why}")
-        return _described(info, blobs, is_whole=True)
+        return describe_model(info, blobs, is_whole=True)
 
     return _read(Path(path), describe)
 
@@ -114,7 +114,7 @@ def _list(kept: _Kept) -> ModelList:
         if blobs is None:
             unseen.append(text_of(info["tag"] or info["id"]))
         elif MODEL in blobs:
-            models.append(_described(info, blobs))
+            models.append(describe_model(info, blobs))
     return ModelList(models, unseen)
 
 
@@ -151,7 +151,13 @@ def _blobs(kept: _Kept, name: str | int | None) -> dict[str, bytes] | None:
     return kept.extras(name, _NAMES)
 
 
-def _described(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = False) -> Json:
+def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = False) -> Json:
+    """What `models_of` says of a checkpoint; with `is_whole` what `model_of` says.
+
+    Args:
+        info: as a store lists it.
+        blobs: those that tell of a model.
+    """
     model, reader = decode_dense(blobs)
     recipe = recipe_in(model or {})
     dims = {} if recipe is None else _dims_of(recipe, blobs)

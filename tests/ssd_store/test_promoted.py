@@ -85,9 +85,9 @@ def test_names_and_tags_are_kept_apart(store_class: Any, days: Path) -> None:
         ):
             store.checkpoint("live")
         assert [tag for tag, _ in tags(store)] == ["day-1", "day-2", "day-3"]
-    with pytest.raises(ConfigError, match="there is no checkpoint 'day-9'"):
+    with pytest.raises(ConfigError, match="there is no checkpoint"):
         promote(days, "day-9")
-    with pytest.raises(ConfigError, match="names no checkpoint|is not a tag"):
+    with pytest.raises(ConfigError, match="checkpoint='' is not a tag"):
         promote(days, "")
 
 

@@ -6,7 +6,6 @@ process. The source may be a cluster's folder or a store of one process, and so 
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +15,10 @@ from time import time
 from hps.checkpoint import blobs as dense_side
 from hps.checkpoint.names import find_listed
 from hps.cluster.folder.folders import make_folders
-from hps.cluster.folder.housekeeping import LOCK, FolderLock
 from hps.cluster.folder.reshard import Source, move_rows, sources_of
 from hps.cluster.folder.targets import NewStore
+from hps.cluster.folder.whole_folder import check_new_folder, whole_folder
 from hps.cluster.world.local_world import LocalWorld, local_worlds
-from hps.common.durable_file import sync
 from hps.common.field_checks import require_whole
 from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
@@ -39,7 +37,6 @@ from hps.ssd_store.cluster.catalog import (
 from hps.ssd_store.cluster.part_name import PartName
 from hps.update_log import ServedCheckpoint
 
-_WHOLE = "whole"  # what is renamed to the target
 _TIMEOUT_SECONDS = 3600.0  # one thread may write while the others wait
 
 
@@ -93,26 +90,8 @@ def reshard(
     path, target = Path(path), Path(target)
     _check_asked(path, target, ranks)
     found = _find(path, checkpoint)
-    # A kill leaves it; the next run removes it.
-    partial = target.with_name(f"{target.name}.partial")
-    lock = FolderLock(partial, new_name())
-    try:
-        lock.check()
-    except BaseException:  # it is another run's
-        lock.close()
-        raise
-    try:
-        _clear(partial)
-        made = _make(found, partial / _WHOLE, ranks)
-        (partial / _WHOLE).rename(target)
-        sync(target.parent)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(error.errno, f"{partial}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        lock.close()
+    with whole_folder(target) as folder:
+        made = _make(found, folder, ranks)
     return {
         "tag": found.tag,
         "rows": sum(part.rows for part in made),
@@ -130,8 +109,7 @@ def _check_asked(path: Path, target: Path, ranks: int | None) -> None:
         raise ConfigError(
             f"{target} lies in {path}, which is only read; name a folder outside of it"
         )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
+    check_new_folder(target)
 
 
 def _find(path: Path, checkpoint: str | int | None) -> _Found:
@@ -257,14 +235,3 @@ def _on_ranks(size: int, act: Callable[[LocalWorld], list[PartSize]]) -> list[li
 def _raise_first(failures: Sequence[BaseException]) -> None:
     for error in sorted(failures, key=lambda error: isinstance(error, ClusterError)):
         raise error
-
-
-def _clear(folder: Path) -> None:
-    """Removes what a killed run has left."""
-    for old in folder.iterdir():
-        if old.name == LOCK:
-            continue
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
