@@ -28,7 +28,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         nargs="+",
         type=flags.word,
         metavar="DATA",
-        help="the log's files in order, or patterns; .gz and .zst are unpacked",
+        help="the log's files in order, URLs, or patterns; .gz and .zst are unpacked",
     )
     add(
         "--store", type=flags.path, metavar="DIR", help="folder of the store; give this or --server"

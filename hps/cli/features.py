@@ -30,7 +30,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         nargs="+",
         type=flags.word,
         metavar="DATA",
-        help="the log's files in order, or patterns; .gz and .zst are unpacked",
+        help="the log's files in order, URLs, or patterns; .gz and .zst are unpacked",
     )
     add(
         "--out",

@@ -25,8 +25,9 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         nargs="+",
         type=flags.word,
         metavar="DATA",
-        help="the log's files in order, or patterns; .gz and .zst are unpacked; of parquet and csv "
-        "the column of labels may be absent, of libsvm, libffm and slots the label of any line",
+        help="the log's files in order, URLs, or patterns; .gz and .zst are unpacked; of parquet "
+        "and csv the column of labels may be absent, of libsvm, libffm and slots the label of any "
+        "line",
     )
     add("--store", type=flags.path, required=True, metavar="DIR", help="folder of the store")
     add(

@@ -6,7 +6,6 @@ say; in others a column is what the format makes of it, and a kind that differs 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hps.config import TableConfig
@@ -26,6 +25,7 @@ from hps.reader.config import RAW, SIGNED_LOG1P, WEIGHTED, WITH_COLUMNS, ReaderC
 from hps.reader.index_fields import IndexFields
 from hps.reader.open import open_reader
 from hps.reader.schema import sort_names
+from hps.reader.urls import LogFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ LABEL_OF_TEXT = "label"  # the name that formats without named columns print for
 
 def reading_for(
     features: Features,
-    paths: Sequence[Path],
+    paths: Sequence[LogFile],
     tables: Sequence[TableConfig],
     config: ReaderConfig,
 ) -> tuple[ReaderConfig, Sequence[TableConfig]]:
@@ -172,7 +172,10 @@ def _check_logs(features: Features, config: ReaderConfig) -> None:
 
 
 def _of_named_columns(
-    features: Features, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+    features: Features,
+    paths: Sequence[LogFile],
+    tables: Sequence[TableConfig],
+    config: ReaderConfig,
 ) -> tuple[ReaderConfig, Sequence[TableConfig]]:
     from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
 

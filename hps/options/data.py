@@ -25,7 +25,7 @@ EPOCH = "epoch"
 BEST_BY = ("auc", "logloss")
 ON_ERROR = ("raise", "skip")
 _TRANSFORMS = (NO_TRANSFORM, LOG1P, SIGNED_LOG1P)
-DATA_HELP = "the log's files in order, or patterns; .gz and .zst are unpacked"
+DATA_HELP = "the log's files in order, URLs, or patterns; .gz and .zst are unpacked"
 DELIMITER_HELP = (
     "csv only: the character between columns; if not given, that of comma, tab, semicolon and bar "
     "of which the header has most"

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pyarrow import csv
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.records import Piece, RecordColumns
+from hps.reader.urls import LogFile, UrlFile
 
 DELIMITERS = (",", "\t", ";", "|")
 _BLOCK_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class CsvFiles:
         self._config = config
         self._named = frozenset(named)
 
-    def fields(self, path: Path) -> list[pa.Field]:
+    def fields(self, path: LogFile) -> list[pa.Field]:
         """The columns of a file, in types that its first block fits: int64, float64 or string;
         those that were named dense, or as weights, are float64, and groups are never that.
 
@@ -75,7 +75,7 @@ class CsvFiles:
             return pa.string()
         return pa.uint64() if field.name in whole else _plain(field.type)
 
-    def _too_large(self, path: Path, names: list[str]) -> set[str]:
+    def _too_large(self, path: LogFile, names: list[str]) -> set[str]:
         """Those columns whose numbers are all whole: some are beyond 63 bits."""
         if not names:
             return set()
@@ -94,7 +94,7 @@ class CsvFiles:
         }
 
     def pieces(
-        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+        self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
     ) -> Iterator[Piece]:
         """As RecordFiles has it."""
         numbers = columns.numbers()
@@ -130,11 +130,11 @@ class CsvFiles:
         if bad:
             yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
 
-    def _header(self, path: Path) -> list[str]:
+    def _header(self, path: LogFile) -> list[str]:
         with self._inferred(path) as reader:
             return list(reader.schema.names)
 
-    def _inferred(self, path: Path) -> AbstractContextManager[csv.CSVStreamingReader]:
+    def _inferred(self, path: LogFile) -> AbstractContextManager[csv.CSVStreamingReader]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
         return _reader(path, self._parse_options(path, deque(), skips=True), csv.ConvertOptions())
 
@@ -167,7 +167,7 @@ class CsvFiles:
             batch = batch.set_column(batch.schema.get_field_index(name), name, values)
         return Piece(batch, row_ends, num_bad, count), row
 
-    def _without_blanks(self, piece: Piece, path: Path, columns: RecordColumns) -> Piece:
+    def _without_blanks(self, piece: Piece, path: LogFile, columns: RecordColumns) -> Piece:
         """Without rows that have nothing in them.
 
         Raises:
@@ -193,7 +193,7 @@ class CsvFiles:
         return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
 
     def _parse_options(
-        self, path: Path, bad: deque[int], *, skips: bool = False
+        self, path: LogFile, bad: deque[int], *, skips: bool = False
     ) -> csv.ParseOptions:
         """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
         skipped."""
@@ -213,7 +213,7 @@ class CsvFiles:
         )
 
 
-def told_delimiter(path: Path) -> str:
+def told_delimiter(path: LogFile) -> str:
     """The one of DELIMITERS that a file's first line has most of.
 
     Raises:
@@ -237,9 +237,13 @@ def told_delimiter(path: Path) -> str:
     return max(DELIMITERS, key=unquoted.count)
 
 
-def _open(path: Path) -> pa.NativeFile:
-    """The file's bytes, unpacked by its name; no Python runs in the threads that read them."""
+def _open(path: LogFile) -> pa.NativeFile:
+    """The file's bytes, unpacked by its name; no Python runs in the threads that read
+    them, but for those behind a URL."""
     kind = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    if isinstance(path, UrlFile):
+        stream = pa.PythonFile(path.open("rb"), mode="r")
+        return stream if kind is None else pa.CompressedInputStream(stream, kind)
     try:
         return pa.input_stream(str(path), compression=kind)
     except OSError as error:
@@ -248,7 +252,7 @@ def _open(path: Path) -> pa.NativeFile:
 
 @contextmanager
 def _reader(
-    path: Path,
+    path: LogFile,
     parse: csv.ParseOptions,
     convert: csv.ConvertOptions,
     first_row: int = 0,
@@ -295,7 +299,7 @@ def _ahead(
 
 
 def _next(
-    read: Callable[[], pa.RecordBatch], path: Path, row: int, header: list[str]
+    read: Callable[[], pa.RecordBatch], path: LogFile, row: int, header: list[str]
 ) -> pa.RecordBatch | None:
     try:
         return read()
@@ -305,8 +309,10 @@ def _next(
         raise _failure(path, error, row, header) from error
 
 
-def _failure(path: Path, error: Exception, row: int, header: Sequence[str]) -> Exception:
+def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -> Exception:
     """What pyarrow has said, in the words of the file."""
+    if isinstance(error, StoreError):
+        return error
     if isinstance(error, OSError) and error.errno is not None:
         return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
     found = _BAD_VALUE.search(str(error))
@@ -327,7 +333,7 @@ def _failure(path: Path, error: Exception, row: int, header: Sequence[str]) -> E
     return DataError(f"{path}, after row {row}: {error}")
 
 
-def _check_quotes(path: Path) -> None:
+def _check_quotes(path: LogFile) -> None:
     """DataError if a quote is open at the end of a file."""
     count = 0
     with _open(path) as file:
@@ -340,7 +346,7 @@ def _check_quotes(path: Path) -> None:
         )
 
 
-def _check_header(path: Path, header: list[str], wanted: list[str], like: Path) -> None:
+def _check_header(path: LogFile, header: list[str], wanted: list[str], like: LogFile) -> None:
     missing = [name for name in wanted if header.count(name) != 1]
     if missing:
         raise DataError(

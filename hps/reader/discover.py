@@ -7,7 +7,6 @@ the log alone, never on threads or batch size, and is in docs/formats.md.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from hps.errors import DataError
 from hps.reader.config import KEY_SLOT, SLOT_KEY
 from hps.reader.schema import decode_name, sort_names
 from hps.reader.source import ByteSource
+from hps.reader.urls import LogFile
 
 SAMPLE_LINES = 100
 _SAMPLE_BYTES = 4 * 1024 * 1024
@@ -24,7 +24,7 @@ _SCAN_BYTES = 4 * 1024 * 1024
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
-def sample_lines(paths: Iterable[Path]) -> list[bytes]:
+def sample_lines(paths: Iterable[LogFile]) -> list[bytes]:
     """The first lines that are not blank, at most 100, of the first file that has any."""
     for path in paths:
         buffer = bytearray(_SAMPLE_BYTES)
@@ -65,7 +65,7 @@ def slot_layout(lines: Sequence[bytes]) -> str | None:
 
 
 def read_lines(
-    path: Path, offset: int, piece_bytes: int, take: Callable[[NDArray[np.uint8], bool], int]
+    path: LogFile, offset: int, piece_bytes: int, take: Callable[[NDArray[np.uint8], bool], int]
 ) -> Iterable[None]:
     """Reads a file in pieces that end where `take` says, and yields after each.
 
@@ -98,7 +98,7 @@ def read_lines(
             size = rest
 
 
-def collect_features(paths: Sequence[Path], schema: _C.TextSchema) -> list[str]:
+def collect_features(paths: Sequence[LogFile], schema: _C.TextSchema) -> list[str]:
     """Every feature of a libffm or slots log, found by reading all of it.
 
     Raises:
@@ -108,7 +108,7 @@ def collect_features(paths: Sequence[Path], schema: _C.TextSchema) -> list[str]:
     for path in paths:
         num_lines = 0
 
-        def take(data: NDArray[np.uint8], at_end: bool, path: Path = path) -> int:
+        def take(data: NDArray[np.uint8], at_end: bool, path: LogFile = path) -> int:
             nonlocal num_lines
             size = len(data) if at_end else bytes(data).rfind(b"\n") + 1
             found, count, error = schema.collect_features(data[:size])
@@ -123,7 +123,7 @@ def collect_features(paths: Sequence[Path], schema: _C.TextSchema) -> list[str]:
     return sort_names([decode_name(name) for name in names])
 
 
-def bad_line(path: Path, line: int, reason: bytes) -> DataError:
+def bad_line(path: LogFile, line: int, reason: bytes) -> DataError:
     return DataError(
         f"{path}, line {line}: {reason.decode('ascii', 'backslashreplace')}; "
         "correct the line, or skip bad lines with on_error='skip' (--on-error skip)"

@@ -10,26 +10,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hps.errors import ConfigError, StoreError
+from hps.reader.urls import LogFile, UrlFile, find_urls, is_url
 
-PathLike = str | os.PathLike[str]
+PathLike = str | os.PathLike[str] | UrlFile
 
 
-def find_files(paths: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
+def find_files(paths: PathLike | Sequence[PathLike]) -> tuple[LogFile, ...]:
     """The log's files, in order; a pattern stands for the files that match it, sorted by name.
 
     Args:
         paths: a file or a pattern (`*`, `?`, `[...]`, `**` for folders), or several. A name that is
-            a file is that file, whatever characters it has.
+            a file is that file, whatever characters it has. A URL, such as
+            s3://bucket/day=*/*.parquet, may be a pattern, too.
 
     Raises:
         ConfigError: there is none, or a pattern matches none.
         StoreError: a file does not exist or is a directory.
     """
-    if isinstance(paths, str | os.PathLike):
+    if isinstance(paths, str | os.PathLike | UrlFile):
         paths = [paths]
-    found: list[Path] = []
+    found: list[LogFile] = []
     for path in paths:
+        if isinstance(path, UrlFile):
+            found.append(path)
+            continue
         text = os.fspath(path)
+        if is_url(text) and not os.path.lexists(text):
+            found += find_urls(text)
+            continue
         if not glob.has_magic(text) or os.path.lexists(text):
             found.append(Path(text))
             continue
@@ -41,7 +49,8 @@ def find_files(paths: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
     if not found:
         raise ConfigError("paths is empty; name at least one file of the log")
     for path in found:
-        _check_file(path)
+        if isinstance(path, Path):
+            _check_file(path)
     return tuple(found)
 
 

@@ -6,10 +6,10 @@ A format is told only where no other fits: what is read wrongly costs more than 
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hps.errors import ConfigError, StoreError
 from hps.reader.discover import sample_lines
+from hps.reader.urls import LogFile
 
 _SETTLE = "say which it is (format=, --format)"
 _CRITEO_COLUMNS = 40
@@ -38,7 +38,7 @@ _TOKENS = {
 _SLOTS_FIRST = re.compile(rb"(?:click|label):\S+|[01]:1")
 
 
-def find_format(paths: Sequence[Path], dense: int | None = None) -> str:
+def find_format(paths: Sequence[LogFile], dense: int | None = None) -> str:
     """The format of a log, one of `hps.reader.FORMATS`.
 
     A log without a line is criteo, as good as any.
@@ -77,7 +77,7 @@ def find_format(paths: Sequence[Path], dense: int | None = None) -> str:
     )
 
 
-def _kind_of(path: Path) -> str | None:
+def _kind_of(path: LogFile) -> str | None:
     """ "parquet" or "csv", which goes by its name; None for other text.
 
     Raises:
@@ -86,6 +86,8 @@ def _kind_of(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             head = file.read(8)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
     found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)

@@ -4,13 +4,13 @@ Above it: record_reader.py. Below it: pyarrow.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hps.errors import ConfigError, DataError, StoreError
 from hps.reader.records import Piece, RecordColumns
+from hps.reader.urls import LogFile, UrlFile
 
 _PIECE_ROWS = 16384
 _ARROW_ERRORS = (pa.ArrowException, OSError)
@@ -19,13 +19,13 @@ _ARROW_ERRORS = (pa.ArrowException, OSError)
 class ParquetFiles:
     """Reads what RecordReader asks for."""
 
-    def fields(self, path: Path) -> list[pa.Field]:
+    def fields(self, path: LogFile) -> list[pa.Field]:
         """The columns of a file."""
         with _open(path) as file:
             return list(file.schema_arrow)
 
     def pieces(
-        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+        self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
     ) -> Iterator[Piece]:
         """As RecordFiles has it."""
         with _open(path) as file:
@@ -52,15 +52,21 @@ class ParquetFiles:
                     row += len(batch)
                     if begin < len(batch):
                         yield Piece.whole(batch.slice(begin), first)
+            except StoreError:
+                raise
             except _ARROW_ERRORS as error:
                 raise DataError(f"{path}: damaged near row {row + 1}: {error}") from error
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def _open(path: LogFile) -> pq.ParquetFile:
     try:
+        if isinstance(path, UrlFile):  # what a column chunk takes is read in one range
+            return pq.ParquetFile(path.open(ahead=0), pre_buffer=True)
         with path.open("rb"):
             pass  # pyarrow's own error does not tell a missing file from a damaged one
         return pq.ParquetFile(path)
+    except StoreError:
+        raise
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
     except OSError as error:

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 from hps.common.json_text import Json, JsonView
@@ -39,6 +38,7 @@ from hps.reader.reading_rules import (
 )
 from hps.reader.schema import Schema, make_schema
 from hps.reader.transform import BatchTransform
+from hps.reader.urls import LogFile
 from hps.types import Batch
 
 
@@ -60,7 +60,7 @@ class Reader(ABC, Iterator[Batch]):
     """
 
     def __init__(
-        self, paths: Sequence[Path], tables: Sequence[TableConfig], config: ReaderConfig
+        self, paths: Sequence[LogFile], tables: Sequence[TableConfig], config: ReaderConfig
     ) -> None:
         self.paths = tuple(paths)
         self.config = config
@@ -150,7 +150,7 @@ class Reader(ABC, Iterator[Batch]):
         """Names of the columns of dense values, in their order; None where they have no names."""
         return None
 
-    def _order(self, epoch: int) -> list[Path]:
+    def _order(self, epoch: int) -> list[LogFile]:
         """The files in the order in which an epoch reads them."""
         numbers = epoch_order(len(self.paths), self.config.shuffle_files, epoch)
         return [self.paths[number] for number in numbers]

@@ -5,7 +5,6 @@ Above it: `open_reader`. Below it: records.py; parquet_files.py or csv_files.py,
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -27,13 +26,14 @@ from hps.reader.parquet_files import ParquetFiles
 from hps.reader.position import Cut, Position
 from hps.reader.reader import Reader
 from hps.reader.records import Piece, RecordColumns, sum_of_weights
+from hps.reader.urls import LogFile
 from hps.types import Batch
 
 
 class RecordFiles(Protocol):
     """Files of a format."""
 
-    def fields(self, path: Path) -> list[pa.Field]:
+    def fields(self, path: LogFile) -> list[pa.Field]:
         """The columns of a file.
 
         Raises:
@@ -41,7 +41,7 @@ class RecordFiles(Protocol):
         """
 
     def pieces(
-        self, path: Path, columns: RecordColumns, first_row: int, like: Path
+        self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
     ) -> Iterator[Piece]:
         """The rows of a file from one on; `like` is the file whose columns it must have.
 
@@ -254,7 +254,7 @@ class RecordReader(Reader):
             place = Position(epoch=epoch + 1, examples=place.examples, skipped=skipped)
         self._position = place
 
-    def _read_file(self, path: Path, first_row: int) -> Iterator[tuple[LogRows, int]]:
+    def _read_file(self, path: LogFile, first_row: int) -> Iterator[tuple[LogRows, int]]:
         """Pieces of a file from a row on, each with the number of its bad rows."""
         columns = self._record_columns()
         for piece in self._record_files.pieces(path, columns, first_row, self.paths[0]):

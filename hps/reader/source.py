@@ -7,9 +7,9 @@ import os
 import zlib
 from collections.abc import Iterator
 from io import FileIO
-from pathlib import Path
 
 from hps.errors import ConfigError, DataError, StoreError
+from hps.reader.urls import LogFile, UrlFile, UrlStream
 
 _COMPRESSED_BYTES = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
@@ -29,14 +29,17 @@ class ByteSource:
         DataError: the compressed stream is damaged or ends early.
     """
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
+    def __init__(self, path: LogFile, offset: int = 0) -> None:
         self.path = path
         self._pieces: Iterator[bytes] | None = None
         self._left = memoryview(b"")
         self._error: DataError | None = None
         self._place = 0
+        self._file: FileIO | UrlStream
         try:
-            self._file = FileIO(path)
+            self._file = path.open("rb") if isinstance(path, UrlFile) else FileIO(path)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
         try:
@@ -68,6 +71,8 @@ class ByteSource:
         while done < len(buffer) and self._error is None:
             try:
                 count = self._read_some(buffer[done:])
+            except StoreError:
+                raise
             except OSError as error:
                 raise StoreError(
                     error.errno, f"cannot read {self.path}: {error.strerror}"
@@ -99,7 +104,7 @@ class ByteSource:
             return
         last = b""
         if self._pieces is None:
-            if offset <= os.fstat(self._file.fileno()).st_size:
+            if offset <= self._length():
                 self._file.seek(offset - 1)
                 last = self._file.read(1) or b""
         else:
@@ -119,15 +124,21 @@ class ByteSource:
             )
         self._place = offset
 
+    def _length(self) -> int:
+        """Bytes of the file as it is now; of one behind a URL as it was found."""
+        if isinstance(self._file, UrlStream):
+            return self._file.size
+        return os.fstat(self._file.fileno()).st_size
+
     def _peek_end(self) -> bool:
         if self._pieces is None:
-            return self._file.tell() == os.fstat(self._file.fileno()).st_size
+            return self._file.tell() == self._length()
         if not self._left:
             self._left = memoryview(next(self._pieces, b""))
         return not self._left
 
 
-def _gzip_pieces(file: FileIO, path: Path) -> Iterator[bytes]:
+def _gzip_pieces(file: FileIO | UrlStream, path: LogFile) -> Iterator[bytes]:
     """The uncompressed bytes of a gzip file's members; zero bytes after the last are padding."""
     unpacker: zlib._Decompress | None = None
     data = b""
@@ -155,7 +166,7 @@ def _gzip_pieces(file: FileIO, path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: the gzip stream ends early; the file is cut off")
 
 
-def _zstd_pieces(file: FileIO, path: Path) -> Iterator[bytes]:
+def _zstd_pieces(file: FileIO | UrlStream, path: LogFile) -> Iterator[bytes]:
     """The uncompressed bytes of all frames of a zstandard file."""
     try:
         import zstandard

@@ -7,10 +7,10 @@ knows before its end.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import JsonView
+from hps.reader.urls import LogFile, UrlFile
 
 if TYPE_CHECKING:
     from hps.reader.reader import Reader
@@ -73,7 +73,7 @@ class Course:
 
 
 @lru_cache(maxsize=4)
-def _num_rows(path: Path) -> int:
+def _num_rows(path: LogFile) -> int:
     import pyarrow.parquet as pq  # takes its time to import, and parquet alone needs it
 
-    return int(pq.read_metadata(path).num_rows)
+    return int(pq.read_metadata(path.open("rb") if isinstance(path, UrlFile) else path).num_rows)

@@ -6,7 +6,6 @@ start.py.
 
 import dataclasses
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.errors import ConfigError
@@ -16,6 +15,7 @@ from hps.models import class_of
 from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
+from hps.reader.urls import LogFile
 from hps.train.changed_log import open_changed
 from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
 from hps.train.context import RunContext
@@ -53,7 +53,7 @@ def open_log(options: TrainOptions, context: RunContext, stored: StoredModel | N
 
 def _prepare(
     options: TrainOptions, context: RunContext, stored: StoredModel | None
-) -> tuple["Reader", dict[str, list[Path]]]:
+) -> tuple["Reader", dict[str, list[LogFile]]]:
     """Opens the log, and finds all that can be wrong with flags and files, before the store is
     made: the first run fixes its dim, optimizer and seed. Returns the files of the logs to measure
     on, too."""

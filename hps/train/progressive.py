@@ -7,12 +7,12 @@ Cross-Validation", COLT 1999.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
+from hps.reader.urls import LogFile
 from hps.train.joined_metrics import joined_metrics
 from hps.train.ranks import TrainingRanks
 from hps.types import Batch
@@ -31,7 +31,7 @@ class Progressive:
         ranks: that train together, each on its part of a batch; all call the same verbs.
     """
 
-    def __init__(self, paths: Sequence[Path], ranks: TrainingRanks | None = None) -> None:
+    def __init__(self, paths: Sequence[LogFile], ranks: TrainingRanks | None = None) -> None:
         self._names = [path.name for path in paths]
         self._ranks = ranks or TrainingRanks()
         self._entries: list[Json] = []  # of files that are over

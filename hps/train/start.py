@@ -5,7 +5,6 @@ Above it: opening.py, checks.py, reading.py. Below it: `hps.cluster.world.agreem
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from hps.common.json_text import Json, JsonView
 from hps.common.version import __version__
 from hps.errors import ConfigError, HpsError
 from hps.models.own import code_digest
+from hps.reader.urls import LogFile
 from hps.train.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ T = TypeVar("T")
 def start_together(
     world: "World",
     options: TrainOptions,
-    prepare: "Callable[[], tuple[Reader, Mapping[str, Sequence[Path]]]]",
+    prepare: "Callable[[], tuple[Reader, Mapping[str, Sequence[LogFile]]]]",
 ) -> "Reader":
     """Prepares on every rank, then compares what they have; all go on or none.
 
@@ -82,7 +82,7 @@ def together(world: "World", what: str, act: Callable[[], T]) -> list[T]:
 
 
 def facts_of(
-    options: TrainOptions, reader: "Reader", measured: "Mapping[str, Sequence[Path]]"
+    options: TrainOptions, reader: "Reader", measured: "Mapping[str, Sequence[LogFile]]"
 ) -> Json:
     """What all ranks must have in common, by name; what JSON holds."""
     facts: Json = {
