@@ -39,6 +39,10 @@ class Flaky(MemoryFileSystem):
     failures = 0
     num_read = 0
 
+    def glob(self, path: str, **kwargs: Any) -> Any:
+        """In no order, as a bucket may list it."""
+        return dict(reversed(super().glob(path, **kwargs).items()))
+
     def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> bytes:
         if Flaky.failures > 0:
             Flaky.failures -= 1
@@ -147,6 +151,9 @@ def test_patterns_are_sorted_by_name_and_may_name_folders(tmp_path: Path, memory
         [str(tmp_path / "part-a.libsvm"), "memory://bucket/day=01/part-a.libsvm"], "libsvm"
     )
     assert found[0][0] == [1000, 100], "a file and a URL"
+    for part in ("b", "a", "c"):
+        put(write_log(tmp_path, "libsvm").rename(tmp_path / f"{part}.libsvm"), "flaky://bucket")
+    assert [file.name[0] for file in find_files("flaky://bucket/*.libsvm")] == ["a", "b", "c"]
     with pytest.raises(ConfigError, match=r"no file matches 'memory://bucket/day=7\*/x'"):
         find_files("memory://bucket/day=7*/x")
 

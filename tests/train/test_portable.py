@@ -99,6 +99,19 @@ def test_a_model_with_a_features_file_goes_along(logs: list[Path], tmp_path: Pat
     assert bits_of(tmp_path / "new", logs[1]) == bits_of(tmp_path / "store", logs[1])
 
 
+def test_learning_rates_that_were_changed_go_along(store: Path, tmp_path: Path) -> None:
+    old = Path(shutil.copytree(store, tmp_path / "old"))
+    with hps.open(old, read_only=False) as server:
+        (name,) = server.tables
+        server.learning_rates[name] = 0.125
+        server.checkpoint(tag="slow")
+    export_model(old, tmp_path / "out", "slow", dram="8MiB")
+    import_model(tmp_path / "out", tmp_path / "new", dram="8MiB")
+    with hps.open(tmp_path / "new") as server:
+        rates = server.checkpoint_blobs("slow", ["rates.json"])["rates.json"]
+    assert json.loads(rates) == {name: 0.125}
+
+
 def test_the_manifest_says_what_the_folder_holds(store: Path, out: Path) -> None:
     manifest = json.loads((out / MANIFEST).read_text())
     assert manifest["format_version"] == 1 and manifest["hps"] == hps.__version__
