@@ -169,8 +169,8 @@ nb::dict DictFrom(const CheckpointSummary& summary) {
   return result;
 }
 
-nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras,
-                        nb::handle taken, const std::vector<double>& promoted) {
+nb::dict MakeCheckpoint(SsdStore& store, const std::string& tag, nb::dict extras, nb::handle taken,
+                        const std::vector<double>& promoted) {
   std::vector<NamedBlob> blobs;
   for (const auto& [name, value] : extras) {
     const nb::bytes bytes = nb::cast<nb::bytes>(value);
