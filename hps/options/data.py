@@ -56,10 +56,11 @@ class DataOptions:
         "format of DATA; if not given, found from the files, with --resume that of the model",
         choices=FORMATS,
     )
-    batch_size: int = option(
-        4096,
+    batch_size: int | None = option(
+        None,
         whole(1, MAX_BATCH_SIZE),
-        f"examples in a batch, over all ranks; 1 to {MAX_BATCH_SIZE}",
+        f"examples in a batch, over all ranks, 1 to {MAX_BATCH_SIZE}; if not given, the largest "
+        "power of two from 32 to 4096 with which DATA makes 100 steps, or that of the stored model",
         metavar="N",
     )
     delimiter: str | None = option(

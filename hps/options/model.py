@@ -85,7 +85,7 @@ class OptimizerOptions:
     lr: float | None = option(
         None,
         _RATE,
-        "learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), with --resume "
+        "learning rate of rows, above 0; if not given, 0.05 (adam 0.001, sgd 0.02), with --resume "
         "the stored one",
         metavar="RATE",
     )
@@ -109,8 +109,12 @@ class OptimizerOptions:
         "stored one",
         metavar="W",
     )
-    init_std: float = option(
-        0.01, number(0), "standard deviation of new rows' weights, at least 0", metavar="STD"
+    init_std: float | None = option(
+        None,
+        number(0),
+        "standard deviation of new rows' weights, at least 0; if not given, 0.01, or the stored "
+        "one",
+        metavar="STD",
     )
     scheduler: str = named(SCHEDULERS, "constant", "schedule of both learning rates")
     scheduler_steps: int = option(

@@ -24,6 +24,11 @@ class ParquetFiles:
         with _open(path) as file:
             return list(file.schema_arrow)
 
+    def num_rows(self, path: LogFile) -> int:
+        """The rows of a file, as its footer has them."""
+        with _open(path) as file:
+            return int(file.metadata.num_rows)
+
     def pieces(
         self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
     ) -> Iterator[Piece]:

@@ -59,6 +59,12 @@ class ByteSource:
         """The next fill will raise: what was handed out is all that could be read."""
         return self._error is not None
 
+    @property
+    def num_taken(self) -> float:
+        """Bytes of the file for what was handed out; of a compressed one about so many."""
+        unpacked = self._place + len(self._left)
+        return self._file.tell() * (self._place / unpacked if unpacked else 1.0)
+
     def fill(self, buffer: memoryview) -> int:
         """Writes the next bytes to `buffer`; fewer than it holds only at the end of the file.
 

@@ -41,8 +41,10 @@ from hps.train.shape_rules import (
 )
 
 TABLE = "features"
-_LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
-_DEFAULT_LEARNING_RATE = 0.02
+DEFAULT_BATCH_SIZE = 4096
+_LEARNING_RATES = {"adam": 0.001, "sgd": 0.02}
+_DEFAULT_LEARNING_RATE = 0.05
+_DEFAULT_STD = 0.01
 _DENSE_LEARNING_RATE = 0.001
 
 
@@ -247,7 +249,7 @@ class TrainOptions(
             name=name,
             dim=class_of(shape.model).row_columns(dim),
             optimizer=self._row_optimizer(),
-            initializer=Normal(std=self.init_std),
+            initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
         )
 
@@ -298,7 +300,7 @@ class TrainOptions(
         """How the log is cut into batches."""
         return ReaderConfig(
             format=self.format,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size or DEFAULT_BATCH_SIZE,
             dense=self.dense,
             dense_transform=self.dense_transform,
             label="label" if self.label is None else self.label,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from hps.checkpoint.blobs import MODEL, READER, TABLES, Dense, decode_dense, described_tables
 from hps.cluster.folder.glance import FirstParts
+from hps.common.initializers import Normal
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
@@ -45,6 +46,7 @@ class StoredModel:
         columns: of its tables that have the dim of `--dim`; None where the checkpoint describes
             none of them.
         optimizer: of its tables' rows; None where it describes none.
+        init_std: of their rows; None where it describes none.
         weight_decay: of its rows; versions that had none did not store it.
     """
 
@@ -52,6 +54,7 @@ class StoredModel:
     columns: int | None
     optimizer: str | None
     weight_decay: float = 0.0
+    init_std: float | None = None
 
     @classmethod
     def of(cls, model: "JsonView", tables: "Sequence[TableConfig]") -> Self:
@@ -71,7 +74,8 @@ class StoredModel:
         said = None if transform is None else transform.asked
         of_run = [one for one in own if said is None or said.dim_of(one.name) is None]
         columns = of_run[0].dim if of_run else None
-        return cls(recipe, columns, table.optimizer.kind, decay)
+        std = table.initializer.std if isinstance(table.initializer, Normal) else None
+        return cls(recipe, columns, table.optimizer.kind, decay, std)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -194,6 +198,8 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     wrong = differing(stored, given)
     if wrong is not None:
         raise wrong.error(f"the model in {options.where}")
+    if options.init_std is None:
+        stored["init_std"] = model.init_std
     if options.weight_decay is None:
         stored["weight_decay"] = model.weight_decay
     return replace(options, **stored)

@@ -14,6 +14,7 @@ from hps.common.json_text import Json
 from hps.pipeline import Trace
 from hps.report.history import BEGIN, History, open_history
 from hps.stops import Stops
+from hps.train.batch_rule import with_batch_size
 from hps.train.beginning import begin
 from hps.train.boundary import Boundary
 from hps.train.checks import read_ahead
@@ -91,6 +92,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
         torch.set_num_threads(options.torch_threads)
     stored = model_to_resume(options, ranks.world)
     options = options.settled() if stored is None else as_the_model(options, stored)
+    options = with_batch_size(options, stored, progress)
     reader = open_log(options, context, stored)
     if not options.resume:
         context.labels = read_ahead(options, ranks, reader)

@@ -1,0 +1,66 @@
+"""How many examples a batch has where nobody says it.
+
+Above it: `hps.train.run`. Below it: `estimate_examples`. A model learns by its steps: on a log of
+10,000 examples batches of 4,096 are three steps, after which it has learned next to nothing. How
+the rule was found: docs/benchmarks.md, "Model quality".
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hps.errors import HpsError
+from hps.reader.estimate import estimate_examples
+from hps.reader.files import find_files
+from hps.reader.find_format import find_format
+from hps.train.options import DEFAULT_BATCH_SIZE, TrainOptions
+
+if TYPE_CHECKING:
+    from hps.train.progress import Progress
+    from hps.train.reading import StoredModel
+
+LEAST = 32
+_STEPS = 100  # of an epoch, at least, above LEAST
+
+
+def batch_size_for(examples: int, accumulate: int = 1) -> int:
+    """The largest power of two from 32 to 4096 with which an epoch has 100 steps.
+
+    Args:
+        examples: of the log, about.
+        accumulate: batches a step.
+
+    >>> [batch_size_for(examples) for examples in (0, 6_400, 100_000, 10_000_000)]
+    [32, 64, 512, 4096]
+    """
+    batch = LEAST
+    while batch < DEFAULT_BATCH_SIZE and 2 * batch * accumulate * _STEPS <= examples:
+        batch *= 2
+    return batch
+
+
+def with_batch_size(
+    options: TrainOptions, stored: "StoredModel | None", progress: "Progress"
+) -> TrainOptions:
+    """The options with a batch size: that which was given, or that of the model, or by the rule.
+
+    A log that cannot be read is left to who opens it, and says so.
+    """
+    if options.batch_size is not None:
+        return options
+    if stored is not None:
+        return replace(
+            options, batch_size=stored.recipe.reader.get("batch_size", DEFAULT_BATCH_SIZE)
+        )
+    try:
+        files = find_files(options.data)
+        kind = options.format or find_format(files, options.dense)
+        examples = estimate_examples(files, kind)
+    except (HpsError, OSError):
+        return replace(options, batch_size=DEFAULT_BATCH_SIZE)
+    chosen = batch_size_for(examples, options.accumulate)
+    if chosen != DEFAULT_BATCH_SIZE:
+        progress.say(
+            f"batches of {chosen:,} examples, as DATA has about {examples:,}: 100 steps an epoch "
+            "or more (--batch-size)"
+        )
+    return replace(options, batch_size=chosen)
