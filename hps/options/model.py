@@ -85,7 +85,7 @@ class OptimizerOptions:
     lr: float | None = option(
         None,
         _RATE,
-        "learning rate of rows, above 0; if not given, 0.05 (adam 0.001, sgd 0.02), with --resume "
+        "learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), with --resume "
         "the stored one",
         metavar="RATE",
     )

@@ -42,8 +42,8 @@ from hps.train.shape_rules import (
 
 TABLE = "features"
 DEFAULT_BATCH_SIZE = 4096
-_LEARNING_RATES = {"adam": 0.001, "sgd": 0.02}
-_DEFAULT_LEARNING_RATE = 0.05
+_LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
+_DEFAULT_LEARNING_RATE = 0.02
 _DEFAULT_STD = 0.01
 _DENSE_LEARNING_RATE = 0.001
 

@@ -26,6 +26,7 @@ from hps.train import TrainOptions, evaluate_remote, evaluate_store, train
 from hps.train.predict import predict_log
 from tests.cluster.torchrun_lab import run_torchrun
 from tests.features.feature_twin import bags_of
+from tests.kinds import POOLING
 from tests.service.client.client_lab import service
 from tests.train.killed_run import killed_after
 from tests.train.test_features_training import (
@@ -83,7 +84,11 @@ FORMATS = {
     "criteo": (criteo, CATEGORIES, {"items": ["C1", "C4", "C5", "I2"], "C26": ["C26"]}),
     "parquet": (parquet, NAMED + LISTS, {"items": ["text", "seen", "both"], "bags": ["seen too"]}),
     "csv": (csv, NAMED, {"items": ["text", "both"]}),
-    "libffm": (libffm, FIELDS, {"items": ["1", "2"], "both": ["both"]}),
+    "libffm": (
+        libffm,
+        f"columns.9.kind = 'dense'\n{FIELDS}",
+        {"items": ["1", "2"], "both": ["both"]},
+    ),
     "slots": (slots, FIELDS, {"items": ["1", "2"], "both": ["both"]}),
 }
 
@@ -236,7 +241,7 @@ def test_another_learning_rate_is_said_once_for_all_tables(tmp_path: Path) -> No
     assert [group["lr"] for group in groups] == [0.25] * 4
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", POOLING)
 def test_every_model_trains_over_two_tables_of_one_dim(tmp_path: Path, kind: str) -> None:
     log, _ = parquet(tmp_path)
     text = (NAMED + LISTS).replace("tables.items.dim = 3", "").replace(", dim = 5", "")
