@@ -85,8 +85,8 @@ class OptimizerOptions:
     lr: float | None = option(
         None,
         _RATE,
-        "learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), with --resume "
-        "the stored one",
+        "learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), of "
+        "Adagrad less where examples have more than 26 keys, with --resume the stored one",
         metavar="RATE",
     )
     dense_lr: float | None = option(

@@ -1,4 +1,5 @@
-"""The labels of a log's first examples: where the output bias of a new model begins.
+"""The first examples of a log: where the output bias of a new model begins, and how many keys it
+sums.
 
 Above it: the training run, loops of one's own. Below it: a reader of its own over the same files;
 the training's reader stays where it is, and counts no line twice.
@@ -6,12 +7,15 @@ the training's reader stays where it is, and counts no line twice.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from hps.config import TableConfig
+from hps.features.transform import FeatureTransform
 from hps.reader.open import open_reader
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ class FirstLabels:
         skipped: bad lines among them.
         click_share: the clicks' part of the sum of weights, one half where that is 0; None of a log
             without weights.
+        keys: that a model sums of an example, on average: a feature whose mean it takes is one.
+            None where there is no example.
 
     >>> FirstLabels(clicks=0, others=998).rate
     0.001
@@ -41,6 +47,7 @@ class FirstLabels:
     others: int
     skipped: int = 0
     click_share: float | None = None
+    keys: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def examples(self) -> int:
@@ -86,7 +93,21 @@ def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLab
             next(_beside(reader, **{**changes, "on_error": "raise"}), None)
         return FirstLabels(0, 0, skipped)
     clicks = int((batch.labels > 0).sum())
-    return FirstLabels(clicks, len(batch.labels) - clicks, skipped, _click_share(batch))
+    others = len(batch.labels) - clicks
+    return FirstLabels(clicks, others, skipped, _click_share(batch), _num_keys(reader, batch))
+
+
+def _num_keys(reader: "Reader", batch: "Batch") -> float:
+    """Keys of an example after what a features file makes of the log, on average."""
+    are_means: Mapping[str, Sequence[bool]] = {}
+    if isinstance(reader.transform, FeatureTransform):
+        are_means, batch = reader.transform.are_means, reader.transform(batch)
+    total = 0
+    for table, ids in batch.features.items():
+        lengths = ids.offsets.diff().reshape(-1, len(batch))
+        means = torch.tensor(are_means.get(table, [False] * len(lengths)), dtype=torch.bool)
+        total += int(lengths[~means].sum()) + int((lengths[means] > 0).sum())
+    return total / len(batch)
 
 
 def _click_share(batch: "Batch") -> float | None:

@@ -13,7 +13,6 @@ from hps.train.checks import (
     check_measured_logs,
     checkpoint_to_resume,
     on_first_rank,
-    read_ahead,
     require_examples,
 )
 from hps.train.context import RunContext
@@ -146,7 +145,6 @@ def _set_base_rate(
 ) -> float | None:
     """Has a new model begin at the log's share of clicks, which it returns."""
     if options.resume:  # only now is it clear that there is nothing to go on from
-        context.labels = read_ahead(options, context.ranks, reader)
         on_first_rank(context.ranks, "looking at the logs", check_logs)
     labels = context.labels
     if options.base_rate and labels is not None and labels.examples:

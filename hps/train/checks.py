@@ -102,7 +102,7 @@ def read_ahead(
     def count() -> list[Any]:
         labels = first_labels(reader)
         require_examples(options, labels)
-        return [labels.clicks, labels.others, labels.skipped, labels.click_share]
+        return [labels.clicks, labels.others, labels.skipped, labels.click_share, labels.keys]
 
     counts = on_first_rank(ranks, "reading the first examples", count)
     return None if counts is None else FirstLabels(*counts)

@@ -57,7 +57,7 @@ class Model:
     ...     written = log.write_text("1 7:1 9:1\\n0 8:1\\n" * 20)
     ...     trained = train(TrainOptions(data=[log], store=store, dim=2, hidden=(4,), dram="8MiB"))
     ...     with hps.Model.load(store) as model:
-    ...         for batch in model.open_reader([log]):
+    ...         for batch in model.open_reader([log], batch_size=64):
     ...             print(model.predict(batch).shape)
     torch.Size([40])
     """

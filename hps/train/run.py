@@ -14,13 +14,13 @@ from hps.common.json_text import Json
 from hps.pipeline import Trace
 from hps.report.history import BEGIN, History, open_history
 from hps.stops import Stops
-from hps.train.batch_rule import with_batch_size
 from hps.train.beginning import begin
 from hps.train.boundary import Boundary
 from hps.train.checks import read_ahead
 from hps.train.closing import add_end_figures, save_end
 from hps.train.context import RunContext
 from hps.train.course import Course
+from hps.train.default_rules import with_batch_size, with_row_rate
 from hps.train.depth import DepthChooser
 from hps.train.figures import RunFigures
 from hps.train.first_score import score_new_data
@@ -94,8 +94,9 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     options = options.settled() if stored is None else as_the_model(options, stored)
     options = with_batch_size(options, stored, progress)
     reader = open_log(options, context, stored)
-    if not options.resume:
+    if stored is None:
         context.labels = read_ahead(options, ranks, reader)
+        options = with_row_rate(options, context.labels, progress)
     figures: Json = {}
     try:
         with (

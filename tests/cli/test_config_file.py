@@ -270,7 +270,7 @@ def test_help_names_the_flag_and_keeps_the_defaults(capsys: pytest.CaptureFixtur
             main(["train", *words])
         text = " ".join(capsys.readouterr().out.split())
         assert ended.value.code == 0 and "--config FILE" in text and "working directory" in text
-        assert "1 to 16777216 (default: 4096)" in text and "UNSET" not in text
+        assert "passes over the log (default: 1)" in text and "UNSET" not in text
         assert "object at" not in text
 
 

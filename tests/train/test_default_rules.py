@@ -1,18 +1,20 @@
 """The batch size that nobody says: by the log's size, and that of the model when a run goes on.
 
-Above it: pytest. Below it: hps/train/batch_rule.py, the training run.
+Above it: pytest. Below it: hps/train/default_rules.py, the training run.
 """
 
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import hps
 from hps.options.declare import options_of
 from hps.train import TrainOptions, train
-from hps.train.batch_rule import batch_size_for
+from hps.train.default_rules import batch_size_for
 from hps.train.progress import Progress
 from tests.logs import write_criteo
 
@@ -78,3 +80,59 @@ def test_a_log_that_cannot_be_read_is_told_by_who_opens_it(tmp_path: Path) -> No
     assert (
         dict((name, default) for name, default, _ in options_of(TrainOptions))["batch_size"] is None
     )
+
+
+def bags(path: Path, lengths: list[int]) -> Path:
+    """A log of parquet with bags of these lengths, of every example."""
+    count = 200
+    table: dict[str, Any] = {"label": [row % 2 for row in range(count)]}
+    for place, length in enumerate(lengths):
+        table[f"f{place}"] = [[row + key for key in range(length)] for row in range(count)]
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def rate_of(store: Path) -> float:
+    with hps.open(store) as server:
+        state, _ = server.checkpoint_state("final")
+    (group,) = state["row_optimizer"]["param_groups"]
+    return float(group["lr"])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "optimizer", "rate"),
+    [
+        ([1, 1], "adagrad", 0.02),
+        ([20, 6], "adagrad", 0.02),
+        ([20, 32], "adagrad", 0.01),
+        ([50, 54], "rowwise_adagrad", 0.005),
+        ([50, 54], "adam", 0.001),
+        ([50, 54], "sgd", 0.02),
+    ],
+)
+def test_rows_learn_slower_where_an_example_sums_more_keys(
+    tmp_path: Path, lengths: list[int], optimizer: str, rate: float
+) -> None:
+    log = bags(tmp_path / "log.parquet", lengths)
+    _, said = run(log, tmp_path / "store", optimizer=optimizer)
+    assert rate_of(tmp_path / "store") == rate
+    assert (f"rows learn at {rate:g}, as an example has about" in said) == (
+        rate not in (0.02, 0.001)
+    )
+
+
+def test_a_rate_that_is_given_or_stored_is_taken(tmp_path: Path) -> None:
+    log, store = bags(tmp_path / "log.parquet", [52, 52]), tmp_path / "store"
+    run(log, store, lr=0.05)
+    assert rate_of(store) == 0.05
+    run(log, store, resume=True, new_data=True)
+    assert rate_of(store) == 0.05
+    run(log, tmp_path / "other", resume_if_any=True)  # there is none: as a new one
+    assert rate_of(tmp_path / "other") == 0.005
+
+
+def test_a_mean_of_keys_counts_as_one(tmp_path: Path) -> None:
+    text = '[columns.f0]\nkind = "sequence"\npooling = "mean"\n[columns.f1]\nkind = "sequence"\n'
+    log = bags(tmp_path / "log.parquet", [100, 51])
+    run(log, tmp_path / "store", features=hps.Features.from_toml(text))
+    assert rate_of(tmp_path / "store") == 0.01

@@ -1,8 +1,12 @@
-"""How many examples a batch has where nobody says it.
+"""How many examples a batch has, and how fast rows learn, where nobody says it.
 
-Above it: `hps.train.run`. Below it: `estimate_examples`. A model learns by its steps: on a log of
-10,000 examples batches of 4,096 are three steps, after which it has learned next to nothing. How
-the rule was found: docs/benchmarks.md, "Model quality".
+Above it: `hps.train.run`. Below it: `estimate_examples`, base_rate.py. How the rules were found:
+docs/benchmarks.md, "Model quality".
+
+- A model learns by its steps: on a log of 10,000 examples batches of 4,096 are three steps, after
+  which it has learned next to nothing.
+- Adagrad's first update of a row moves each weight by the whole learning rate, whatever the
+  gradient. An example of L keys, whose rows are summed, is moved by L times that.
 """
 
 from dataclasses import replace
@@ -12,6 +16,7 @@ from hps.errors import HpsError
 from hps.reader.estimate import estimate_examples
 from hps.reader.files import find_files
 from hps.reader.find_format import find_format
+from hps.train.base_rate import FirstLabels
 from hps.train.options import DEFAULT_BATCH_SIZE, TrainOptions
 
 if TYPE_CHECKING:
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from hps.train.reading import StoredModel
 
 LEAST = 32
+_KEYS = 26  # of an example, up to which rows learn at the default rate
+_BY_SIGN = ("adagrad", "rowwise_adagrad")
 _STEPS = 100  # of an epoch, at least, above LEAST
 
 
@@ -64,3 +71,29 @@ def with_batch_size(
             "or more (--batch-size)"
         )
     return replace(options, batch_size=chosen)
+
+
+def with_row_rate(
+    options: TrainOptions, first: FirstLabels | None, progress: "Progress"
+) -> TrainOptions:
+    """The options of a new run with a learning rate of rows: that which was given, or the default,
+    which is lower in proportion where an example has more than 26 keys.
+
+    Args:
+        first: of the log's first examples.
+
+    >>> from io import StringIO
+    >>> from hps.train.progress import Progress
+    >>> options = TrainOptions(data=["log"], store="store")
+    >>> first = FirstLabels(10, 90, keys=104.0)
+    >>> with_row_rate(options, first, Progress(0, StringIO())).lr
+    0.005
+    """
+    keys = None if first is None else first.keys
+    if options.lr is not None or keys is None or options.shape().optimizer not in _BY_SIGN:
+        return options
+    if keys <= _KEYS:
+        return options
+    rate = float(f"{options.row_rate() * _KEYS / keys:.2g}")
+    progress.say(f"rows learn at {rate:g}, as an example has about {keys:.0f} keys (--lr)")
+    return replace(options, lr=rate)
