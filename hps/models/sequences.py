@@ -4,7 +4,7 @@ Above it: base.py, models that take sequences. Below it: `hps.SparseEmbedding`, 
 is no padding: what an example's keys give depends neither on other examples nor on their number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,6 +132,22 @@ def require_sequences(name: str, sequences: Mapping[int, int]) -> None:
         raise ConfigError(f"model {name}: no column is a sequence with a target; {_WAY_OUT}")
 
 
+def require_one_table(name: str, tables: Sequence[str]) -> None:
+    """Refuses a model that takes sequences over several tables.
+
+    Args:
+        name: of the model, or its class.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(tables) != 1:
+        raise ConfigError(
+            f"{name}: tables {list(tables)}: a model that takes sequences has all features in one "
+            "table; say no table and no dim of a column in the features file"
+        )
+
+
 def check_sequences(model: type, sequences: Mapping[int, int], features: Mapping[str, int]) -> None:
     """Refuses sequences that a class does not take, or that its features do not have.
 
@@ -145,11 +161,7 @@ def check_sequences(model: type, sequences: Mapping[int, int], features: Mapping
             "and sums the keys of every feature; leave them out"
         )
     require_sequences(name, sequences)
-    if len(features) != 1:
-        raise ConfigError(
-            f"{name}: tables {list(features)}: a model that takes sequences has all features in "
-            "one table"
-        )
+    require_one_table(name, list(features))
     count = sum(features.values())
     for place, target in sequences.items():
         if not (0 <= place < count and 0 <= target < count) or target in sequences:

@@ -3,10 +3,13 @@
 Above it: `hps.train.run`. Below it: an open server, checks.py, checkpoints.py, `Trainer`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json
+from hps.errors import HpsError
 from hps.reader.column_use import ColumnUse, format_columns
 from hps.train.base_rate import first_labels
 from hps.train.checks import (
@@ -17,6 +20,7 @@ from hps.train.checks import (
 )
 from hps.train.context import RunContext
 from hps.train.dense_watch import DenseWatch
+from hps.train.first_score import score_new_data
 from hps.train.lineage import ancestor_of
 from hps.train.progressive import Progressive
 from hps.train.recipe import recipe_of
@@ -45,6 +49,7 @@ class Begun:
         resumed_from: the checkpoint that the run goes on from, in words; None for a new model.
         changes: what goes on otherwise than it was stored, a line each.
         base_rate: the share of clicks that a new model begins at; None where it does not.
+        new_data: what the model of before makes of DATA; None where that is not asked for.
     """
 
     trainer: Trainer
@@ -55,6 +60,7 @@ class Begun:
     resumed_from: str | None
     changes: list[str]
     base_rate: float | None
+    new_data: Json | None
 
 
 def begin(
@@ -93,6 +99,7 @@ def begin(
         check_measured_logs(recipe, options, reader, context.progress)
 
     base_rate: float | None = None
+    new_data: Json | None = None
     changes: list[str] = []
     if stored is None:
         base_rate = _set_base_rate(trainer, options, reader, context, check_logs)
@@ -100,9 +107,11 @@ def begin(
         trainer.check_state(stored.model)
         entries = server.checkpoints()
         on_first_rank(context.ranks, "looking at the logs", check_logs)
-        # Nothing refuses the run from here on; one that is refused has not gone back.
+        # Nothing but DATA, where it is scored, refuses the run from here on; one that is refused has
+        # not gone back.
         server.restore(stored.name)
         changes = trainer.load_state(stored.model)
+        new_data = _score(server, trainer, options, context, entries)
         if options.new_data or options.resume_from is not None:
             trainer.lineage.append(ancestor_of(stored, entries))
         if options.new_data:
@@ -125,7 +134,28 @@ def begin(
         )
     resumed_from = None if stored is None else str(stored)
     validation = Validation(trainer, options, checkpoints, context) if options.validates else None
-    return Begun(trainer, reader, columns, watch, validation, resumed_from, changes, base_rate)
+    return Begun(
+        trainer, reader, columns, watch, validation, resumed_from, changes, base_rate, new_data
+    )
+
+
+def _score(
+    server: "TrainingServer",
+    trainer: Trainer,
+    options: "TrainOptions",
+    context: RunContext,
+    entries: Sequence[Json],
+) -> Json | None:
+    """Scores DATA before a checkpoint says that the run has begun; where it cannot be read, the
+    rows are again those that were there."""
+    try:
+        return score_new_data(trainer, options, context)
+    except HpsError as error:
+        current = next((one for one in entries if one["current"]), None)
+        if current is not None and (context.ranks.world is None or error.is_shared):
+            with suppress(HpsError):  # what DATA has is the error to tell
+                server.restore(current["tag"] or current["id"])
+        raise
 
 
 def _stored(options: "TrainOptions", server: "TrainingServer") -> "ModelCheckpoint | None":

@@ -61,16 +61,22 @@ def with_batch_size(
     try:
         files = find_files(options.data)
         kind = options.format or find_format(files, options.dense)
-        examples = estimate_examples(files, kind)
+        examples = _trained_on(options, estimate_examples(files, kind))
     except (HpsError, OSError):
         return replace(options, batch_size=DEFAULT_BATCH_SIZE)
     chosen = batch_size_for(examples, options.accumulate)
     if chosen != DEFAULT_BATCH_SIZE:
         progress.say(
-            f"batches of {chosen:,} examples, as DATA has about {examples:,}: 100 steps an epoch "
-            "or more (--batch-size)"
+            f"batches of {chosen:,} examples, as about {examples:,} are trained on (--batch-size)"
         )
     return replace(options, batch_size=chosen)
+
+
+def _trained_on(options: TrainOptions, examples: int) -> int:
+    """Of the examples of a log at least so many."""
+    kept = examples * (1.0 - (options.valid_share or 0.0))
+    kept *= 1.0 if options.negative_rate is None else options.negative_rate
+    return min(round(kept), options.limit or round(kept))
 
 
 def with_row_rate(

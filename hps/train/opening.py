@@ -12,6 +12,7 @@ from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.features.open import open_with_features
 from hps.models import class_of
+from hps.models.sequences import require_one_table
 from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
@@ -91,7 +92,10 @@ def _prepare(
 def _check_tables(options: TrainOptions, reader: "Reader", stored: StoredModel | None) -> None:
     """The model takes rows of the tables' dims, and one that goes on has the tables that it had."""
     tables = options.tables(reader.features)
-    class_of(options.shape().model).check_columns({table.name: table.dim for table in tables})
+    made = class_of(options.shape().model)
+    made.check_columns({table.name: table.dim for table in tables})
+    if made.takes_sequences:
+        require_one_table(options.shape().model, [table.name for table in tables])
     if stored is None:
         return
     held, wanted = sorted(stored.recipe.features), sorted(reader.features)

@@ -23,7 +23,6 @@ from hps.train.course import Course
 from hps.train.default_rules import with_batch_size, with_row_rate
 from hps.train.depth import DepthChooser
 from hps.train.figures import RunFigures
-from hps.train.first_score import score_new_data
 from hps.train.loop import TrainingLoop
 from hps.train.opening import open_log
 from hps.train.options import TrainOptions
@@ -109,7 +108,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             checkpoints = StepCheckpoints(server, boundary)
             begun = begin(server, options, reader, context, checkpoints)
             loop = TrainingLoop(server, options, begun, checkpoints, depths, context)
-            figures["new_data"] = score_new_data(begun.trainer, options, context)
+            figures["new_data"] = begun.new_data
             if mark is not None:
                 mark.set()
             stops.defer()

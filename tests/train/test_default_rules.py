@@ -45,9 +45,21 @@ def test_a_new_run_takes_the_rule_and_says_so(tmp_path: Path) -> None:
     log = write_criteo(tmp_path / "log.tsv", 7000)
     figures, said = run(log, tmp_path / "a")
     assert figures["total_batches"] == -(-7000 // 64)
-    assert "batches of 64 examples, as DATA has about 7,000" in said
+    assert "batches of 64 examples, as about 7,000 are trained on (--batch-size)" in said
     given, said = run(log, tmp_path / "b", batch_size=1000)
     assert given["total_batches"] == 7 and "batches of" not in said
+
+
+@pytest.mark.parametrize(
+    ("more", "batch"), [({"valid_share": 0.6}, 32), ({"negative_rate": 0.4}, 32), ({"limit": 3300}, 32),
+                        ({"limit": 6500}, 64), ({"valid_share": 0.05}, 64)],
+)  # fmt: skip
+def test_examples_that_are_not_trained_on_do_not_count(
+    tmp_path: Path, more: dict[str, Any], batch: int
+) -> None:
+    log = write_criteo(tmp_path / "log.tsv", 7000)
+    _, said = run(log, tmp_path / "a", **more)
+    assert f"batches of {batch} examples" in said
 
 
 def test_a_run_that_goes_on_keeps_the_models_batches_whatever_the_log(tmp_path: Path) -> None:

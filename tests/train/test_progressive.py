@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hps
 from hps.train import evaluate_store, train
 from tests.logs import write_criteo
 from tests.parity.test_resume import options, same_bits
@@ -121,3 +122,35 @@ def test_a_run_without_it_leaves_the_figures_of_whole_files(
     # What came of the second file after the gap is told with its number.
     assert [entry["file"] for entry in entries] == [day.name for day in days]
     assert 0 < entries[1]["examples"] < 640
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_a_new_log_that_cannot_be_scored_leaves_the_store_as_it_was(
+    tmp_path: Path, days: list[Path], goes_back: bool
+) -> None:
+    store, bad = tmp_path / "store", tmp_path / "bad.txt"
+    run(days[:1], store)
+    run(days[1:2], store, resume=True, new_data=True, tag="day-1")
+    lines = days[2].read_text()
+    bad.write_text(lines + "1\tnot a line\n")
+
+    def seen() -> tuple[Any, ...]:
+        with hps.open(store) as server:
+            found = {one["id"]: (one["tag"], one["current"]) for one in server.checkpoints()}
+            return found, {name: server.digest(name) for name in server.tables}
+
+    before = seen()
+    how: dict[str, Any] = {"resume": True, "new_data": True}
+    if goes_back:
+        how["resume_from"] = "final"
+    for _ in range(3):
+        with pytest.raises(hps.DataError, match=r"bad\.txt") as raised:
+            run([bad], store, **how)
+        assert any("scores before the first step" in note for note in raised.value.__notes__)
+        assert seen() == before
+    bad.write_text(lines)
+    run([bad], store, **how, tag="day-2")
+    with hps.open(store) as server:
+        state, _ = server.checkpoint_state("day-2")
+    parents = [one["checkpoint"] for one in state["lineage"]]
+    assert parents == (["final"] if goes_back else ["final", "day-1"])
