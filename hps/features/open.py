@@ -15,7 +15,7 @@ from hps.features.measure import measured
 from hps.features.raw import RawColumns
 from hps.features.transform import FeatureTransform
 from hps.reader.config import ReaderConfig
-from hps.reader.files import PathLike, find_files
+from hps.reader.files import Batches, PathLike, find_files
 from hps.reader.find_format import find_format
 from hps.reader.open import open_reader
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def open_with_features(
-    paths: PathLike | Sequence[PathLike],
+    paths: PathLike | Sequence[PathLike] | Batches,
     *,
     tables: Sequence[TableConfig],
     config: ReaderConfig,
@@ -36,7 +36,7 @@ def open_with_features(
     What is to be measured is measured over the log's first 10,000 examples.
 
     Args:
-        paths: the log's files.
+        paths: the log's files, or record batches as `open_reader` takes them.
         tables: the one table that takes the features of which the file says no other.
         config: how the log is read.
         features: what its columns are, and what is made of them.

@@ -136,6 +136,14 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """A column of a dictionary's values as the values themselves; views as binary."""
+    values = column.dictionary
+    if is_view(values.type):  # which arrow does not cast
+        values = values.cast(pa.large_binary())
+    return values.take(column.indices)
+
+
 def is_feature(kind: pa.DataType) -> bool:
     """True for a type whose values can be keys."""
     inner = value_type(kind)
@@ -211,7 +219,7 @@ def keys_of_columns(
     texts = []
     for place, (column, seed, rule) in enumerate(columns):
         if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+            column = decoded(column)
         if pa.types.is_fixed_size_list(column.type):
             column = column.cast(pa.list_(column.type.value_type))
         if pa.types.is_boolean(column.type):

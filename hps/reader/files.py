@@ -6,33 +6,41 @@ Above it: `open_reader`, the readers. Below it: the file system.
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hps.errors import ConfigError, StoreError
+from hps.reader.batch_source import BatchSource, batches_in, source_of
 from hps.reader.urls import LogFile, UrlFile, find_urls, is_url
 
-PathLike = str | os.PathLike[str] | UrlFile
+PathLike = str | os.PathLike[str] | UrlFile | BatchSource
+# What gives record batches: batch_source.py.
+Batches = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
-def find_files(paths: PathLike | Sequence[PathLike]) -> tuple[LogFile, ...]:
+def find_files(paths: PathLike | Sequence[PathLike] | Batches) -> tuple[LogFile, ...]:
     """The log's files, in order; a pattern stands for the files that match it, sorted by name.
 
     Args:
         paths: a file or a pattern (`*`, `?`, `[...]`, `**` for folders), or several. A name that is
             a file is that file, whatever characters it has. A URL, such as
-            s3://bucket/day=*/*.parquet, may be a pattern, too.
+            s3://bucket/day=*/*.parquet, may be a pattern, too. Record batches are one file, and
+            so is each callable of several.
 
     Raises:
-        ConfigError: there is none, or a pattern matches none.
+        ConfigError: there is none, a pattern matches none, or something that is no file.
         StoreError: a file does not exist or is a directory.
     """
     if isinstance(paths, str | os.PathLike | UrlFile):
         paths = [paths]
     found: list[LogFile] = []
-    for path in paths:
-        if isinstance(path, UrlFile):
+    for path in batches_in(paths):
+        if isinstance(path, UrlFile | BatchSource):
             found.append(path)
+            continue
+        if not isinstance(path, str | os.PathLike):
+            found.append(source_of(path))
             continue
         text = os.fspath(path)
         if is_url(text) and not os.path.lexists(text):

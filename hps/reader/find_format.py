@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hps.errors import ConfigError, StoreError
+from hps.reader.batch_source import BatchSource
 from hps.reader.discover import sample_lines
 from hps.reader.urls import LogFile
 
@@ -83,6 +84,8 @@ def _kind_of(path: LogFile) -> str | None:
     Raises:
         ConfigError: something that is not read at all.
     """
+    if isinstance(path, BatchSource):
+        return "parquet"  # whose rules are theirs
     try:
         with path.open("rb") as file:
             head = file.read(8)

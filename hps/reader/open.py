@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hps.config import TableConfig
-from hps.reader.config import ReaderConfig
-from hps.reader.files import PathLike, find_files
+from hps.errors import ConfigError
+from hps.reader.batch_source import BatchSource
+from hps.reader.config import WITH_COLUMNS, ReaderConfig
+from hps.reader.files import Batches, PathLike, find_files
 from hps.reader.find_format import find_format
 from hps.reader.reader import Reader
 from hps.reader.schema import check_tables
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def open_reader(
-    paths: PathLike | Sequence[PathLike],
+    paths: PathLike | Sequence[PathLike] | Batches,
     *,
     tables: Sequence[TableConfig],
     config: ReaderConfig,
@@ -30,14 +32,17 @@ def open_reader(
 
     Args:
         paths: the log's file, or its files in order; a pattern such as "day-*.tsv" stands for the
-            files that match it, sorted by name. Batches run across the files' borders.
+            files that match it, sorted by name. Batches run across the files' borders. Or record
+            batches of arrow, read as parquet: a callable that gives an iterator of
+            `pyarrow.RecordBatch` or `pyarrow.Table` anew at each call, an iterable of them, a
+            Table, a Dataset, or what exports an arrow stream; a mere iterator is read once.
         tables: whose features the batches carry; `hps.Config.tables` fits.
         config: the format and how to cut it; a format of None is told by the files.
         server: whose rows the batches are for: refuses now what `hps.Pipeline` would refuse.
 
     Raises:
         ConfigError: no file, a format that cannot be told, a feature that the log does not have, or
-            one that two tables take.
+            one that two tables take; an iterator that is to be read more than once.
         StoreError: a file that cannot be read.
         DataError: a file that is not of the format, as far as its beginning shows.
 
@@ -57,8 +62,14 @@ def open_reader(
     checked = check_tables(tables)
     if config.format is None:
         config = replace(config, format=find_format(files, config.dense))
+    sources = [one for one in files if isinstance(one, BatchSource)]
+    if sources and config.format not in WITH_COLUMNS:
+        raise ConfigError(
+            f"{sources[0]}: record batches are read as parquet, and the log is said to be "
+            f'{config.format}; give format="parquet", or None'
+        )
     reader: Reader
-    if config.format in ("parquet", "csv"):
+    if config.format in WITH_COLUMNS:
         from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
 
         reader = RecordReader(files, checked, config)

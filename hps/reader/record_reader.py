@@ -1,6 +1,7 @@
 """RecordReader: logs whose examples are rows of columns with names.
 
-Above it: `open_reader`. Below it: records.py; parquet_files.py or csv_files.py, which read files.
+Above it: `open_reader`. Below it: records.py; parquet_files.py, csv_files.py or batch_files.py,
+which read files.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,7 +10,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from hps.common.json_text import JsonView
 from hps.errors import ConfigError
+from hps.reader.batch_files import BatchFiles
+from hps.reader.batch_source import BatchSource
 from hps.reader.column_use import GROUP, WEIGHT, ColumnUse
 from hps.reader.columns import (
     LogRows,
@@ -51,7 +55,7 @@ class RecordFiles(Protocol):
 
 
 class RecordReader(Reader):
-    """A reader of a log whose examples are rows of parquet or csv files."""
+    """A reader of a log whose examples are rows of parquet or csv files, or of record batches."""
 
     def _begin(self) -> None:
         self.has_labels = True
@@ -59,14 +63,30 @@ class RecordReader(Reader):
         self._record_files: RecordFiles = (
             CsvFiles(self.config, named) if self.format == "csv" else ParquetFiles()
         )
+        self._batch_files: RecordFiles = BatchFiles()
+        for source in self._sources():
+            source.check_epochs(self.config.epochs)
         self._dense: list[str] = []
         self._fields: list[pa.Field] = []  # of the first file
         self._weight: str | None = None
         self._group: str | None = None
         _ = self.schema  # shows a mistake at once
 
+    def _sources(self) -> list[BatchSource]:
+        return [path for path in self.paths if isinstance(path, BatchSource)]
+
+    def _files_for(self, path: LogFile) -> RecordFiles:
+        return self._batch_files if isinstance(path, BatchSource) else self._record_files
+
+    def load_state_dict(self, state: JsonView) -> None:
+        """As every reader's; of record batches that come once, from their beginning alone."""
+        if Position.from_dict(state) != Position():
+            for source in self._sources():
+                source.check_resumable()
+        super().load_state_dict(state)
+
     def _find_features(self) -> tuple[Sequence[str] | None, int]:
-        self._fields = self._record_files.fields(self.paths[0])
+        self._fields = self._files_for(self.paths[0]).fields(self.paths[0])
         names = [field.name for field in self._fields]
         self.has_labels = self.config.label in names
         if self.config.needs_labels and not self.has_labels:
@@ -257,7 +277,8 @@ class RecordReader(Reader):
     def _read_file(self, path: LogFile, first_row: int) -> Iterator[tuple[LogRows, int]]:
         """Pieces of a file from a row on, each with the number of its bad rows."""
         columns = self._record_columns()
-        for piece in self._record_files.pieces(path, columns, first_row, self.paths[0]):
+        files = self._files_for(path)
+        for piece in files.pieces(path, columns, first_row, self.paths[0]):
             yield columns.rows_of(piece, str(path))
 
     def _record_columns(self) -> RecordColumns:

@@ -48,12 +48,23 @@ class Piece:
         row_ends: int64 [n]; rows of the file up to and including each.
         num_bad: int64 [n]; rows that are no rows of the batch and were bad, before each.
         total_bad: those before all, and after the last.
+        within: of rows that came in record batches: the number of theirs, from 1, and the rows
+            before it.
     """
 
     batch: pa.RecordBatch
     row_ends: NDArray[np.int64]
     num_bad: NDArray[np.int64]
     total_bad: int
+    within: tuple[int, int] | None = None
+
+    def row_in_words(self, place: int) -> str:
+        """Where one of its rows is."""
+        row = int(self.row_ends[place])
+        if self.within is None:
+            return f"row {row}"
+        number, before = self.within
+        return f"batch {number}, row {row - before}"
 
     @staticmethod
     def whole(batch: pa.RecordBatch, first_row: int) -> "Piece":
@@ -173,7 +184,7 @@ class RecordColumns:
                 bad = int(np.argmax(is_bad))
                 weight = None if weights is None else float(weights[bad])
                 raise self._bad_row(
-                    f"{where}, row {piece.row_ends[bad]}", labels[bad], dense[bad], weight
+                    f"{where}, {piece.row_in_words(bad)}", labels[bad], dense[bad], weight
                 )
             rows = replace(rows, num_skipped=piece.num_bad + np.cumsum(is_bad))
         taken = kept & good

@@ -7,9 +7,10 @@ import os
 import zlib
 from collections.abc import Iterator
 from io import FileIO
+from pathlib import Path
 
 from hps.errors import ConfigError, DataError, StoreError
-from hps.reader.urls import LogFile, UrlFile, UrlStream
+from hps.reader.urls import LogFile, UrlStream
 
 _COMPRESSED_BYTES = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
@@ -37,7 +38,7 @@ class ByteSource:
         self._place = 0
         self._file: FileIO | UrlStream
         try:
-            self._file = path.open("rb") if isinstance(path, UrlFile) else FileIO(path)
+            self._file = FileIO(path) if isinstance(path, Path) else path.open("rb")
         except StoreError:
             raise
         except OSError as error:

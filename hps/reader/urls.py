@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hps.errors import ConfigError, StoreError
+from hps.reader.batch_source import BatchSource
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOGIN = re.compile(r"/[^/@\s]*:[^/@\s]*@")
@@ -201,7 +202,7 @@ class UrlStream(io.RawIOBase):
         return _tried(self._url, fetch)
 
 
-LogFile = Path | UrlFile
+LogFile = Path | UrlFile | BatchSource
 
 
 def find_urls(url: str) -> list[UrlFile]:

@@ -22,6 +22,7 @@ from hps.features.column import IGNORED
 from hps.models.kinds import load_class
 from hps.parameter_server.server import open as open_store
 from hps.reader.config import WITH_COLUMNS
+from hps.reader.files import Batches
 from hps.reader.raw_lines import FORMATS as LINES
 from hps.reader.raw_lines import RawLines
 from hps.reader.reader import Reader
@@ -146,11 +147,12 @@ class Model:
         """Rows of keys, float32 [L, dim]; an absent key reads as its initial value."""
         return self.server.pull(table, keys)
 
-    def open_reader(self, data: Sequence[str | Path], **changes: Any) -> Reader:
+    def open_reader(self, data: Sequence[str | Path] | Batches, **changes: Any) -> Reader:
         """A reader of another log with the columns of the model's.
 
         Args:
-            data: its files, or patterns.
+            data: its files, or patterns; of a model of parquet or csv record batches, too, as
+                `hps.reader.open_reader` takes them.
             changes: fields of `hps.reader.ReaderConfig` that differ from the training's. `group`
                 may be any column or None; weights are read only if `weight` names them.
 

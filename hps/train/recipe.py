@@ -20,6 +20,7 @@ from hps.models.kinds import require_kind
 from hps.models.own import blamed_on_file
 from hps.models.sequences import require_sequences
 from hps.reader.config import LOG1P, NO_TRANSFORM, ReaderConfig
+from hps.reader.files import Batches
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
 from hps.train.options import TrainOptions
@@ -225,7 +226,7 @@ class ModelRecipe:
 
     def open_reader(
         self,
-        paths: Sequence[str | Path],
+        paths: Sequence[str | Path] | Batches,
         tables: Sequence[TableConfig],
         **changes: Any,
     ) -> Reader:
