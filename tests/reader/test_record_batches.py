@@ -126,6 +126,16 @@ class Again:
         yield from batches_of(self.table, 40)
 
 
+class Same:
+    """An iterable that gives the same iterator each time."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.given = iter(batches_of(table, 40))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.given
+
+
 AGAIN: dict[str, Callable[[pa.Table], Any]] = {
     "callable": lambda table: lambda: iter(batches_of(table, 10, 0, 23)),
     "callable of a list": lambda table: lambda: batches_of(table, 1),
@@ -324,7 +334,7 @@ def test_few_batches_are_held(table: pa.Table) -> None:
     largest = 0
     for _ in opened(read, ignore=[], batch_size=50):
         largest = max(largest, pa.total_allocated_bytes() - before)
-    assert most <= 3
+    assert most <= 1
     assert largest < 8 * 50 * 2 * 8
 
 
@@ -414,6 +424,10 @@ def test_a_callable_that_gives_its_iterator_again_is_told(table: pa.Table) -> No
     reader = opened(lambda: given, epochs=2)
     with pytest.raises(ConfigError, match="it gave the iterator of the time before"):
         list(reader)
+    same = Same(table)
+    reader = opened(same, epochs=2)
+    with pytest.raises(ConfigError, match="of Same: it gave the iterator of the time before"):
+        list(reader)
     rest = iter(batches_of(table, 20))
     reader = opened(lambda: (batch for batch in rest), epochs=2)
     with pytest.raises(ConfigError, match="gave record batches before, and none this time"):
@@ -458,7 +472,7 @@ def test_formats_of_text_are_refused(kind: str, table: pa.Table) -> None:
 
 def test_dictionaries_are_their_values() -> None:
     """Those that parquet does not have: a null among the values, and text of another layout."""
-    places = pa.array([0, 1, 2, None], pa.int8())
+    places = pa.array([0, 1, 2, 0], pa.int8())  # no null of their own
 
     def coded(values: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(places, values)
