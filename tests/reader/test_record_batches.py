@@ -566,29 +566,6 @@ def test_a_model_is_measured_on_batches(parquet: Path, table: pa.Table, tmp_path
         assert evaluate_model(model.module, once)["examples"] == expected["examples"] > 100
 
 
-def test_a_model_of_csv_is_measured_on_batches(tmp_path: Path) -> None:
-    """By its rules: what is empty has no key."""
-    lines = [f"{idx % 2},{idx % 5},{'' if idx % 3 else 'Oslo'},{idx / 8}" for idx in range(1, 200)]
-    log = tmp_path / "log.csv"
-    log.write_text("\n".join(["label,user,city,price", *lines]) + "\n")
-    small: dict[str, Any] = {"dim": 3, "hidden": (8,), "batch_size": 32, "dram": "8MiB"}
-    small |= {"torch_threads": 1, "threads": 1, "depth": 0}
-    hps.train.train(hps.train.TrainOptions(data=[log], store=tmp_path / "store", **small))
-    rows = [line.split(",") for line in lines]
-    table = pa.table(
-        {
-            "label": [int(row[0]) for row in rows],
-            "user": [int(row[1]) for row in rows],
-            "city": [row[2] for row in rows],
-            "price": [float(row[3]) for row in rows],
-        }
-    )
-    with hps.Model.load(tmp_path / "store") as model:
-        expected = without_files(list(model.open_reader([log])))
-        found = without_files(list(model.open_reader(lambda: iter(table.to_batches(17)))))
-    assert_same_batches(found, expected)
-
-
 def test_the_example_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
