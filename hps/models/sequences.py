@@ -132,6 +132,31 @@ def require_sequences(name: str, sequences: Mapping[int, int]) -> None:
         raise ConfigError(f"model {name}: no column is a sequence with a target; {_WAY_OUT}")
 
 
+def check_targets(
+    batch: Batch, sequences: Mapping[int, int], features: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuses a batch to be scored in which an example has several keys of a target: the log that
+    the model was trained on has one.
+
+    Args:
+        sequences: place of each sequence -> that of its target.
+        features: of the one table.
+
+    Raises:
+        ConfigError: names the target and the example.
+    """
+    for target in set(sequences.values()):
+        ((table, names),) = features.items()
+        size = len(batch)
+        lengths = batch.features[table].offsets[target * size : (target + 1) * size + 1].diff()
+        if bool((lengths > 1).any()):
+            row = int((lengths > 1).to(torch.int8).argmax())
+            raise ConfigError(
+                f"predict: column {names[target]!r} has {int(lengths[row])} keys in row {row + 1}; "
+                "it is what sequences are weighed by, and has one key an example"
+            )
+
+
 def require_one_table(name: str, tables: Sequence[str]) -> None:
     """Refuses a model that takes sequences over several tables.
 

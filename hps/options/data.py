@@ -5,7 +5,7 @@ new model has its default, and one that goes on what it was trained with.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hps.features.features import Features
@@ -100,7 +100,7 @@ class DataOptions:
     )
     features: Features | str | Path | None = option(
         None,
-        PATH,
+        replace(PATH, wanted="the path of a features file, or hps.Features"),
         "features file: what the columns of DATA are and what is made of them; 'hps features' "
         "writes one; with --resume that of the stored model",
         metavar="FILE",

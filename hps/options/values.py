@@ -149,7 +149,7 @@ def widths(least: int, most: int) -> ValueType:
     def convert(text: str) -> object:
         return tuple(width.parse(part) for part in text.split(",")) if text else ()
 
-    return ValueType(f"several, each {width.wanted}", accepts, convert, takes_empty=True)
+    return ValueType(f"a list, each of it {width.wanted}", accepts, convert, takes_empty=True)
 
 
 def _is_path(value: object) -> bool:

@@ -224,6 +224,8 @@ def told_delimiter(path: LogFile) -> str:
             head = file.read(_BLOCK_BYTES)
         except OSError as error:
             raise _failure(path, error, 0, []) from error
+    if head.startswith(b"PAR1"):
+        raise DataError(f"{path} is a parquet file, and is read as csv; give a log of csv")
     line = head.split(b"\n")[0]
     if not line.strip():
         raise DataError(f"{path} has no header line; csv begins with the names of the columns")

@@ -105,17 +105,8 @@ def begin(
         base_rate = _set_base_rate(trainer, options, reader, context, check_logs)
     else:
         trainer.check_state(stored.model)
-        entries = server.checkpoints()
         on_first_rank(context.ranks, "looking at the logs", check_logs)
-        # Nothing but DATA, where it is scored, refuses the run from here on; one that is refused has
-        # not gone back.
-        server.restore(stored.name)
-        changes = trainer.load_state(stored.model)
-        new_data = _score(server, trainer, options, context, entries)
-        if options.new_data or options.resume_from is not None:
-            trainer.lineage.append(ancestor_of(stored, entries))
-        if options.new_data:
-            trainer.evaluations.begin_data()  # before the checkpoint below: a restart has it
+        changes, new_data = _take_up(server, trainer, stored, options, context)
         checkpoints.boundary.checkpoint_done()
         if options.new_data:
             # What is resumed from now on goes on here, not where the run before was.
@@ -137,6 +128,35 @@ def begin(
     return Begun(
         trainer, reader, columns, watch, validation, resumed_from, changes, base_rate, new_data
     )
+
+
+def _take_up(
+    server: "TrainingServer",
+    trainer: Trainer,
+    stored: "ModelCheckpoint",
+    options: "TrainOptions",
+    context: RunContext,
+) -> tuple[list[str], Json | None]:
+    """Has server and trainer go on from a checkpoint. Nothing refuses the run from here on but DATA,
+    where it is scored; a run that is refused has not gone back.
+
+    Returns:
+        What goes on otherwise than it was stored; what the model makes of DATA, if that is asked.
+    """
+    entries = server.checkpoints()
+    server.restore(stored.name)
+    changes = trainer.load_state(stored.model)
+    new_data = _score(server, trainer, options, context, entries)
+    if options.new_data or options.resume_from is not None:
+        trainer.lineage.append(ancestor_of(stored, entries))
+    if options.new_data:
+        if options.validates and trainer.evaluations.entries:
+            context.progress.say(
+                "the best model is looked for anew among those that learn from new data; that of "
+                "before keeps another name: 'hps models DIR --promote best --as NAME'"
+            )
+        trainer.evaluations.begin_data()  # before the first checkpoint: a restart has it
+    return changes, new_data
 
 
 def _score(

@@ -1,11 +1,13 @@
-"""What a libsvm or libffm log seems to be, and is not read as: said once, before training.
+"""What a log of text seems to be, and is not read as: said once, before training.
 
-Above it: opening.py. Below it: the log's first lines. Both faults cost accuracy in silence.
+Above it: opening.py. Below it: the log's first lines. Such faults cost accuracy in silence.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hps.features.column import SEQUENCE
+from hps.features.transform import FeatureTransform
 from hps.models import class_of
 from hps.reader.discover import sample_lines
 from hps.reader.schema import decode_name, sort_names
@@ -25,7 +27,22 @@ def advice_on(reader: "Reader", kind: str) -> list[str]:
     """
     if reader.format == "libsvm":
         return _on_one_bag(reader, kind)
+    if reader.format in ("csv", "criteo"):
+        return _on_sequences(reader)
     return _on_numbers(reader) if reader.format == "libffm" else []
+
+
+def _on_sequences(reader: "Reader") -> list[str]:
+    """Of columns whose text is one key."""
+    transform = reader.transform
+    if not isinstance(transform, FeatureTransform):
+        return []
+    return [
+        f"warning: column {name!r} is described as a sequence, and holds one key an example, its "
+        f"whole text, as all columns of {reader.format} do; for several keys write the log as "
+        "parquet, with a column of lists"
+        for name in transform.measured.of_kind(SEQUENCE)
+    ]
 
 
 def _on_one_bag(reader: "Reader", kind: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _FEW_ROWS = 64
 _MAX_TEXT = 256  # numpy gives each text as much room as the longest
@@ -46,6 +47,19 @@ def record_batch_of(
             columns[name] = whole.slice(place, len(given[name]))
             place += len(given[name])
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
+
+
+def with_nan_missing(given: pa.RecordBatch, dense: Collection[str]) -> pa.RecordBatch:
+    """The batch with null for each NaN of a dense column, as csv has it: `nan` is missing there."""
+    for place, field in enumerate(given.schema):
+        if field.name not in dense or not pa.types.is_floating(field.type):
+            continue
+        is_nan = pc.fill_null(pc.is_nan(given.column(place)), False)
+        if pc.any(is_nan).as_py():
+            # pyarrow looks for pandas at a bare None.
+            column = pc.if_else(is_nan, pa.scalar(None, field.type), given.column(place))
+            given = given.set_column(place, field, column)
+    return given
 
 
 _NUMPY_KINDS: Mapping[type, type[np.generic]] = {

@@ -20,6 +20,7 @@ from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.features.column import IGNORED
 from hps.models.kinds import load_class
+from hps.models.sequences import check_targets
 from hps.parameter_server.server import open as open_store
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.files import Batches
@@ -186,7 +187,7 @@ class Model:
         import pyarrow as pa
 
         from hps.reader.records import Piece
-        from hps.train.given_columns import record_batch_of
+        from hps.train.given_columns import record_batch_of, with_nan_missing
 
         columns = self._record_columns()
         known, left_out = columns.names(), self._left_out()
@@ -204,6 +205,8 @@ class Model:
             given = given.append_column(name, pa.nulls(len(given), kind))
         columns.check("predict: the batch", given.schema, "the model's log")
         is_csv = columns.config.format == "csv"
+        if is_csv:
+            given = with_nan_missing(given, columns.dense)
         flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
         if flags:
             raise ConfigError(
@@ -212,7 +215,9 @@ class Model:
             )
         rows, _ = columns.rows_of(Piece.whole(given.select(known), 0), "predict")
         raw = columns.batch_of([rows], len(rows))
-        return raw if self._transform is None else self._transform(raw)
+        batch = raw if self._transform is None else self._transform(raw)
+        check_targets(batch, self.module.sequences, self.features)
+        return batch
 
     def _batch_of_lines(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         """Of libsvm, libffm and slots."""

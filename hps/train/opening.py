@@ -17,6 +17,7 @@ from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
 from hps.reader.urls import LogFile
+from hps.train.base_rate import names_of
 from hps.train.changed_log import open_changed
 from hps.train.checks import check_measured_logs, checkpoint_to_resume, is_strict
 from hps.train.context import RunContext
@@ -91,6 +92,11 @@ def _prepare(
 
 def _check_tables(options: TrainOptions, reader: "Reader", stored: StoredModel | None) -> None:
     """The model takes rows of the tables' dims, and one that goes on has the tables that it had."""
+    if not any(reader.features.values()):
+        raise ConfigError(
+            f"{names_of(options.data)} has no feature, and a model needs one; it has "
+            f"{', '.join(f'{use.name} ({use.kind})' for use in reader.columns) or 'no column'}"
+        )
     tables = options.tables(reader.features)
     made = class_of(options.shape().model)
     made.check_columns({table.name: table.dim for table in tables})

@@ -27,7 +27,7 @@ WRONG: dict[str, list[Any]] = {
     "one of": ["x", "", 3, None],
     "the path": ["", 3, "a\0b"],
     "a text": ["", 3],
-    "several": ["x", [0], 5],
+    "a list": ["x", [0], 5],
     "a size": [0, -1, "1XB", True],
     "cuda": ["gpu", 0, ""],
     "the tag": ["", 1.5, -1],

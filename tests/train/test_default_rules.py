@@ -51,9 +51,15 @@ def test_a_new_run_takes_the_rule_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "batch"), [({"valid_share": 0.6}, 32), ({"negative_rate": 0.4}, 32), ({"limit": 3300}, 32),
-                        ({"limit": 6500}, 64), ({"valid_share": 0.05}, 64)],
-)  # fmt: skip
+    ("more", "batch"),
+    [
+        ({"valid_share": 0.6}, 32),
+        ({"negative_rate": 0.4}, 32),
+        ({"limit": 3300}, 32),
+        ({"limit": 6500}, 64),
+        ({"valid_share": 0.05}, 64),
+    ],
+)
 def test_examples_that_are_not_trained_on_do_not_count(
     tmp_path: Path, more: dict[str, Any], batch: int
 ) -> None:

@@ -133,6 +133,9 @@ def test_the_model_is_measured_and_scored_by_every_way_in(tmp_path: Path, log: P
         np.testing.assert_allclose(model.predict(last), scores[7:8], rtol=1e-5)
         other = {**one, "seen": [rows["seen"][7][-4:][::-1][:3]]}
         assert abs(float(model.predict(other)[0]) - scores[7]) > 1e-6
+        several = {name: [*one[name], *one[name]] for name in one} | {"group": [[3], [3, 5]]}
+        with pytest.raises(hps.ConfigError, match=r"'group' has 2 keys in row 2; .* one key"):
+            model.predict(several)
         empty = {**one, "seen": [None]}
         assert bool(torch.isfinite(model.predict(empty)).all())
         keys = [hps.key_of("group", one["seen"][0][-1])]
