@@ -137,8 +137,8 @@ def _take_up(
     options: "TrainOptions",
     context: RunContext,
 ) -> tuple[list[str], Json | None]:
-    """Has server and trainer go on from a checkpoint. Nothing refuses the run from here on but DATA,
-    where it is scored; a run that is refused has not gone back.
+    """Has server and trainer go on from a checkpoint. Nothing refuses the run from here on but
+    DATA, where it is scored; a run that is refused has not gone back.
 
     Returns:
         What goes on otherwise than it was stored; what the model makes of DATA, if that is asked.
