@@ -15,6 +15,8 @@ from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 
 AUTOMATIC = "automatic"  # of those that a server takes by itself
+FINAL_TAG = "final"  # of the end of a training run that has no other name for it
+BEST_TAG = "best"  # of the best model of a validation
 COMPACTED = ".compacted"  # of the current rows, after a compaction whose checkpoint was deleted
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _PART = re.compile(r"cut-([0-9a-f]{32})")  # of one shard's or rank's part of a checkpoint
@@ -155,6 +157,25 @@ def find_listed(
     if promoted:
         return promoted[0]
     return find_named(where, listed, name, lambda one: (one["tag"], int(one["id"])))
+
+
+def own_name(listed: Iterable[JsonView], name: str | int) -> str | int:
+    """The tag, or without one the id, of the checkpoint that a promoted name leads to now; other
+    names as they are. What is asked for twice is asked for by this: a promoted name may move.
+
+    Args:
+        listed: as `checkpoints()` of a store gives them.
+        name: a tag, a promoted name or an id.
+
+    >>> kept = [{"id": 1, "tag": "a", "names": ["live"]}, {"id": 2, "tag": None, "names": ["new"]}]
+    >>> own_name(kept, "live"), own_name(kept, "new"), own_name(kept, "b")
+    ('a', 2, 'b')
+    """
+    for one in listed:
+        if isinstance(name, str) and name in one.get("names", ()):
+            tag: str | None = one["tag"]
+            return int(one["id"]) if tag is None else tag
+    return name
 
 
 def _no_such(where: str, names: list[tuple[str | None, int]], asked: str | int) -> ConfigError:

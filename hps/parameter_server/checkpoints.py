@@ -24,7 +24,7 @@ from hps.checkpoint.blobs import (
     table_to_json,
 )
 from hps.checkpoint.dense_mark import DENSE, DENSE_PARTS, DenseMark, holds_dense
-from hps.checkpoint.names import check_name, check_tag, find_listed, text_of
+from hps.checkpoint.names import check_name, check_tag, find_listed, own_name, text_of
 from hps.common.json_text import Json, JsonView
 from hps.common.locks import assert_held
 from hps.contracts.tiers import RowTier
@@ -185,6 +185,7 @@ class Checkpoints:
         with tables.updates, tables.still(), tables.lock:
             # All that can fail is read before the store goes back; then only memory moves.
             self._check_restorable()
+            tag = self._own_name(tag)
             extras = self._tables.store.extras(tag)
             dense = decode_dense(extras)
             self._go_back(tag, extras, None)
@@ -203,6 +204,7 @@ class Checkpoints:
         tables = self._tables
         with tables.updates, tables.still(), tables.lock:
             self._check_restorable()
+            tag = self._own_name(tag)
             extras = self._tables.store.extras(tag)
             self._go_back(tag, extras, lineage)
             return extras
@@ -216,6 +218,10 @@ class Checkpoints:
         """
         self.restore(tag)
         return self._tables.store
+
+    def _own_name(self, tag: str | int | None) -> str | int | None:
+        """What stays the same where a promoted name moves beside this server."""
+        return tag if tag is None else own_name(self._tables.store.checkpoints(), tag)
 
     def _check_restorable(self) -> None:
         self._tables.check_writable("restore")

@@ -539,8 +539,8 @@ def open(
         tiers = replace(tiers, open_store=open_ranks)
     store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint, rows=False)
     try:
-        # Also of a checkpoint that is current but no longer listed: its tag was deleted.
-        extras = store.extras(checkpoint)
+        # Of the one that is open, also where it is no longer listed, or where its name has moved.
+        extras = store.extras(None)
         now, others = ([], []) if read_only else known_tables(path, store)
         config = Config(
             path=path,

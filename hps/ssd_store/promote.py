@@ -9,7 +9,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from hps.checkpoint.names import check_tag, find_listed, text_of
+from hps.checkpoint.blobs import LAST
+from hps.checkpoint.names import BEST_TAG, FINAL_TAG, check_tag, find_listed, text_of
 from hps.common.json_text import Json
 from hps.errors import ConfigError, StoreError
 from hps.ssd_store.cluster.catalog import NAME as CLUSTER
@@ -18,6 +19,12 @@ from hps.ssd_store.open_store import open_store
 from hps.ssd_store.promoted import Promotion, Promotions, held
 
 LIVE = "live"
+# Tags that hps gives by itself: such a name would refuse the checkpoint at the end of a training.
+_OF_RUNS = {
+    FINAL_TAG: "the model at the end of a training run",
+    BEST_TAG: "the best model of a validation",
+    LAST: "rows that were changed",
+}
 _MOST_EARLIER = 99  # that a name goes back over
 
 
@@ -31,7 +38,8 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     Args:
         path: the store.
         checkpoint: its tag, its id, or another promoted name.
-        name: as a tag; no checkpoint has it as its tag.
+        name: as a tag; no checkpoint has it as its tag, nor is it `final`, `best` or `last`, which
+            hps gives by itself.
 
     Returns:
         `name`, `checkpoint` (tag, or id as id:N), `id`, and `before`: what had the name, or None.
@@ -51,7 +59,7 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     (None, 'day-1')
     'day-1'
     """
-    check_tag(name)
+    _check_promotable(name)
     folder = _folder(path)
     with held(folder) as promotions:
         listed = _listed(folder)
@@ -111,6 +119,20 @@ def drop(path: str | os.PathLike[str], name: str) -> Json:
         given = _given(path, promotions, name)
         promotions.with_history(name, ()).save(folder)
     return {"name": name, "checkpoint": None, "id": None, "before": given[-1].checkpoint}
+
+
+def _check_promotable(name: str) -> None:
+    """Refuses what cannot be a promoted name.
+
+    Raises:
+        ConfigError: no tag, or one that hps gives by itself.
+    """
+    check_tag(name)
+    if name in _OF_RUNS:
+        raise ConfigError(
+            f"{name!r} cannot be a promoted name: {_OF_RUNS[name]} is kept under it as a tag; take "
+            f"another name, such as {LIVE!r}"
+        )
 
 
 def _given(

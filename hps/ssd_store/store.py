@@ -4,6 +4,7 @@ Above it: `hps.ParameterServer`. Below it: `hps._C.SsdStore` (csrc/ssd_store), w
 on data. The files are described in docs/ssd_store_format.md.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ from hps.ssd_store.promoted import (
     resolved,
 )
 from hps.table.schema import TableSchema
+
+_MOST_ATTEMPTS = 10  # to open what a promoted name leads to
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -148,7 +151,6 @@ class SsdStore:
         check_engine(path, SEGMENTS)
         check_opening(options)
         path = Path(path).absolute()
-        tag, number = _name(_to_open(path, options.get("checkpoint")))
         settings = {
             "segment_bytes": options.get("segment_bytes", DEFAULT_SEGMENT_BYTES),
             "keep_last": options.get("keep_last", 2),
@@ -158,12 +160,37 @@ class SsdStore:
             "read_only": options.get("read_only", False),
             "rows": options.get("rows", True),
             "direct_io": options.get("direct_io", False),
-            "tag": tag,
-            "id": number,
             **_compaction_settings(options),
         }
-        native = _C.SsdStore.open(os.fspath(path), [t.to_native() for t in tables], settings)
-        return cls(path, native)
+        return cls(path, cls._open_at(path, tables, settings, options.get("checkpoint")))
+
+    @classmethod
+    def _open_at(
+        cls,
+        path: Path,
+        tables: Sequence[TableSchema],
+        settings: Json,
+        checkpoint: str | int | None,
+    ) -> _C.SsdStore:
+        """At a checkpoint; of a promoted name at the one that has it, whatever its id becomes."""
+        described = [table.to_native() for table in tables]
+        name = _to_open(path, checkpoint)
+        for _ in range(_MOST_ATTEMPTS):
+            tag, number = _name(name)
+            try:
+                return _C.SsdStore.open(
+                    os.fspath(path), described, {**settings, "tag": tag, "id": number}
+                )
+            except ConfigError:
+                # A writer beside us may have renewed it, by a compaction, or the name has moved.
+                before, name = name, _to_open(path, checkpoint)
+                if name == before:
+                    raise
+        raise StoreError(
+            errno.EAGAIN,
+            f"{path}: checkpoint {checkpoint!r} got a new id {_MOST_ATTEMPTS} times while it was "
+            "opened; try again",
+        )
 
     def __enter__(self) -> Self:
         return self

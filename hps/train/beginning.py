@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hps.checkpoint.names import find_listed
 from hps.common.json_text import Json
-from hps.errors import HpsError
+from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import ColumnUse, format_columns
 from hps.train.base_rate import first_labels
 from hps.train.checks import (
@@ -145,6 +146,7 @@ def _take_up(
     """
     entries = server.checkpoints()
     server.restore(stored.name)
+    _check_same(stored, server, options)
     changes = trainer.load_state(stored.model)
     new_data = _score(server, trainer, options, context, entries)
     if options.new_data or options.resume_from is not None:
@@ -184,6 +186,23 @@ def _stored(options: "TrainOptions", server: "TrainingServer") -> "ModelCheckpoi
         refuse_model(options, server)
         return None
     return checkpoint_to_resume(options, server)
+
+
+def _check_same(
+    stored: "ModelCheckpoint", server: "TrainingServer", options: "TrainOptions"
+) -> None:
+    """The rows are those of the checkpoint whose dense side was read.
+
+    Raises:
+        ConfigError: another one of its name was taken in between.
+    """
+    current = find_listed(options.where, server.checkpoints())
+    created = None if current is None else current.get("created")
+    if None not in (stored.created, created) and stored.created != created:
+        raise ConfigError(
+            f"{options.where}: checkpoint {stored} was replaced by another one of its name while "
+            "the run began; repeat the command"
+        )
 
 
 def _set_base_rate(

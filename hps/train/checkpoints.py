@@ -6,7 +6,7 @@ Above it: `hps train --resume`, `hps evaluate`. Below it: `hps.ParameterServer`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hps.checkpoint.names import text_of
+from hps.checkpoint.names import own_name, text_of
 from hps.common.json_text import Json
 from hps.errors import ConfigError
 
@@ -22,11 +22,13 @@ class ModelCheckpoint:
         name: its tag, or its id where it has none; None is the newest of all.
         model: what `Trainer.state` returned, or a user's own mapping.
         reader: the position after the last applied batch.
+        created: when it was taken, seconds since 1970; None where that is not known.
     """
 
     name: str | int | None
     model: Json
     reader: Json
+    created: float | None = None
 
     def __str__(self) -> str:
         if self.name is None:
@@ -77,18 +79,22 @@ def newest_with_model(
 
 
 def named_with_model(server: "KeptCheckpoints", name: str | int) -> ModelCheckpoint:
-    """A checkpoint by its tag or id.
+    """A checkpoint by its tag, promoted name or id; of a promoted name, which may move, the one
+    that has it now, under its own name.
 
     Raises:
         ConfigError: there is none, or it holds no model and position.
     """
+    listed = server.checkpoints()
+    name = own_name(listed, name)
     model, reader = server.checkpoint_state(name)
     if model is None or reader is None:
         raise ConfigError(
             f"checkpoint {text_of(name)!r} holds no model and position to resume from; name one "
             "that `hps train` has taken, or that took one over"
         )
-    return ModelCheckpoint(name, model, reader)
+    created = next((one.get("created") for one in listed if name in (one["tag"], one["id"])), None)
+    return ModelCheckpoint(name, model, reader, created)
 
 
 def _without_model(passed_over: str | int | None, older: str | int | None) -> ConfigError:

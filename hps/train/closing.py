@@ -3,10 +3,11 @@
 Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, test_figures.py.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hps.checkpoint.names import FINAL_TAG
 from hps.common.json_text import Json
-from hps.train.end_tag import FINAL_TAG
 from hps.train.report import peak_rss_bytes
 from hps.train.test_figures import measure_test
 
@@ -25,19 +26,25 @@ def save_end(
     ended: "LoopEnd",
     *,
     is_changed: bool,
+    say: Callable[[str], object],
     tag: str | None = None,
 ) -> None:
     """The last checkpoint: tagged as the run wants it, or without a tag where the run was stopped
-    and has trained since the one before. A run that had nothing to train on leaves none.
+    and has trained since the one before. A run that had nothing to train on leaves none, unless
+    the user gave a tag that the model does not have yet.
 
     Args:
         is_changed: the run has trained, or validated.
+        say: told what the user would not expect.
         tag: that the user gave; None: "final".
     """
-    if ended.stopped and not checkpoints.boundary.is_saved:
-        checkpoints.take(None, trainer, ended.position)
-    elif is_changed and not ended.stopped:
-        checkpoints.take(tag or FINAL_TAG, trainer, ended.position)
+    if ended.stopped:
+        if not checkpoints.boundary.is_saved:
+            checkpoints.take(None, trainer, ended.position)
+    elif is_changed or (tag is not None and not checkpoints.is_current(tag)):
+        if not is_changed:
+            say(f"there was nothing to train on: checkpoint {tag!r} is the model as it was")
+        checkpoints.take_named(tag or FINAL_TAG, trainer, ended.position, say)
 
 
 def add_end_figures(

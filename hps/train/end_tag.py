@@ -4,11 +4,8 @@ Above it: options.py, closing.py, validation.py. Below it: hps.checkpoint.names.
 """
 
 from hps.checkpoint.blobs import LAST
-from hps.checkpoint.names import check_tag
+from hps.checkpoint.names import BEST_TAG, check_tag
 from hps.errors import ConfigError
-
-FINAL_TAG = "final"
-BEST_TAG = "best"
 
 
 def check_end_tag(tag: str | None) -> None:

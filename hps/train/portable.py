@@ -4,6 +4,7 @@ Above it: `hps export --model`, `hps import`. Below it: a store opened read-only
 the rows of a table, the blobs of a checkpoint. docs/training.md describes the folder.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -43,6 +44,7 @@ FORMAT_VERSION = 1
 _BLOBS = (MODEL, READER, RATES, TABLES)
 _TOLD = ("kind", "dim", "examples", "batches", "train_logloss", "evaluation", "files", "parent")
 _PIECE_BYTES = 2**20
+_MOST_ATTEMPTS = 10  # to open a checkpoint beside a training
 _CHECKSUM = "sha256"
 
 
@@ -77,11 +79,8 @@ def export_model(
     target = Path(out)
     check_new_folder(target)
     _check_parent(target)
-    name = _with_model(store, checkpoint)
-    with (
-        open_store(store, checkpoint=name, dram=dram) as server,
-        whole_folder(target) as folder,
-    ):
+    name, server = _open(store, checkpoint, dram)
+    with server, whole_folder(target) as folder:
         folder.mkdir()
         blobs = server.checkpoint_blobs(None, _BLOBS)
         if MODEL not in blobs:
@@ -239,11 +238,32 @@ def _check_parent(target: Path) -> None:
         raise ConfigError(f"{target}: there is no folder {target.parent}; name one that exists")
 
 
+def _open(
+    store: str | os.PathLike[str], checkpoint: str | int | None, dram: int | str
+) -> tuple[str | int | None, ParameterServer]:
+    """The checkpoint to export, under its own name, and its rows."""
+    name = _with_model(store, checkpoint)
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            return name, open_store(store, checkpoint=name, dram=dram)
+        except ConfigError:
+            # A training beside us may have renewed it, or have taken another one.
+            before, name = name, _with_model(store, checkpoint)
+            if name == before:
+                raise
+    raise StoreError(
+        errno.EAGAIN,
+        f"{os.fspath(store)}: the checkpoint to export changed {_MOST_ATTEMPTS} times while it was "
+        "opened; try again",
+    )
+
+
 def _with_model(store: str | os.PathLike[str], checkpoint: str | int | None) -> str | int | None:
-    """The checkpoint to export."""
+    """The checkpoint to export, under its own name: the id of one that has a promoted name, as
+    that may move, and its tag may go to a newer one."""
     if checkpoint is not None:
-        model_of(Path(store), checkpoint)  # refuses what holds none
-        return checkpoint
+        told = model_of(Path(store), checkpoint)  # refuses what holds none
+        return int(told["id"]) if checkpoint in told["names"] else checkpoint
     with open_store(store) as server:
         found = newest_with_model(server)
     if found is None:

@@ -118,8 +118,14 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             run_figures.start()
             ended = loop.run(trace)
             run_figures.stop(ended.stages)
-            is_changed = run_figures.is_changed
-            save_end(checkpoints, begun.trainer, ended, is_changed=is_changed, tag=options.tag)
+            save_end(
+                checkpoints,
+                begun.trainer,
+                ended,
+                is_changed=run_figures.is_changed,
+                say=progress.say,
+                tag=options.tag,
+            )
             progress.finish()
             figures |= run_figures.to_dict(ended)
             add_end_figures(figures, server, begun.trainer, options, context)

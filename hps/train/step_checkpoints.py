@@ -4,9 +4,11 @@ Above it: beginning.py, loop.py, closing.py. Below it: the server of the run, `B
 """
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -48,3 +50,30 @@ class StepCheckpoints:
         self.boundary.checkpoint_done()
         self.count += 1
         self.seconds += time.perf_counter() - start
+
+    def take_named(
+        self, tag: str, trainer: "Trainer", position: Json, say: Callable[[str], object]
+    ) -> None:
+        """As `take`. Where the tag has become a promoted name meanwhile, without it: what was
+        trained is not lost for its name.
+
+        Args:
+            say: told of that.
+        """
+        try:
+            self.take(tag, trainer, position)
+        except ConfigError:
+            entries = self._server.checkpoints()
+            if not any(tag in entry.get("names", ()) for entry in entries):
+                raise
+            self.take(None, trainer, position)
+            say(
+                f"the tag {tag!r} became a promoted name while the run was under way: its "
+                "checkpoint is kept without a tag, as the newest one; give it another name with "
+                "'hps models STORE --promote id:N --as NAME', as newer ones take its place"
+            )
+
+    def is_current(self, tag: str) -> bool:
+        """True if the rows are at the checkpoint of this tag."""
+        entries = self._server.checkpoints()
+        return any(entry["tag"] == tag and entry.get("current") for entry in entries)

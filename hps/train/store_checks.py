@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hps.checkpoint.names import find_listed
+from hps.checkpoint.names import BEST_TAG, FINAL_TAG, find_listed
 from hps.cluster.folder.glance import Glance, check_stays, glance
 from hps.config import TableConfig
 from hps.errors import ConfigError
@@ -130,24 +130,22 @@ def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
 def check_tag_free(
     options: "TrainOptions", server: "TrainingServer", stored: ModelCheckpoint | None
 ) -> None:
-    """Refuses a tag that a kept checkpoint has, before anything is trained.
+    """Refuses a tag that the run could not take at its end, before anything is trained.
 
     One that goes on in the same log from that very checkpoint takes its tag along, as `final` goes
     along with any.
 
     Raises:
-        ConfigError: the tag is taken, or is a promoted name.
+        ConfigError: the tag is taken; it, "final" of a run without one, or "best" of a run that
+            validates is a promoted name.
     """
     tag = options.tag
+    listed = server.checkpoints()
+    for wanted in (tag or FINAL_TAG, *([BEST_TAG] if options.validates else [])):
+        if any(wanted in one.get("names", ()) for one in listed):
+            raise _is_promoted(options, wanted)
     if tag is None:
         return
-    listed = server.checkpoints()
-    if any(tag in one.get("names", ()) for one in listed):
-        raise ConfigError(
-            f"tag={tag!r} (--tag): it is a promoted name; name the run otherwise, and give its "
-            f"checkpoint that name in the end: 'hps models {options.where} --promote TAG --as "
-            f"{tag}'"
-        )
     taken = next((one for one in listed if one["tag"] == tag), None)
     if taken is None:
         return
@@ -159,4 +157,19 @@ def check_tag_free(
         f"tag={tag!r} (--tag): {options.where} keeps a checkpoint of that name; "
         f"take another name, or delete that one first: 'hps checkpoints {options.where} --delete "
         f"{tag}'"
+    )
+
+
+def _is_promoted(options: "TrainOptions", tag: str) -> ConfigError:
+    if tag == options.tag:
+        return ConfigError(
+            f"tag={tag!r} (--tag): it is a promoted name; name the run otherwise, and give its "
+            f"checkpoint that name in the end: 'hps models {options.where} --promote TAG --as "
+            f"{tag}'"
+        )
+    what = "its best model" if tag == BEST_TAG else "its end, as no --tag is given"
+    return ConfigError(
+        f"{tag!r} is a promoted name in {options.where}, and the run keeps {what} under that tag; "
+        f"give the checkpoint another name ('hps models {options.where} --promote {tag} --as "
+        f"NAME'), and take this one away ('hps models {options.where} --drop {tag}')"
     )

@@ -8,11 +8,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hps.checkpoint.names import BEST_TAG
 from hps.common.json_text import Json
 from hps.errors import HpsError
 from hps.options.data import EPOCH
 from hps.reader.files import find_files
-from hps.train.end_tag import BEST_TAG
 from hps.train.evaluate import evaluate_model
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class Validation:
         is_best = done.num_since_best(self._options.best_by) == 0
         self._say(entry, is_best=is_best)
         if is_best:
-            self._checkpoints.take(BEST_TAG, self._trainer, log.state_dict())
+            say = self._context.progress.say
+            self._checkpoints.take_named(BEST_TAG, self._trainer, log.state_dict(), say)
 
     def _figures(self, log: "PausingLog") -> Json:
         context, trainer = self._context, self._trainer

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps/cli/models.py, hps/train/end_tag.py, hps/train/l
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
+from hps.ssd_store.promote import promote
+from hps.ssd_store.promoted import Promotion, held
 from hps.train import TrainOptions, train
+from hps.train.progress import Progress
 from tests.logs import write_criteo
 
 SMALL = {"dim": 2, "hidden": (4,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
@@ -37,6 +41,26 @@ def store(logs: list[Path], tmp_path: Path) -> Path:
     train_on(logs[0], path, tag="day-1")
     train_on(logs[1], path, tag="day-2", resume=True, new_data=True)
     return path
+
+
+class At(Progress):
+    """Acts after the first batch of a run."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(0)
+        self._act: Callable[[], object] | None = act
+
+    def update(self, *_: Any) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
+def given_by_an_earlier_version(store: Path, tag: str, name: str) -> None:
+    """Promotes to a name, also to one that is refused now."""
+    with held(store) as promotions, hps.open(store) as server:
+        created = next(one["created"] for one in server.checkpoints() if one["tag"] == tag)
+        promotions.with_history(name, [Promotion(created, tag, created)]).save(store)
 
 
 def models(store: Path, out: Path, *words: str) -> Any:
@@ -91,6 +115,112 @@ def test_a_tag_that_is_taken_is_refused_before_anything_is_trained(
         train_on(logs[1], store, tag="live", resume=True, new_data=True)
     after = models(store, tmp_path / "out")
     assert [one | {"names": []} for one in after] == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("final", {}), ("best", {"valid_share": 0.2, "tag": "day-3"})],
+)
+def test_a_name_of_earlier_versions_is_told_before_anything_is_trained(
+    store: Path, logs: list[Path], tmp_path: Path, name: str, words: dict[str, Any]
+) -> None:
+    given_by_an_earlier_version(store, "day-1", name)
+    before = models(store, tmp_path / "out")
+    with pytest.raises(ConfigError, match=f"'{name}' is a promoted name in .* --drop {name}'"):
+        train_on(logs[2], store, resume=True, new_data=True, **words)
+    assert models(store, tmp_path / "out") == before
+    train_on(logs[2], store, resume=True, new_data=True, tag="day-3")
+    assert main(["models", str(store), "--drop", name]) == 0
+    train_on(logs[2], store, resume=True, new_data=True, **{**words, "tag": None})
+
+
+def test_what_was_trained_is_kept_where_its_name_is_promoted_meanwhile(
+    store: Path, logs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = At(lambda: given_by_an_earlier_version(store, "day-1", "day-3"))
+    words = {"resume": True, "new_data": True, "tag": "day-3"}
+    figures = train(TrainOptions(data=[logs[2]], store=store, **SMALL, **words), told)
+    assert figures["total_examples"] == 600
+    assert "the tag 'day-3' became a promoted name while the run" in capsys.readouterr().err
+    (current,) = [one for one in models(store, tmp_path / "out") if one["current"]]
+    assert (current["tag"], current["examples"]) == (None, 600)
+    assert models(store, tmp_path / "out", "--show", "day-3")["tag"] == "day-1"
+
+
+def test_a_run_that_had_nothing_to_train_gives_the_tag(
+    store: Path, logs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(logs[1]), "--store", str(store), "--resume", "--tag", "day-9"]
+    assert main([*words, "--dram", "8MiB", "--batch-size", "64"]) == 0
+    assert "nothing to train on: checkpoint 'day-9' is the model" in capsys.readouterr().err
+    found = {one["tag"]: one for one in models(store, tmp_path / "out")}
+    assert found["day-9"]["examples"] == found["day-2"]["examples"] == 400
+    assert found["day-9"]["current"]
+    train_on(logs[1], store, resume=True, tag="day-9")
+    again = {one["tag"]: one for one in models(store, tmp_path / "out")}
+    assert again["day-9"] == found["day-9"], "no new checkpoint"
+
+
+def test_a_run_goes_on_from_one_checkpoint_where_its_name_moves_meanwhile(
+    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hps.train import beginning
+
+    assert main(["models", str(store), "--promote", "day-1"]) == 0
+    check = beginning.check_measured_logs
+
+    def moved(*given: Any) -> None:
+        assert main(["models", str(store), "--promote", "day-2"]) == 0
+        check(*given)
+
+    monkeypatch.setattr(beginning, "check_measured_logs", moved)
+    words = {"resume": True, "new_data": True, "tag": "other"}
+    found = train_on(logs[2], store, resume_from="live", **words)
+    monkeypatch.undo()
+    train_on(logs[2], store, resume_from="day-1", **{**words, "tag": "same"})
+    with hps.open(store, checkpoint="other") as one, hps.open(store, checkpoint="same") as same:
+        assert one.digest("features") == same.digest("features")
+    assert (found["resumed_from"], found["total_examples"]) == ("'day-1'", 400)
+    listed = {one["tag"]: one["parent"] for one in models(store, tmp_path / "out")}
+    assert listed["other"] == listed["same"] == "day-1"
+
+
+def test_a_checkpoint_that_is_replaced_while_a_run_begins_is_told(
+    store: Path, logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On servers, where others may take one of the same name."""
+    restore = hps.ParameterServer.restore
+
+    def replaced(server: hps.ParameterServer, tag: str | int | None = None) -> Any:
+        model, reader = server.checkpoint_state("day-1")
+        assert model is not None
+        server.checkpoint(tag="day-1", model=model, reader=reader)
+        return restore(server, tag)
+
+    monkeypatch.setattr(hps.ParameterServer, "restore", replaced)
+    with pytest.raises(ConfigError, match="'day-1' was replaced by another one of its name while"):
+        train_on(logs[2], store, resume=True, resume_from="day-1", new_data=True, tag="x")
+
+
+def test_a_server_goes_back_to_one_checkpoint_where_a_name_moves_meanwhile(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(store, "day-1")
+    with hps.open(store, checkpoint="day-1") as server:
+        digest = server.digest("features")
+    with hps.open(store, read_only=False) as server:
+        rows = server.parts.tables.store
+        extras = rows.extras
+
+        def then_moved(*given: Any) -> Any:
+            found = extras(*given)
+            promote(store, "day-2")
+            return found
+
+        monkeypatch.setattr(rows, "extras", then_moved)
+        model, _ = server.restore("live")
+        assert model is not None and model["totals"]["examples"] == 200
+        assert server.digest("features") == digest
 
 
 @pytest.mark.parametrize("tag", ["", "best", "last", "a b", "ünï", "automatic", "x" * 65, "id:1"])

@@ -75,6 +75,45 @@ def test_a_name_is_what_a_tag_may_be(days: Path, name: str) -> None:
     assert not (days / NAME).exists()
 
 
+@pytest.mark.parametrize("name", ["final", "best", "last"])
+def test_a_name_is_no_tag_that_a_training_gives_by_itself(days: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be a promoted name: .* is kept under"):
+        promote(days, "day-1", name)
+    assert not (days / NAME).exists()
+
+
+def test_a_name_is_opened_where_a_compaction_renews_its_checkpoint_meanwhile(
+    store_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    from hps.ssd_store import TableSchema, store
+
+    schema = TableSchema(
+        name="ads", dim=4, optimizer="sgd", initializer="constant", numbers=(0.0, 0.0), row_bytes=32
+    )
+    rows = np.zeros((100, 32), np.uint8)
+    rows[:, :8].view(np.uint64)[:, 0] = np.arange(100)
+    with store_class.open(tmp_path / "store", [schema]) as writer:
+        writer.append("ads", rows)
+        writer.append("ads", rows)  # something is dead
+        before = writer.checkpoint("day-1", {"day": b"day-1"})["id"]
+        promote(tmp_path / "store", "day-1")
+        find = store.resolved
+
+        def then_renewed(*given: Any) -> Any:
+            found = find(*given)
+            if found == before:
+                writer.compact()
+            return found
+
+        monkeypatch.setattr(store, "resolved", then_renewed)
+        assert day_of(store_class, tmp_path / "store", "live") == "day-1"
+        assert writer.checkpoints()[-1]["names"] == ["live"]
+    with pytest.raises(ConfigError, match="there is no checkpoint 'elsewhere'"):
+        store_class.open(tmp_path / "store", [], read_only=True, checkpoint="elsewhere")
+
+
 def test_names_and_tags_are_kept_apart(store_class: Any, days: Path) -> None:
     with pytest.raises(ConfigError, match="'day-2' is the tag of a checkpoint; take another name"):
         promote(days, "day-1", "day-2")

@@ -17,7 +17,8 @@ import torch
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError, CorruptionError, HpsError
-from hps.train import TrainOptions, train
+from hps.ssd_store.promote import promote
+from hps.train import TrainOptions, portable, train
 from hps.train.model_list import models_of
 from hps.train.portable import MANIFEST, export_model, import_model
 from tests.forking import in_forked_child
@@ -153,6 +154,80 @@ def test_the_command_line_carries_a_model_under_its_promoted_name(
         assert main(words) != 0
         assert said in capsys.readouterr().err, words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "é out"]
+
+
+def test_an_empty_folder_that_one_is_in_takes_a_model(
+    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, words in (
+        ("out", ["export", os.path.relpath(store, tmp_path / "out"), ".", "--model"]),
+        ("new", ["import", "../out", "./"]),
+    ):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert main(words) == 0
+        monkeypatch.chdir(tmp_path / folder)  # it is a new one
+        assert any(Path.cwd().iterdir())
+        assert not list(tmp_path.glob("*.partial"))
+    assert bits_of(tmp_path / "new", logs[1]) == bits_of(store, logs[1])
+
+
+def test_a_link_is_no_folder_to_make(
+    store: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for name in ("link", "dangling"):
+        for words in (
+            ["export", str(store), str(tmp_path / name), "--model"],
+            ["import", str(out), str(tmp_path / name)],
+        ):
+            capsys.readouterr()
+            assert main(words) != 0
+            assert f"{name} is a link; name the folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("moment", ["before the rows", "after them"])
+def test_an_export_is_of_one_checkpoint_where_its_name_moves_meanwhile(
+    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    old = Path(shutil.copytree(store, tmp_path / "old"))
+    train_on(logs[1], old, resume=True, new_data=True, tag="day-2", seed=7)
+    promote(old, "day-1")
+    act = "open_store" if moment == "before the rows" else "_export_rows"
+    done = getattr(portable, act)
+
+    def moved(*given: Any, **named: Any) -> Any:
+        promote(old, "day-2")
+        return done(*given, **named)
+
+    monkeypatch.setattr(portable, act, moved)
+    made = export_model(old, tmp_path / "out", "live", dram="8MiB")
+    with hps.open(old, checkpoint="day-1") as server:
+        assert made["tables"][0]["digest"] == server.digest(made["tables"][0]["name"])
+    assert (made["checkpoint"]["tag"], made["model"]["examples"]) == ("day-1", 300)
+
+
+def test_an_export_waits_out_a_compaction_that_renews_its_checkpoint(
+    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Path(shutil.copytree(store, tmp_path / "old"))
+    train_on(logs[1], old, resume=True, new_data=True, tag="day-2", seed=7)
+    promote(old, "day-2")
+    opened, number = portable.open_store, models_of(old).models[-1]["id"]
+
+    def renewed(*given: Any, **named: Any) -> Any:
+        if named.get("checkpoint") == number:
+            with hps.open(old, read_only=False) as server:
+                server.compact()
+        return opened(*given, **named)
+
+    monkeypatch.setattr(portable, "open_store", renewed)
+    made = export_model(old, tmp_path / "out", "live", dram="8MiB")
+    assert made["checkpoint"]["tag"] == "day-2" and made["checkpoint"]["id"] != number
 
 
 def test_without_state_rows_start_anew(

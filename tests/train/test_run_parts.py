@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from hps.checkpoint.names import FINAL_TAG
+from hps.errors import ConfigError
 from hps.stops import Stops
 from hps.train.boundary import Boundary
-from hps.train.closing import FINAL_TAG, add_end_figures, save_end
+from hps.train.closing import add_end_figures, save_end
 from hps.train.loop import LoopEnd
 from hps.train.ranks import TrainingRanks
 from hps.train.step_checkpoints import StepCheckpoints
@@ -23,9 +25,16 @@ class Server:
     def __init__(self) -> None:
         self.taken: list[tuple[str | None, Any, Any]] = []
         self.tables = {"ads": None, "users": None}
+        self.listed: list[dict[str, Any]] = []
+        self.refused: set[str] = set()
 
     def checkpoint(self, tag: str | None, model: Any, reader: Any) -> None:
+        if tag in self.refused:
+            raise ConfigError(f"tag={tag!r} is refused")
         self.taken.append((tag, model, reader))
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        return self.listed
 
     def num_rows(self, table: str) -> int:
         return len(table)
@@ -70,8 +79,40 @@ def test_how_a_run_ends_decides_on_its_last_checkpoint(
     for _ in range(num_batches):
         checkpoints.boundary.batch_done()
     ended = LoopEnd({}, {"file": 2}, is_finished=not stopped, stopped=stopped)
-    save_end(checkpoints, TRAINER, ended, is_changed=is_changed)
+    save_end(checkpoints, TRAINER, ended, is_changed=is_changed, say=print)
     assert [tag for tag, _, _ in server.taken] == tags
+
+
+@pytest.mark.parametrize(
+    ("stopped", "current", "tags"),
+    [(0, "day-1", ["day-2"]), (0, "day-2", []), (15, "day-1", [])],
+)
+def test_a_tag_that_was_asked_for_is_there_where_there_was_nothing_to_train(
+    stopped: int, current: str, tags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, checkpoints = parts()
+    server.listed = [{"tag": "day-2", "current": False}, {"tag": current, "current": True}]
+    checkpoints.boundary.checkpoint_done()
+    ended = LoopEnd({}, {"file": 2}, is_finished=not stopped, stopped=stopped)
+    save_end(checkpoints, TRAINER, ended, is_changed=False, say=print, tag="day-2")
+    assert [tag for tag, _, _ in server.taken] == tags
+    assert ("there was nothing to train on" in capsys.readouterr().out) == bool(tags)
+
+
+def test_an_end_whose_tag_became_a_promoted_name_is_kept_without_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server, checkpoints = parts()
+    server.refused = {"day-2"}
+    server.listed = [{"tag": "day-1", "names": ["day-2"]}]
+    ended = LoopEnd({}, {"file": 2}, is_finished=True, stopped=0)
+    save_end(checkpoints, TRAINER, ended, is_changed=True, say=print, tag="day-2")
+    assert server.taken == [(None, {"of": "the dense side"}, {"file": 2})]
+    assert checkpoints.count == 1
+    assert "the tag 'day-2' became a promoted name" in capsys.readouterr().out
+    server.refused = {"day-3"}  # for another reason
+    with pytest.raises(ConfigError, match="refused"):
+        save_end(checkpoints, TRAINER, ended, is_changed=True, say=print, tag="day-3")
 
 
 def test_a_stopped_run_measures_nothing_more() -> None:

@@ -18,11 +18,16 @@ _WHOLE = "whole"  # what is renamed to the target
 
 
 def check_new_folder(target: Path) -> None:
-    """Refuses a folder that holds something, and what is no folder.
+    """Refuses a folder that holds something, and what is no folder, but a link to one.
 
     Raises:
         ConfigError: names it.
     """
+    if target.is_symlink():
+        raise ConfigError(
+            f"{target} is a link; name the folder that it leads to: it is made as a whole, and "
+            "takes the place of what has its name"
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} holds something already; name a folder that is new or empty")
 
@@ -39,6 +44,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     Raises:
         StoreError: the system refused, or another process makes the same folder.
     """
+    target = target.absolute()  # of '.', too, which has no name
     partial = target.with_name(f"{target.name}.partial")
     lock = FolderLock(partial, new_name())
     try:
