@@ -14,6 +14,8 @@ import pytest
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
+from hps.parameter_server.opening import Tiers
+from hps.ssd_store import open_store
 from hps.ssd_store.promote import promote
 from hps.ssd_store.promoted import Promotion, held
 from hps.train import TrainOptions, train
@@ -200,6 +202,26 @@ def test_a_checkpoint_that_is_replaced_while_a_run_begins_is_told(
     monkeypatch.setattr(hps.ParameterServer, "restore", replaced)
     with pytest.raises(ConfigError, match="'day-1' was replaced by another one of its name while"):
         train_on(logs[2], store, resume=True, resume_from="day-1", new_data=True, tag="x")
+
+
+def test_a_name_that_moves_to_a_newer_checkpoint_while_it_is_opened_is_opened(
+    store: Path,
+) -> None:
+    promote(store, "day-1")
+    opened: list[Any] = []
+
+    def then_moved(*given: Any, **named: Any) -> Any:
+        opened.append(open_store(*given, **named))
+        if len(opened) == 1:
+            with hps.open(store, read_only=False) as server:
+                server.checkpoint(tag="day-3")
+            promote(store, "day-3")
+        return opened[-1]
+
+    with hps.open(store, checkpoint="live", _tiers=Tiers(open_store=then_moved)) as server:
+        model, _ = server.checkpoint_state()
+        assert model is not None and model["totals"]["examples"] == 400
+    assert len(opened) == 2
 
 
 def test_a_server_goes_back_to_one_checkpoint_where_a_name_moves_meanwhile(

@@ -190,14 +190,13 @@ def test_a_link_is_no_folder_to_make(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("moment", ["before the rows", "after them"])
+@pytest.mark.parametrize("act", ["open_store", "_info_of", "_export_rows"])
 def test_an_export_is_of_one_checkpoint_where_its_name_moves_meanwhile(
-    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     old = Path(shutil.copytree(store, tmp_path / "old"))
     train_on(logs[1], old, resume=True, new_data=True, tag="day-2", seed=7)
     promote(old, "day-1")
-    act = "open_store" if moment == "before the rows" else "_export_rows"
     done = getattr(portable, act)
 
     def moved(*given: Any, **named: Any) -> Any:
