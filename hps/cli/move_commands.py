@@ -5,6 +5,8 @@ hps.open.
 """
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
@@ -28,6 +30,9 @@ _TYPES = (
     "Taken are key as uint64 or int64 (by its 64 bits), weights and state as fixed_size_list<float>"
     ", list<float> or large_list<float>, each of the right length; float64 is refused: cast it to "
     "float32."
+)
+_NEW_HERE = (
+    "the folder took the place of the empty one, in which the shell still is; 'cd .' leaves that"
 )
 
 
@@ -131,12 +136,15 @@ def _export_model(options: argparse.Namespace) -> int:
 
     if options.table is not None:
         raise ConfigError("--table: a model leaves with all of its tables; leave out one of both")
+    is_here = _is_here(options.file)
     made = export_model(
         options.store, options.file, options.checkpoint, with_state=not options.no_state
     )
     rows = sum(one["rows"] for one in made["tables"])
     name = text_of(made["checkpoint"]["tag"] or made["checkpoint"]["id"])
     print(f"{options.file}: model {name!r}, {rows:,} rows in {len(made['tables'])} table(s)")
+    if is_here:
+        print(_NEW_HERE)
     return 0
 
 
@@ -145,15 +153,23 @@ def _import_model(options: argparse.Namespace) -> int:
 
     if options.table is not None:
         raise ConfigError("--table: a model comes with all of its tables; leave out --table")
+    is_here = _is_here(options.store)
     made = import_model(
         options.file, options.store, with_state=not options.no_state, dram=options.dram
     )
     tag = "without a tag" if made["tag"] is None else f"as {made['tag']!r}"
     print(f"{options.store}: a model {tag}, {made['rows']:,} rows")
+    if is_here:
+        print(_NEW_HERE)
     if not made["state"]:
         why = "--no-state" if options.no_state else f"{options.file} holds none"
         print(f"optimizer state of {made['rows']:,} rows starts anew: {why}")
     return 0
+
+
+def _is_here(folder: Path) -> bool:
+    """True of the working directory."""
+    return folder.exists() and folder.samefile(os.curdir)
 
 
 def _tell_of_state(rows: "RowFile", count: int) -> None:

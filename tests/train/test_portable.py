@@ -157,7 +157,11 @@ def test_the_command_line_carries_a_model_under_its_promoted_name(
 
 
 def test_an_empty_folder_that_one_is_in_takes_a_model(
-    store: Path, logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path,
+    logs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for folder, words in (
         ("out", ["export", os.path.relpath(store, tmp_path / "out"), ".", "--model"]),
@@ -166,9 +170,12 @@ def test_an_empty_folder_that_one_is_in_takes_a_model(
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
         assert main(words) == 0
+        assert "'cd .' leaves that" in capsys.readouterr().out
         monkeypatch.chdir(tmp_path / folder)  # it is a new one
         assert any(Path.cwd().iterdir())
         assert not list(tmp_path.glob("*.partial"))
+    assert main(["export", str(store), str(tmp_path / "other"), "--model"]) == 0
+    assert "'cd .'" not in capsys.readouterr().out
     assert bits_of(tmp_path / "new", logs[1]) == bits_of(store, logs[1])
 
 
