@@ -19,6 +19,7 @@ from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
 from hps.common.json_text import Json, JsonView
+from hps.common.url_text import hidden_url
 from hps.config import RankEnvironment, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
 from hps.report.page import require_plotly
@@ -265,6 +266,7 @@ def _write_report(folder: Path, figures: Json, out: TextIO) -> None:
     from hps.report.runs import read_run
 
     if figures["examples"] or not (folder / FIGURES).exists():  # else those of the run before stay
-        write_json(folder / FIGURES, {**figures, "command": shlex.join(["hps", *sys.argv[1:]])})
+        words = [hidden_url(word) for word in sys.argv[1:]]
+        write_json(folder / FIGURES, {**figures, "command": shlex.join(["hps", *words])})
     write_page([read_run(folder)], folder / PAGE)
     print(f"report: {folder / PAGE}", file=out)

@@ -1,6 +1,6 @@
 """Csv files as record batches, block by block, parsed by pyarrow.
 
-Above it: record_reader.py. Below it: pyarrow, which unpacks files, too. A row that cannot be
+Above it: record_reader.py. Below it: csv_blocks.py, pyarrow. A row that cannot be
 divided into the header's columns is a bad row; a row without anything in it is passed over.
 """
 
@@ -17,8 +17,9 @@ from pyarrow import csv
 
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
+from hps.reader.csv_blocks import Blocks, open_unpacked
 from hps.reader.records import Piece, RecordColumns
-from hps.reader.urls import LogFile, UrlFile
+from hps.reader.urls import LogFile
 
 DELIMITERS = (",", "\t", ";", "|")
 _BLOCK_BYTES = 1 << 20
@@ -83,7 +84,7 @@ class CsvFiles:
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
         with _reader(path, self._parse_options(path, deque(), skips=True), convert) as reader:
-            batch = _next(reader.read_next_batch, path, 0, names)
+            batch = _next(reader.read_next, path, 0, names)
         if batch is None:
             return set()
         pattern = r"^\s*[+-]?\d*\s*$"
@@ -134,7 +135,7 @@ class CsvFiles:
         with self._inferred(path) as reader:
             return list(reader.schema.names)
 
-    def _inferred(self, path: LogFile) -> AbstractContextManager[csv.CSVStreamingReader]:
+    def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
         return _reader(path, self._parse_options(path, deque(), skips=True), csv.ConvertOptions())
 
@@ -219,7 +220,7 @@ def told_delimiter(path: LogFile) -> str:
     Raises:
         DataError: the file is empty.
     """
-    with _open(path) as file:
+    with open_unpacked(path) as file:
         try:
             head = file.read(_BLOCK_BYTES)
         except OSError as error:
@@ -239,19 +240,6 @@ def told_delimiter(path: LogFile) -> str:
     return max(DELIMITERS, key=unquoted.count)
 
 
-def _open(path: LogFile) -> pa.NativeFile:
-    """The file's bytes, unpacked by its name; no Python runs in the threads that read
-    them, but for those behind a URL."""
-    kind = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-    if isinstance(path, UrlFile):
-        stream = pa.PythonFile(path.open("rb"), mode="r")
-        return stream if kind is None else pa.CompressedInputStream(stream, kind)
-    try:
-        return pa.input_stream(str(path), compression=kind)
-    except OSError as error:
-        raise StoreError(error.errno or 0, f"cannot read {path}: {error}") from error
-
-
 @contextmanager
 def _reader(
     path: LogFile,
@@ -259,39 +247,38 @@ def _reader(
     convert: csv.ConvertOptions,
     first_row: int = 0,
     header: Sequence[str] = (),
-) -> Iterator[csv.CSVStreamingReader]:
+) -> Iterator[Blocks]:
     read = csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
     )
-    with _open(path) as file:
-        try:
-            reader = csv.open_csv(file, read, parse, convert)
-        except (pa.ArrowException, OSError) as error:
-            raise _failure(path, error, first_row, header) from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
-        with closing(reader):
-            yield reader
+    try:
+        blocks = Blocks(path, read, parse, convert)
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise _failure(path, error, first_row, header) from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
+    with closing(blocks):
+        yield blocks
 
 
 @contextmanager
-def _ahead(
-    reader: csv.CSVStreamingReader, num_threads: int
-) -> Iterator[Callable[[], pa.RecordBatch]]:
+def _ahead(blocks: Blocks, num_threads: int) -> Iterator[Callable[[], pa.RecordBatch]]:
     """What returns the next block; with two threads the one after it is parsed meanwhile."""
     if num_threads == 1:
-        yield reader.read_next_batch
+        yield blocks.read_next
         return
     with ThreadPoolExecutor(1) as pool:
         coming: deque[Future[pa.RecordBatch]] = deque()
 
         def begin() -> None:
             with suppress(RuntimeError):  # while the interpreter ends no thread takes work
-                coming.append(pool.submit(reader.read_next_batch))
+                coming.append(pool.submit(blocks.read_next))
 
         def read() -> pa.RecordBatch:
             if not coming:
-                return reader.read_next_batch()
+                return blocks.read_next()
             batch = coming.popleft().result()
             begin()
             return batch
@@ -338,7 +325,7 @@ def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -
 def _check_quotes(path: LogFile) -> None:
     """DataError if a quote is open at the end of a file."""
     count = 0
-    with _open(path) as file:
+    with open_unpacked(path) as file:
         while piece := file.read(_BLOCK_BYTES):
             count += piece.count(b'"')
     if count % 2:

@@ -14,11 +14,12 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from hps.common.url_text import hidden_url, hidden_urls
 from hps.errors import ConfigError, StoreError
 from hps.reader.batch_source import BatchSource
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_LOGIN = re.compile(r"/[^/@\s]*:[^/@\s]*@")
+_LOCAL = ("file", "local")  # schemes of this machine's files
 _TRIES = 4
 _FIRST_WAIT_SECONDS = 0.1
 _AHEAD_BYTES = 4 << 20  # of what is read from front to back
@@ -67,7 +68,8 @@ class UrlFile:
     """
 
     def __init__(self, url: str, system: Any, path: str) -> None:
-        self._url = _without_login(url)  # no password in messages and checkpoints
+        self._url = hidden_url(url)  # no password in messages and checkpoints
+        self._scheme = url.partition("://")[0].lower()
         self._system = system
         self._path = path
         self._info = self._look()
@@ -130,6 +132,8 @@ class UrlFile:
 
     def samefile(self, other: str | Path) -> bool:
         """True of a `file://` URL of a local file."""
+        if self._scheme not in _LOCAL:
+            return False
         return Path(self._path).exists() and Path(self._path).samefile(other)
 
 
@@ -169,8 +173,11 @@ class UrlStream(io.RawIOBase):
         """Up to `size` bytes; fewer only at the end, and of those that read ahead.
 
         Raises:
-            StoreError: the network fails, or the file ends early.
+            StoreError: the network fails, the file ends early, or the stream is closed, also by
+            another thread.
         """
+        if self.closed:
+            raise StoreError(errno.EBADF, f"cannot read {self._url}: its reader has been closed")
         left = max(0, self.size - self._place)
         wanted = left if size is None or size < 0 else min(size, left)
         begin = self._place - self._held_from
@@ -199,7 +206,7 @@ class UrlStream(io.RawIOBase):
                 raise EOFError(f"{len(data):,} bytes came of {count:,} from byte {begin:,} on")
             return data
 
-        return _tried(self._url, fetch)
+        return _tried(self._url, fetch, is_over=lambda: self.closed)
 
 
 LogFile = Path | UrlFile | BatchSource
@@ -212,44 +219,41 @@ def find_urls(url: str) -> list[UrlFile]:
         ConfigError: no file matches, fsspec or what it needs for the URL is not installed.
         StoreError: a file cannot be looked at.
     """
+    shown = hidden_url(url)
     try:
         import fsspec
     except ImportError as error:
         raise ConfigError(
-            f"{url}: reading URLs needs fsspec; install it with: pip install 'hps-ctr[url]'"
+            f"{shown}: reading URLs needs fsspec; install it with: pip install 'hps-ctr[url]'"
         ) from error
     try:
         system, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"{url}: {error}; fsspec reads it once the package for its kind is installed, such as "
-            "s3fs for s3:// and gcsfs for gs://"
+            f"{shown}: {_told(url, error)}; fsspec reads it once the package for its kind is "
+            "installed, such as s3fs for s3:// and gcsfs for gs://"
         ) from error
     if not has_magic(path) or _tried(url, lambda: system.exists(path)):
         return [UrlFile(url, system, path)]
     matches = _tried(url, lambda: system.glob(path, detail=True))
     names = sorted(name for name, info in matches.items() if info.get("type") != "directory")
     if not names:
-        raise ConfigError(f"no file matches {url!r}")
+        raise ConfigError(f"no file matches {shown!r}")
     scheme = url.partition("://")[0]
     return [UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name) for name in names]
 
 
 def _without_root(name: str, scheme: str) -> str:
-    return name if scheme in ("file", "local") else name.lstrip("/")
+    return name if scheme in _LOCAL else name.lstrip("/")
 
 
-def _without_login(text: str) -> str:
-    """A text without the names and passwords in its URLs.
-
-    >>> _without_login("cannot read s3://me:secret@bucket/x")
-    'cannot read s3://bucket/x'
-    """
-    return _LOGIN.sub("/", text)
+def _told(url: str, error: object) -> str:
+    """What a library says, without what a URL hides."""
+    return hidden_urls(str(error).replace(url, hidden_url(url)))
 
 
-def _tried(url: str, act: Callable[[], T]) -> T:
-    """What `act` returns, tried again where a network may be at fault.
+def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
+    """What `act` returns, tried again where a network may be at fault, until it is over.
 
     Raises:
         StoreError: names the URL.
@@ -261,14 +265,13 @@ def _tried(url: str, act: Callable[[], T]) -> T:
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
             code = error.errno or errno.ENOENT
             text = error.strerror or f"{type(error).__name__}: {error}"
-            raise StoreError(code, _without_login(f"cannot read {url}: {text}")) from error
+            raise StoreError(code, f"cannot read {hidden_url(url)}: {_told(url, text)}") from error
         except Exception as error:  # of whatever library reads it
-            if number == _TRIES:
+            if number == _TRIES or is_over():
                 raise StoreError(
                     getattr(error, "errno", None) or errno.EIO,
-                    _without_login(
-                        f"cannot read {url}, tried {_TRIES} times: {type(error).__name__}: {error}"
-                    ),
+                    f"cannot read {hidden_url(url)}, tried {number} times: "
+                    f"{type(error).__name__}: {_told(url, error)}",
                 ) from error
             time.sleep(wait)
             wait *= 2

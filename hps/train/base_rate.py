@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hps.common.url_text import hidden_url
 from hps.config import TableConfig
 from hps.features.transform import FeatureTransform
 from hps.reader.open import open_reader
@@ -159,4 +160,6 @@ def names_of(files: Sequence[str | Path]) -> str:
     'a.tsv, b.tsv, c.tsv and 1 more'
     """
     more = len(files) - _MAX_NAMES
-    return ", ".join(map(str, files[:_MAX_NAMES])) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(hidden_url(str(file)) for file in files[:_MAX_NAMES]) + (
+        f" and {more} more" if more > 0 else ""
+    )

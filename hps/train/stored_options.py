@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 
 from hps.common.json_text import Json
+from hps.common.url_text import hidden_url
 from hps.train.options import TrainOptions
 
 _SECRETS = ("token",)  # of a client: who reads a store is not thereby let onto the servers
@@ -16,7 +17,7 @@ _SECRETS = ("token",)  # of a client: who reads a store is not thereby let onto 
 
 def plain_options(options: TrainOptions) -> Json:
     """Every option by name, as numbers, texts, lists and dicts: for JSON, and for
-    torch.load(weights_only=True). Of a token only that there was one.
+    torch.load(weights_only=True). Of a token only that there was one; URLs without their secrets.
 
     >>> from pathlib import Path
     >>> options = TrainOptions(data=[Path("log.tsv")], store=Path("ctr"), hidden=(8, 4))
@@ -35,7 +36,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, str | PathLike):
-        return str(fspath(value))
+        return hidden_url(str(fspath(value)))
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: "..." if field.name in _SECRETS and found is not None else _plain(found)
