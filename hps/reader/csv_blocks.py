@@ -3,6 +3,9 @@
 Above it: csv_files.py. Below it: pyarrow, which unpacks files, too; loan.py.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 from pyarrow import csv
 
@@ -10,6 +13,8 @@ from hps.errors import StoreError
 from hps.reader.loan import LentStream, Loan
 from hps.reader.urls import LogFile, UrlFile
 
+Lend = Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
+Parse = Callable[[Lend], csv.ParseOptions]
 _BUFFER_BYTES = 1 << 20
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 
@@ -39,13 +44,13 @@ def _buffered(stream: LentStream) -> pa.NativeFile:
 
 
 class Blocks:
-    """Reads blocks; pyarrow reads ahead in a thread of its own. Python runs in it only for what
-    is behind a URL, and not after `close`.
+    """Reads blocks; pyarrow reads ahead in a thread of its own. Python does not run in it
+    after `close`.
 
     Args:
         path: of the file.
         read: as pyarrow takes it.
-        parse: as pyarrow takes it.
+        parse: makes what pyarrow takes; it lends the function that is told of bad rows.
         convert: as pyarrow takes it.
 
     Raises:
@@ -57,20 +62,20 @@ class Blocks:
         self,
         path: LogFile,
         read: csv.ReadOptions,
-        parse: csv.ParseOptions,
+        parse: Parse,
         convert: csv.ConvertOptions,
     ) -> None:
         # No local variable holds these: it would outlive `close` in an error's traceback.
         self._reader: csv.CSVStreamingReader | None = None
         self._file: pa.NativeFile | None = None
-        self._loan: Loan | None = None
+        self._loan = Loan(path.open("rb") if isinstance(path, UrlFile) else None, self._let_go)
+        self._is_lent = isinstance(path, UrlFile)
         try:
             if isinstance(path, UrlFile):
-                self._loan = Loan(path.open("rb"), self._let_go)
                 self._file = _unpacked(_buffered(self._loan.lend()), path)
             else:
                 self._file = open_unpacked(path)
-            self._reader = csv.open_csv(self._file, read, parse, convert)
+            self._reader = csv.open_csv(self._file, read, parse(self._loan.lend_call), convert)
             self.schema: pa.Schema = self._reader.schema
         except BaseException:
             self.close()
@@ -85,20 +90,17 @@ class Blocks:
         if self._reader is None:
             raise StopIteration
         block = self._reader.read_next_batch()
-        if self._loan is not None and self._loan.is_over:
+        if self._loan.is_over:
             raise StopIteration  # closed meanwhile: the block may be cut off
         return block
 
     def close(self) -> None:
         """Waits for a range that is being fetched."""
-        if self._loan is None:
-            self._let_go()
-        else:
-            self._loan.end()
+        self._loan.end()
 
     def _let_go(self) -> None:
         if self._reader is not None:
             self._reader.close()
-        if self._file is not None and self._loan is None:  # pyarrow's thread may be at a lent one
+        if self._file is not None and not self._is_lent:  # pyarrow's thread may be at a lent one
             self._file.close()
         self._reader = self._file = None

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
-from hps.reader.csv_blocks import Blocks, open_unpacked
+from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
 
@@ -193,9 +193,7 @@ class CsvFiles:
         kept = batch.filter(pa.array(mask))
         return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
 
-    def _parse_options(
-        self, path: LogFile, bad: deque[int], *, skips: bool = False
-    ) -> csv.ParseOptions:
+    def _parse_options(self, path: LogFile, bad: deque[int], *, skips: bool = False) -> Parse:
         """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
         skipped."""
         skips |= self._config.on_error == "skip"
@@ -206,11 +204,12 @@ class CsvFiles:
             bad.append(row.number - 1)  # without the header
             return "skip"
 
-        return csv.ParseOptions(
-            delimiter=self._config.delimiter or told_delimiter(path),
+        delimiter = self._config.delimiter or told_delimiter(path)
+        return lambda lend: csv.ParseOptions(
+            delimiter=delimiter,
             newlines_in_values=True,
             ignore_empty_lines=False,
-            invalid_row_handler=bad_row,
+            invalid_row_handler=lend(bad_row),
         )
 
 
@@ -243,7 +242,7 @@ def told_delimiter(path: LogFile) -> str:
 @contextmanager
 def _reader(
     path: LogFile,
-    parse: csv.ParseOptions,
+    parse: Parse,
     convert: csv.ConvertOptions,
     first_row: int = 0,
     header: Sequence[str] = (),

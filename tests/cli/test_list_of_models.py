@@ -120,6 +120,13 @@ def test_every_option_is_stored_as_plain_values() -> None:
     assert "secret" not in json.dumps(plain)
 
 
+def test_no_secret_of_a_url_is_stored() -> None:
+    url = "https://me:secret@host/a.csv?X-Amz-Signature=secret"
+    plain = plain_options(TrainOptions(data=[url], test=[Path(url)], valid=(url,)))
+    assert plain["data"] == plain["valid"] == ["https://host/a.csv?X-Amz-Signature=..."]
+    assert "secret" not in json.dumps(plain)
+
+
 def test_no_token_is_in_what_a_checkpoint_holds(trained: tuple[Path, Any]) -> None:
     with hps.open(trained[0]) as server:
         blob = server.checkpoint_blobs("final", {MODEL})[MODEL]

@@ -300,3 +300,56 @@ def test_training_evaluating_and_predicting_take_urls(
     assert main(["evaluate", "memory://none", "--store", str(tmp_path / "a")]) != 0
     assert "memory://none" in capsys.readouterr().err
     assert main(["predict", f"file://{path}", *words, "--out", str(path.with_suffix(".npy"))]) == 0
+
+
+def test_what_a_url_hides_is_in_no_message_and_no_file_of_a_run(
+    tmp_path: Path,
+    memory: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigError, match=r"no file matches 'flaky://bucket/x\*'") as raised:
+        find_files("flaky://me:secret@bucket/x*")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="nope://b/x: Protocol not known") as raised:
+        find_files("nope://me:secret@b/x")
+    assert "secret" not in str(raised.value)
+    url = put(write_criteo(tmp_path / "log.tsv", 300))
+    known = urls.find_urls
+
+    def find(given: str) -> list[urls.UrlFile]:
+        return known(given.replace("me:secret@", "").partition("?")[0])
+
+    monkeypatch.setattr("hps.reader.files.find_urls", find)
+    first = url.replace("://", "://me:secret@") + "?sig=secret"
+    store, report = tmp_path / "store", tmp_path / "report"
+    base = ["--format", "criteo", "--store", str(store), "--dim", "2", "--hidden", "4"]
+    base += ["--dram", "8MiB", "--torch-threads", "1", "--report", str(report)]
+    words = ["train", first, "--test", first, *base, "--batch-size", "64", "--limit", "128"]
+    words += ["--progressive"]
+    monkeypatch.setattr(sys, "argv", ["hps", *words])
+    assert main(words) == 0
+    shown = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert shown and all(b"secret" not in content for content in shown)
+    assert "bucket/logs/log.tsv?sig=..." in (report / "run.json").read_text()
+    told = capsys.readouterr()
+    assert "secret" not in told.out + told.err
+    words = ["train", url + "?sig=another", "--resume", *base]  # goes on with a new signature
+    assert main(words) == 0
+    assert "secret" not in "".join(capsys.readouterr())
+
+
+def test_a_bucket_is_no_local_folder(
+    tmp_path: Path, memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    local = write_log(folder, "libsvm")
+    url = put(local, "flaky://bucket")
+    (file,) = find_files(url)
+    assert isinstance(file, urls.UrlFile)
+    monkeypatch.setattr(file, "_path", "bucket/log.libsvm")  # as s3fs names it
+    assert not file.samefile(local)
+    (same,) = find_files(f"file://{local}")
+    assert same.samefile(local) and not same.samefile(write_log(tmp_path, "csv"))
