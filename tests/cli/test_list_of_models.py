@@ -122,8 +122,8 @@ def test_every_option_is_stored_as_plain_values() -> None:
 
 def test_no_secret_of_a_url_is_stored() -> None:
     url = "https://me:secret@host/a.csv?X-Amz-Signature=secret"
-    plain = plain_options(TrainOptions(data=[url], test=[Path(url)], valid=(url,)))
-    assert plain["data"] == plain["valid"] == ["https://host/a.csv?X-Amz-Signature=..."]
+    plain = plain_options(TrainOptions(store=Path("s"), data=[url], test=(url,)))
+    assert plain["data"] == plain["test"] == ["https://host/a.csv?X-Amz-Signature=..."]
     assert "secret" not in json.dumps(plain)
 
 
