@@ -1,7 +1,7 @@
 """Public data sets, read from the files of packages that carry them; nothing is fetched.
 
 Above it: quality_bench.py. Below it: pyarrow; pandas for the one package that stores its frames.
-The packages are pinned in requirements-peers.txt. A package is found, not imported, where its files
+The packages are pinned in requirements-data.txt. A package is found, not imported, where its files
 can be read without it.
 """
 

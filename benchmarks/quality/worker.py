@@ -17,9 +17,10 @@ from benchmarks.quality.settings import Job, Scores, Settings
 
 def job_from(values: dict[str, Any]) -> Job:
     """What `asdict` made of a job, as a job."""
-    settings = values["settings"]
-    made = Settings(**{**settings, "hidden": tuple(settings["hidden"])})
-    return Job(**{**values, "settings": made})
+    settings = dict(values["settings"])
+    if settings["hidden"] is not None:
+        settings["hidden"] = tuple(settings["hidden"])
+    return Job(**{**values, "settings": Settings(**settings)})
 
 
 def run_job(job: Job) -> Scores:

@@ -4,6 +4,7 @@ Above it: pytest. Below it: benchmarks/quality/.
 """
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from benchmarks.quality.quality_bench import BAR, choice_of, planted_row, qualit
 from benchmarks.quality.runs import Runs
 from benchmarks.quality.settings import Job, Settings
 from benchmarks.quality.statistics import paired
+from benchmarks.quality.worker import job_from
 
 
 def log_of(count, **more):
@@ -183,6 +185,12 @@ def test_a_run_that_was_kept_is_not_run_again(tmp_path):
     again = Ran(tmp_path)
     again.scores([*jobs, job(2)])
     assert again.ran == [job(2)]
+
+
+@pytest.mark.parametrize("hidden", [None, (8, 4)])
+def test_a_job_goes_through_json(hidden):
+    asked = job(3, hidden=hidden, lr=0.1)
+    assert job_from(json.loads(json.dumps(asdict(asked)))) == asked
 
 
 def test_a_run_of_hps_is_of_one_commit_and_a_peer_s_is_not(tmp_path, monkeypatch):
