@@ -20,6 +20,7 @@ from benchmarks.quality.runs import Runs
 from benchmarks.quality.settings import Job, Settings
 from benchmarks.quality.statistics import paired
 from benchmarks.quality.worker import job_from
+from hps.train import TrainOptions
 
 
 def log_of(count, **more):
@@ -155,6 +156,26 @@ def test_hps_learns_the_tiny_log_and_repeats_with_the_seed():
     assert first == again != other
     assert 0.6 < first["test"]["auc"] < log.best
     assert run_contender("hps", log, Settings(lr=1e-6, dense_lr=1e-6), 0)["test"]["auc"] < 0.6
+
+
+def test_hps_trains_with_the_seed_and_what_is_asked_for_and_nothing_more(monkeypatch):
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(options):
+        seen.append(options)
+        raise Stop
+
+    monkeypatch.setattr("benchmarks.quality.contenders.train", stop)
+    for settings in (Settings(model="fm", dim=4, hidden=(8,), lr=0.1), Settings()):
+        with pytest.raises(Stop):
+            run_contender("hps", load(TINY, 0, None), settings, 7)
+    asked, default = seen
+    assert (asked.seed, asked.model, asked.dim, asked.lr, asked.hidden) == (7, "fm", 4, 0.1, None)
+    assert default.shape() == TrainOptions(data=["x"], store="y").shape()
+    assert (default.lr, default.batch_size) == (None, TrainOptions.batch_size)
 
 
 class Ran(Runs):
