@@ -21,6 +21,8 @@ PACKAGES = (
     "rocksdict",
     "lmdb",
     "grpcio",
+    "deepctr-torch",
+    "scikit-learn",
 )
 _L3 = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -19,6 +19,7 @@ PEERS = {
     "pooled_step": {"fbgemm_gpu": "fbgemm"},
     "many_tables": {"fbgemm_gpu": "fbgemm", "torchrec": "torchrec"},
     "end_to_end": {"fbgemm_gpu": "fbgemm"},
+    "quality": {"deepctr_torch": "DeepCTR-Torch", "sklearn": "logistic regression"},
     "ssd_store": {"rocksdict": "RocksDB", "lmdb": "LMDB"},
     "service": {
         "Redis": "Redis",

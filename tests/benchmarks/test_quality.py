@@ -1,0 +1,245 @@
+"""The benchmarks of quality: splits, orders, vocabularies, histories, intervals, runs kept.
+
+Above it: pytest. Below it: benchmarks/quality/.
+"""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.quality.contenders import measure, run_contender
+from benchmarks.quality.data_sets import TINY, Choice, absent_data, load
+from benchmarks.quality.defaults.defaults_bench import Tuning, batch_of, trials
+from benchmarks.quality.logs import LABEL, Log, Vocabulary, in_epochs, longest_bag
+from benchmarks.quality.public import AbsentData, criteo, folder_of, histories, standardised
+from benchmarks.quality.quality_bench import BAR, choice_of, planted_row, quality_row
+from benchmarks.quality.runs import Runs
+from benchmarks.quality.settings import Job, Settings
+from benchmarks.quality.statistics import paired
+from benchmarks.quality.worker import job_from
+from hps.train import TrainOptions
+
+
+def log_of(count, **more):
+    table = pa.table(
+        {
+            LABEL: pa.array(np.arange(count) % 2, pa.int8()),
+            "row": pa.array(range(count), pa.int64()),
+            "words": pa.array([["a"] * (row % 3) for row in range(count)], pa.list_(pa.string())),
+            "size": pa.array(np.arange(count, dtype=np.float32)),
+            "history": pa.array([[row] for row in range(count)], pa.list_(pa.int64())),
+        }
+    )
+    return Log(name="made", table=table, history="history", target="row", **more)
+
+
+def rows_in(table):
+    return table["row"].to_pylist()
+
+
+def test_columns_are_told_by_their_types_and_the_history_is_none_of_them():
+    log = log_of(5)
+    assert log.columns("features") == ["row"]
+    assert log.columns("bags") == ["words"]
+    assert log.columns("dense") == ["size"]
+
+
+@pytest.mark.parametrize("more", [{}, {"is_ordered": True}, {"num_test": 30}])
+def test_a_split_holds_each_example_once_and_is_the_seed_s(more):
+    log = log_of(101, **more)
+    parts, again, other = log.split(3), log.split(3), log.split(4)
+    assert sorted(row for part in parts.values() for row in rows_in(part)) == list(range(101))
+    assert all(parts[part].equals(again[part]) for part in parts)
+    assert rows_in(parts["train"]) != rows_in(other["train"])
+    assert len(parts["test"]) == more.get("num_test", 11)
+
+
+def test_what_is_ordered_is_split_in_its_order():
+    parts = log_of(100, is_ordered=True).split(0)
+    assert rows_in(parts["valid"]) == list(range(80, 90))
+    assert rows_in(parts["test"]) == list(range(90, 100))
+    assert rows_in(parts["train"]) != list(range(80))
+    fixed = log_of(100, num_test=10).split(0)
+    assert rows_in(fixed["test"]) == list(range(90, 100))
+
+
+def test_every_epoch_has_all_examples_in_an_order_of_its_own():
+    train = log_of(50).table
+    ordered = rows_in(in_epochs(train, 2, seed=1))
+    assert sorted(ordered[:50]) == sorted(ordered[50:]) == list(range(50))
+    assert ordered[:50] != ordered[50:]
+    assert ordered == rows_in(in_epochs(train, 2, seed=1)) != rows_in(in_epochs(train, 2, seed=2))
+
+
+def test_what_training_has_not_seen_is_code_0():
+    column = pa.chunked_array([["b", "ä", ""], ["b"]])
+    known = Vocabulary.of([column])
+    assert len(known) == 4
+    codes = known.codes_of(pa.chunked_array([["zz", "b", "", "ä", "a"]]))
+    assert codes[0] == codes[4] == 0 and sorted(codes[1:4]) == [1, 2, 3]
+    assert list(Vocabulary(np.array([])).codes(np.array(["x"]))) == [0]
+
+
+def test_bags_are_padded_and_leave_out_what_is_not_known():
+    column = pa.chunked_array([pa.array([["a", "b"], [], ["c"], ["b", "x", "a"]])])
+    known = Vocabulary(np.array(["a", "b", "c"]))
+    assert known.bags_of(column, 2).tolist() == [[1, 2], [0, 0], [3, 0], [2, 1]]
+    assert longest_bag({"train": pa.table({"words": column})}, "words") == 3
+
+
+def test_a_history_has_no_item_of_its_own_moment_or_later_ones():
+    users, items = np.array([1, 1, 2, 1, 1]), np.array([10, 11, 12, 13, 14])
+    times, liked = np.array([1, 1, 1, 2, 3]), np.array([True, True, True, False, True])
+    made = histories(users, items, times, liked).to_pylist()
+    assert made == [[], [], [], [10, 11], [10, 11]]
+
+
+def test_scaled_columns_take_the_mean_for_what_is_missing():
+    scaled = np.asarray(standardised(np.array([1.0, np.nan, 3.0])))
+    assert (
+        scaled.dtype == np.float32 and scaled[1] == 0 and np.allclose(scaled, [-1, 0, 1], atol=0.3)
+    )
+    assert np.isfinite(np.asarray(standardised(np.array([2.0, 2.0])))).all()
+
+
+def test_criteo_s_format_is_read_whole(tmp_path):
+    counts = ["", "-1", "3", *["0"] * 10]
+    line = "\t".join(["1", *counts, *[f"c{place}" for place in range(25)], ""])
+    (tmp_path / "log.tsv").write_text(f"{line}\n{line}\n")
+    log = criteo(tmp_path / "log.tsv")
+    assert (len(log.columns("dense")), len(log.columns("features"))) == (13, 26)
+    assert (
+        log.table["I3"][0].as_py() == pytest.approx(np.log(4)) and log.table["I2"][0].as_py() == 0
+    )
+    assert log.table["C26"][0].as_py() == ""
+
+
+def test_an_interval_is_that_of_pairs():
+    found = paired([0.75, 0.77, 0.79], [0.74, 0.75, 0.76])
+    assert (found.difference, found.low, found.high) == pytest.approx(
+        (0.02, -0.00484, 0.04484), abs=1e-5
+    )
+    assert found.reaches(0.03) and not found.reaches(0.05)
+    alone = paired([0.7], [0.71])
+    assert alone.high is None and alone.reaches(-0.02) and not alone.reaches(-0.003)
+
+
+def scores_of(auc, **more):
+    return {"test": {"auc": auc, "logloss": 0.5}, "valid": {"auc": auc}, "best_auc": None} | more
+
+
+def test_a_row_is_below_the_bar_where_its_whole_interval_is():
+    worse = [scores_of(auc) for auc in (0.700, 0.711, 0.722)]
+    better = [scores_of(auc) for auc in (0.710, 0.720, 0.730)]
+    row = quality_row({}, worse, ("peer", better), BAR)
+    assert row["difference"] == pytest.approx(-0.009) and not row["reaches"]
+    assert quality_row({}, better, ("peer", worse), BAR)["reaches"]
+
+
+def test_the_share_of_the_planted_best_is_counted_from_one_half():
+    row = planted_row({}, [scores_of(0.7, best_auc=0.9), scores_of(0.8, best_auc=0.9)])
+    assert row["share"] == pytest.approx(0.625) and row["value"] == pytest.approx(0.75)
+
+
+def test_a_log_that_cannot_be_told_apart_scores_one_half():
+    figures = measure(np.full(100, 0.25), np.arange(100) % 2)
+    assert figures["auc"] == 0.5 and figures["logloss"] == pytest.approx(0.8370, abs=1e-4)
+
+
+def test_hps_learns_the_tiny_log_and_repeats_with_the_seed():
+    log = load(TINY, 0, None)
+    settings = Settings(dim=4, hidden=(8,), batch_size=32, epochs=2, lr=0.1)
+    first, again, other = (run_contender("hps", log, settings, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert 0.6 < first["test"]["auc"] < log.best
+    assert run_contender("hps", log, Settings(lr=1e-6, dense_lr=1e-6), 0)["test"]["auc"] < 0.6
+
+
+def test_hps_trains_with_the_seed_and_what_is_asked_for_and_nothing_more(monkeypatch):
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(options):
+        seen.append(options)
+        raise Stop
+
+    monkeypatch.setattr("benchmarks.quality.contenders.train", stop)
+    for settings in (Settings(model="fm", dim=4, hidden=(8,), lr=0.1), Settings()):
+        with pytest.raises(Stop):
+            run_contender("hps", load(TINY, 0, None), settings, 7)
+    asked, default = seen
+    assert (asked.seed, asked.model, asked.dim, asked.lr, asked.hidden) == (7, "fm", 4, 0.1, None)
+    assert default.shape() == TrainOptions(data=["x"], store="y").shape()
+    assert (default.lr, default.batch_size) == (None, TrainOptions.batch_size)
+
+
+class Ran(Runs):
+    """Counts what it runs instead of running it."""
+
+    def __init__(self, cache):
+        super().__init__(cache, is_here=True)
+        self.ran = []
+
+    def _run(self, jobs):
+        self.ran += jobs
+        for job in jobs:
+            line = {"job": {}, "scores": scores_of(job.settings.lr or 0.5)}
+            self._found[self._key(job)] = line["scores"]
+            if self._cache is not None:
+                (self._cache / f"{self._key(job)}.json").write_text(json.dumps(line))
+
+
+def job(seed=0, contender="hps", **settings):
+    return Job(contender=contender, log="x", seed=seed, settings=Settings(**settings))
+
+
+def test_a_run_that_was_kept_is_not_run_again(tmp_path):
+    first = Ran(tmp_path)
+    jobs = [job(0), job(1), job(0, lr=0.7), job(0)]
+    assert [one["test"]["auc"] for one in first.scores(jobs)] == [0.5, 0.5, 0.7, 0.5]
+    assert len(first.ran) == 3
+    again = Ran(tmp_path)
+    again.scores([*jobs, job(2)])
+    assert again.ran == [job(2)]
+
+
+@pytest.mark.parametrize("hidden", [None, (8, 4)])
+def test_a_job_goes_through_json(hidden):
+    asked = job(3, hidden=hidden, lr=0.1)
+    assert job_from(json.loads(json.dumps(asdict(asked)))) == asked
+
+
+def test_a_run_of_hps_is_of_one_commit_and_a_peer_s_is_not(tmp_path, monkeypatch):
+    Ran(tmp_path).scores([job(), job(contender="linear")])
+    monkeypatch.setattr("benchmarks.quality.runs.commit", lambda: "another")
+    later = Ran(tmp_path)
+    later.scores([job(), job(contender="linear")])
+    assert later.ran == [job()]
+
+
+def test_tuning_takes_what_validates_best():
+    runs = Ran(None)
+    tuning = Tuning(runs, job(), seeds=2)
+    tried = [Settings(lr=rate) for rate in (0.1, 0.9, 0.4)]
+    assert tuning.best(tried) == tried[1]
+    assert len(tuning.scores(tried[1])) == 2 and runs.ran[-1].seed == 1
+
+
+def test_trials_differ_and_fit_the_log():
+    tried = trials("deepfm", 80_000, is_smoke=False)
+    assert len(tried) == len(set(tried)) > 20
+    assert {one.batch_size for one in tried} == {256, 512, 1024}
+    assert batch_of(0, 100) == 32
+
+
+def test_a_data_set_that_is_not_installed_is_named(monkeypatch):
+    with pytest.raises(AbsentData, match="no_such_package is not installed"):
+        folder_of("no_such_package")
+    assert list(absent_data(Choice(names=("criteo", TINY)))) == ["criteo"]
+    with pytest.raises(SystemExit, match=r"no data set \['moon'\]; there are: movielens"):
+        choice_of({"data": ["moon"], "examples": 0, "criteo": None})
