@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hps
+from hps.ssd_store.promoted import LOCK
 from tests.torture.worker import config
 
 NOBODY = 65534
@@ -45,7 +46,8 @@ def folder() -> Iterator[Path]:
 
 
 def test_an_unreadable_file_is_a_store_error_that_names_it(folder: Path) -> None:
-    files = [file for file in (folder / "store").iterdir() if file.is_file()]
+    # The lock of promoted names is for who takes a checkpoint, or moves a name.
+    files = [one for one in (folder / "store").iterdir() if one.is_file() and one.name != LOCK]
     assert len(files) > 3
     for file in files:
         file.chmod(0)
@@ -55,6 +57,18 @@ def test_an_unreadable_file_is_a_store_error_that_names_it(folder: Path) -> None
         file.chmod(0o644)
     with without_privileges(), hps.ParameterServer(config(folder)) as server:
         assert server.num_rows("sgd") == len(KEYS)
+
+
+def test_a_lock_that_may_not_be_opened_is_a_store_error_of_the_checkpoint(folder: Path) -> None:
+    lock = folder / "store" / LOCK
+    lock.chmod(0)
+    with without_privileges(), hps.ParameterServer(config(folder)) as server:
+        with pytest.raises(hps.StoreError, match=LOCK) as refused:
+            server.checkpoint(tag="day-1")
+        assert refused.value.errno == errno.EACCES
+    lock.chmod(0o644)
+    with without_privileges(), hps.ParameterServer(config(folder)) as server:
+        assert server.checkpoint(tag="day-1")["tag"] == "day-1"
 
 
 def test_a_folder_that_may_not_be_written_is_a_store_error(folder: Path) -> None:
