@@ -4,6 +4,7 @@ Above it: opening.py, beginning.py. Below it: a read-only `hps.open`, a cluster'
 (`hps.cluster.folder.glance`).
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,21 +156,26 @@ def check_tag_free(
             return
     raise ConfigError(
         f"tag={tag!r} (--tag): {options.where} keeps a checkpoint of that name; "
-        f"take another name, or delete that one first: 'hps checkpoints {options.where} --delete "
-        f"{tag}'"
+        f"take another name, or delete that one first: hps checkpoints {_folder(options)} --delete "
+        f"{tag}"
     )
+
+
+def _folder(options: "TrainOptions") -> str:
+    """The store as a command names it."""
+    return "DIR" if options.store is None else shlex.quote(str(options.store))
 
 
 def _is_promoted(options: "TrainOptions", tag: str) -> ConfigError:
     if tag == options.tag:
         return ConfigError(
             f"tag={tag!r} (--tag): it is a promoted name; name the run otherwise, and give its "
-            f"checkpoint that name in the end: 'hps models {options.where} --promote TAG --as "
-            f"{tag}'"
+            f"checkpoint that name when it is done: hps models {_folder(options)} --promote TAG "
+            f"--as {tag}"
         )
     what = "its best model" if tag == BEST_TAG else "its end, as no --tag is given"
     return ConfigError(
         f"{tag!r} is a promoted name in {options.where}, and the run keeps {what} under that tag; "
-        f"give the checkpoint another name ('hps models {options.where} --promote {tag} --as "
-        f"NAME'), and take this one away ('hps models {options.where} --drop {tag}')"
+        f"give the checkpoint another name (hps models {_folder(options)} --promote {tag} --as "
+        f"NAME), and take this one away (hps models {_folder(options)} --drop {tag})"
     )

@@ -128,7 +128,7 @@ def test_a_name_of_earlier_versions_is_told_before_anything_is_trained(
 ) -> None:
     given_by_an_earlier_version(store, "day-1", name)
     before = models(store, tmp_path / "out")
-    with pytest.raises(ConfigError, match=f"'{name}' is a promoted name in .* --drop {name}'"):
+    with pytest.raises(ConfigError, match=rf"'{name}' is a promoted name in .* --drop {name}\)"):
         train_on(logs[2], store, resume=True, new_data=True, **words)
     assert models(store, tmp_path / "out") == before
     train_on(logs[2], store, resume=True, new_data=True, tag="day-3")
