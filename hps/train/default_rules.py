@@ -73,10 +73,10 @@ def with_batch_size(
 
 
 def _trained_on(options: TrainOptions, examples: int) -> int:
-    """Of the examples of a log at least so many."""
+    """Of the examples of a log at least so many. A limit does not count: a run that is ended by one
+    and goes on without has the bits of a run that never had it."""
     kept = examples * (1.0 - (options.valid_share or 0.0))
-    kept *= 1.0 if options.negative_rate is None else options.negative_rate
-    return min(round(kept), options.limit or round(kept))
+    return round(kept * (1.0 if options.negative_rate is None else options.negative_rate))
 
 
 def with_row_rate(

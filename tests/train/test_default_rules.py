@@ -55,8 +55,7 @@ def test_a_new_run_takes_the_rule_and_says_so(tmp_path: Path) -> None:
     [
         ({"valid_share": 0.6}, 32),
         ({"negative_rate": 0.4}, 32),
-        ({"limit": 3300}, 32),
-        ({"limit": 6500}, 64),
+        ({"limit": 3300}, 64),
         ({"valid_share": 0.05}, 64),
     ],
 )
@@ -66,6 +65,15 @@ def test_examples_that_are_not_trained_on_do_not_count(
     log = write_criteo(tmp_path / "log.tsv", 7000)
     _, said = run(log, tmp_path / "a", **more)
     assert f"batches of {batch} examples" in said
+
+
+def test_a_run_that_a_limit_ends_goes_on_to_the_bits_of_one_without(tmp_path: Path) -> None:
+    log = write_criteo(tmp_path / "log.tsv", 13_000)
+    whole, _ = run(log, tmp_path / "whole")
+    run(log, tmp_path / "parts", limit=1000)
+    parts, _ = run(log, tmp_path / "parts", resume=True)
+    for name in ("digests", "loss_digest", "total_batches"):
+        assert parts[name] == whole[name]
 
 
 def test_a_run_that_goes_on_keeps_the_models_batches_whatever_the_log(tmp_path: Path) -> None:
