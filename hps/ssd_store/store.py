@@ -4,7 +4,6 @@ Above it: `hps.ParameterServer`. Below it: `hps._C.SsdStore` (csrc/ssd_store), w
 on data. The files are described in docs/ssd_store_format.md.
 """
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Self, Unpack
 import numpy as np
 
 from hps import _C
+from hps.checkpoint.moving import opened_as_found
 from hps.checkpoint.names import check_name
 from hps.common.forked import forked_error
 from hps.common.held_folder import inside
@@ -43,8 +43,6 @@ from hps.ssd_store.promoted import (
     resolved,
 )
 from hps.table.schema import TableSchema
-
-_MOST_ATTEMPTS = 10  # to open what a promoted name leads to
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -174,23 +172,14 @@ class SsdStore:
     ) -> _C.SsdStore:
         """At a checkpoint; of a promoted name at the one that has it, whatever its id becomes."""
         described = [table.to_native() for table in tables]
-        name = _to_open(path, checkpoint)
-        for _ in range(_MOST_ATTEMPTS):
+
+        def enter(name: str | int | None) -> _C.SsdStore:
             tag, number = _name(name)
-            try:
-                return _C.SsdStore.open(
-                    os.fspath(path), described, {**settings, "tag": tag, "id": number}
-                )
-            except ConfigError:
-                # A writer beside us may have renewed it, by a compaction, or the name has moved.
-                before, name = name, _to_open(path, checkpoint)
-                if name == before:
-                    raise
-        raise StoreError(
-            errno.EAGAIN,
-            f"{path}: checkpoint {checkpoint!r} got a new id {_MOST_ATTEMPTS} times while it was "
-            "opened; try again",
-        )
+            asked = {**settings, "tag": tag, "id": number}
+            return _C.SsdStore.open(os.fspath(path), described, asked)
+
+        where = f"{path}: checkpoint {checkpoint!r}"
+        return opened_as_found(lambda: _to_open(path, checkpoint), enter, where)[1]
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,6 @@ Above it: `hps export --model`, `hps import`. Below it: a store opened read-only
 the rows of a table, the blobs of a checkpoint. docs/training.md describes the folder.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from hps.checkpoint.blobs import (
     decode_json,
     described_tables,
 )
+from hps.checkpoint.moving import opened_as_found
 from hps.checkpoint.names import find_listed
 from hps.cluster.folder.whole_folder import check_new_folder, whole_folder
 from hps.common.durable_file import sync, write_durably
@@ -44,7 +44,6 @@ FORMAT_VERSION = 1
 _BLOBS = (MODEL, READER, RATES, TABLES)
 _TOLD = ("kind", "dim", "examples", "batches", "train_logloss", "evaluation", "files", "parent")
 _PIECE_BYTES = 2**20
-_MOST_ATTEMPTS = 10  # to open a checkpoint beside a training
 _CHECKSUM = "sha256"
 
 
@@ -242,19 +241,10 @@ def _open(
     store: str | os.PathLike[str], checkpoint: str | int | None, dram: int | str
 ) -> tuple[str | int | None, ParameterServer]:
     """The checkpoint to export, under its own name, and its rows."""
-    name = _with_model(store, checkpoint)
-    for _ in range(_MOST_ATTEMPTS):
-        try:
-            return name, open_store(store, checkpoint=name, dram=dram)
-        except ConfigError:
-            # A training beside us may have renewed it, or have taken another one.
-            before, name = name, _with_model(store, checkpoint)
-            if name == before:
-                raise
-    raise StoreError(
-        errno.EAGAIN,
-        f"{os.fspath(store)}: the checkpoint to export changed {_MOST_ATTEMPTS} times while it was "
-        "opened; try again",
+    return opened_as_found(
+        lambda: _with_model(store, checkpoint),
+        lambda name: open_store(store, checkpoint=name, dram=dram),
+        f"{os.fspath(store)}: the checkpoint to export",
     )
 
 
