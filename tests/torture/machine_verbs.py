@@ -55,6 +55,7 @@ class Verbs(ABC):
     def __init__(self, model: Model, chance: random.Random, tallies: Counter[str]) -> None:
         self.model, self.chance, self.tallies = model, chance, tallies
         self.is_killed = False
+        self.is_in_memory = False  # a change since the last flush was acknowledged there
         self._universe = universe()
         self._digests: dict[Any, str] = {}
         self._count = 0
@@ -104,7 +105,9 @@ class Verbs(ABC):
         return np.array(numbers, np.float32).reshape(rows, width)
 
     def _ack(self) -> str:
-        return self.chance.choice(_ACKS)
+        ack = self.chance.choice(_ACKS)
+        self.is_in_memory |= ack == "memory"
+        return ack
 
     def _expect(self, found: Any, expected: Any, what: str) -> None:
         if not np.array_equal(np.asarray(found), np.asarray(expected)):

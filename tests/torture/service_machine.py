@@ -172,13 +172,19 @@ class Machine(Verbs):
         if not self.is_killed:
             self.call(verb)
             return
-        for one in self._clients.values():  # what was acknowledged in memory goes with its client
-            one.flush()
+        self._flush_clients()  # what was acknowledged in memory goes with its client
         self.count_automatic(self.client().stats())
         self.tallies[f"killed in {verb}"] += 1
         with self._killing():
             self.call(verb)
+        if self.is_in_memory:  # a restart may have forgotten it, and only its client has it
+            self._flush_clients()
         self.look()
+
+    def _flush_clients(self) -> None:
+        for one in self._clients.values():
+            one.flush()
+        self.is_in_memory = False
 
     @contextmanager
     def _killing(self) -> Iterator[None]:
