@@ -1,6 +1,7 @@
 """Trains one contender on one split of a log and measures it: all by the same code.
 
-Above it: worker.py. Below it: `hps.train`, deepctr.py, linear.py, `hps.metrics`.
+Above it: worker.py. Below it: `hps.train`, deepctr.py, torchrec_dlrm.py, linear.py,
+`hps.metrics`.
 """
 
 import tempfile
@@ -98,6 +99,13 @@ def by_deepctr(log: Log, parts: Parts, settings: Settings, seed: int) -> dict[st
     return predictions(log, parts, settings, seed)
 
 
+def by_torchrec(log: Log, parts: Parts, settings: Settings, seed: int) -> dict[str, Array]:
+    """TorchRec's DLRM."""
+    from benchmarks.quality.torchrec_dlrm import predictions
+
+    return predictions(log, parts, settings, seed)
+
+
 def by_linear(log: Log, parts: Parts, settings: Settings, seed: int) -> dict[str, Array]:
     """Logistic regression over hashed features, of scikit-learn."""
     from benchmarks.quality.linear import predictions
@@ -105,7 +113,12 @@ def by_linear(log: Log, parts: Parts, settings: Settings, seed: int) -> dict[str
     return predictions(log, parts, seed)
 
 
-CONTENDERS: dict[str, Contender] = {"hps": by_hps, "deepctr": by_deepctr, "linear": by_linear}
+CONTENDERS: dict[str, Contender] = {
+    "hps": by_hps,
+    "deepctr": by_deepctr,
+    "torchrec": by_torchrec,
+    "linear": by_linear,
+}
 
 
 def run_contender(contender: str, log: Log, settings: Settings, seed: int) -> Scores:

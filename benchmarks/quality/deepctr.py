@@ -6,6 +6,8 @@ too; dense columns take part in no product of pairs and in no attention; the dee
 begin at a normal of `init_std` (those of DIN of 0.0001); the output bias begins at 0, not at the
 base rate; the first order begins at 0.0001. Its loss is a sum, which neither Adagrad nor Adam sees.
 Its penalties are off, as hps has none.
+AutoInt's heads are dim / heads wide there, for which it has no argument; here its layers get
+weights of hps's widths, drawn as its own are.
 """
 
 import io
@@ -21,8 +23,10 @@ import torch
 
 from benchmarks.quality.logs import Array, Log, Vocabulary, in_epochs, labels_of, longest_bag
 from benchmarks.quality.settings import SEQUENCE_KINDS, Settings
+from benchmarks.quality.two_optimizers import TwoOptimizers
 
 CROSSES, LAYERS, HEADS = 3, 3, 2  # as hps has them
+HEAD_WIDTHS = 2  # of a head of AutoInt, in dims, as hps has it
 ATTENTION = (36,)
 
 
@@ -41,31 +45,6 @@ def peer_modules() -> tuple[ModuleType, ModuleType]:
     import deepctr_torch.models
 
     return deepctr_torch.inputs, deepctr_torch.models
-
-
-class _TwoOptimizers:
-    """Adagrad for rows, Adam for all else, as one optimizer."""
-
-    def __init__(self, model: torch.nn.Module, settings: Settings) -> None:
-        rows = [
-            weights
-            for name, weights in model.named_parameters()
-            if ".embedding_dict." in f".{name}"
-        ]
-        of_rows = {id(weights) for weights in rows}
-        others = [weights for weights in model.parameters() if id(weights) not in of_rows]
-        self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Adagrad(rows, lr=settings.lr),
-            torch.optim.Adam(others, lr=settings.dense_lr),
-        ]
-
-    def zero_grad(self) -> None:
-        for part in self.parts:
-            part.zero_grad()
-
-    def step(self) -> None:
-        for part in self.parts:
-            part.step()
 
 
 def _columns(
@@ -124,7 +103,8 @@ def _model(log: Log, columns: list[Any], settings: Settings, seed: int) -> Any:
         return models.DIN(columns, [log.target], dnn_hidden_units=hidden, **attention, **given)
     if kind == "autoint":
         given |= {"att_layer_num": LAYERS, "att_head_num": HEADS}
-        return models.AutoInt(columns, columns, dnn_hidden_units=hidden, **given)
+        made = models.AutoInt(columns, columns, dnn_hidden_units=hidden, **given)
+        return _with_wide_heads(made, hidden)
     given["l2_reg_linear"] = 0.0
     if kind in ("lr", "fm"):
         return models.DeepFM(columns, columns, use_fm=kind == "fm", dnn_hidden_units=(), **given)
@@ -132,6 +112,22 @@ def _model(log: Log, columns: list[Any], settings: Settings, seed: int) -> Any:
         given |= {"cross_num": CROSSES, "cross_parameterization": "matrix", "l2_reg_cross": 0.0}
     made = {"deepfm": models.DeepFM, "wide_deep": models.WDL, "dcn_v2": models.DCN}[kind]
     return made(columns, columns, dnn_hidden_units=hidden, **given)
+
+
+def _with_wide_heads(model: Any, hidden: tuple[int, ...]) -> Any:
+    """AutoInt with heads of `HEAD_WIDTHS` dims; what its layers compute is the peer's code."""
+    dim, fields = model.embedding_size, len(model.embedding_dict)
+    head_width = HEAD_WIDTHS * dim
+    incoming, width = dim, HEADS * head_width
+    for layer in model.int_layers:
+        layer.att_embedding_size = head_width
+        for name in ("W_Query", "W_key", "W_Value", "W_Res"):
+            weights = torch.nn.Parameter(torch.empty(incoming, width))
+            setattr(layer, name, torch.nn.init.normal_(weights, std=0.05))
+        incoming = width
+    inputs = fields * width + (hidden[-1] if hidden else 0)
+    model.dnn_linear = torch.nn.Linear(inputs, 1, bias=False)
+    return model
 
 
 def predictions(
@@ -146,7 +142,7 @@ def predictions(
         _add_history(log, ordered, columns, arrays)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         model = _model(log, columns, settings, seed)
-        model.compile(_TwoOptimizers(model, settings), "binary_crossentropy")
+        model.compile(TwoOptimizers(model, "embedding_dict", settings), "binary_crossentropy")
         model.fit(
             arrays["train"],
             labels_of(ordered["train"]),

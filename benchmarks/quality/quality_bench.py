@@ -19,8 +19,12 @@ from benchmarks.quality.statistics import mean, paired
 from hps.models import MODELS
 
 BAR = -0.003  # of the upper end of the interval of the difference in AUC
-PEER = "DeepCTR-Torch"
-PEER_KINDS = ("lr", "fm", "deepfm", "wide_deep", "dcn_v2", "autoint", "din")
+PEER_NAMES = {"deepctr": "DeepCTR-Torch", "torchrec": "TorchRec"}
+# Of each kind of model the peer that has it, too.
+PEERS = {
+    **dict.fromkeys(("lr", "fm", "deepfm", "wide_deep", "dcn_v2", "autoint", "din"), "deepctr"),
+    "dlrm": "torchrec",
+}
 LINEAR = "logistic regression, hashed features"
 PLANTED = "the planted model"
 # Of the log: examples a step and passes; the rest is the same everywhere.
@@ -148,8 +152,8 @@ class Table:
             settings = settings_of(name, model, self._options)
             axes = {"data": name, "model": model}
             own = self.scores("hps", name, settings)
-            if "deepctr" in peers and model in PEER_KINDS:
-                other = (PEER, self.scores("deepctr", name, settings))
+            if (peer := PEERS.get(model)) in peers:
+                other = (PEER_NAMES[peer], self.scores(peer, name, settings))
                 rows.append(quality_row(axes, own, other, BAR))
             if "linear" in peers:
                 # It has settings of its own: one set of runs serves all models.
@@ -169,14 +173,21 @@ def absent_contenders() -> tuple[set[str], dict[str, str]]:
         peer_modules()
     except ImportError as error:
         absent["deepctr_torch"] = f"ImportError: {error}; see benchmarks/README.md"
-    here = {"deepctr": "deepctr_torch", "linear": "sklearn"}
+    try:
+        from benchmarks.quality.torchrec_dlrm import peer_classes
+
+        peer_classes()
+    except (ImportError, OSError) as error:
+        absent["torchrec"] = f"{type(error).__name__}: {error}; see benchmarks/README.md"
+    here = {"deepctr": "deepctr_torch", "torchrec": "torchrec", "linear": "sklearn"}
     return {who for who, module in here.items() if module not in absent}, absent
 
 
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """All data sets that are here; see add_arguments for the options."""
     if smoke:
-        options |= {"data": [TINY], "models": ["deepfm", "lr"], "seeds": 2, "cache": None}
+        models = ["deepfm", "dlrm", "lr"]
+        options |= {"data": [TINY], "models": models, "seeds": 2, "cache": None}
     choice = choice_of(options)
     peers, absent = absent_contenders()
     missing = absent_data(choice)

@@ -13,7 +13,7 @@ from benchmarks.common.machine import commit, versions
 from benchmarks.common.modules import run_module
 from benchmarks.quality.settings import Job, Scores
 
-PEER_PACKAGES = {"deepctr": "deepctr-torch", "linear": "scikit-learn"}
+PEER_PACKAGES = {"deepctr": "deepctr-torch", "torchrec": "torchrec", "linear": "scikit-learn"}
 
 
 class Runs:

@@ -3,23 +3,36 @@
 Above it: pytest. Below it: benchmarks/quality/.
 """
 
+import importlib
 import json
 from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+import hps
 from benchmarks.quality.contenders import measure, run_contender
 from benchmarks.quality.data_sets import TINY, Choice, absent_data, load
 from benchmarks.quality.defaults.defaults_bench import Tuning, batch_of, trials
 from benchmarks.quality.logs import LABEL, Log, Vocabulary, in_epochs, longest_bag
 from benchmarks.quality.public import AbsentData, criteo, folder_of, histories, standardised
-from benchmarks.quality.quality_bench import BAR, choice_of, planted_row, quality_row
+from benchmarks.quality.quality_bench import (
+    BAR,
+    PEER_NAMES,
+    PEERS,
+    choice_of,
+    planted_row,
+    quality_row,
+)
 from benchmarks.quality.runs import Runs
 from benchmarks.quality.settings import Job, Settings
 from benchmarks.quality.statistics import paired
+from benchmarks.quality.torchrec_dlrm import Coded, model_of, peer_classes
+from benchmarks.quality.two_optimizers import TwoOptimizers
 from benchmarks.quality.worker import job_from
+from hps.models import MODELS
 from hps.train import TrainOptions
 
 
@@ -176,6 +189,113 @@ def test_hps_trains_with_the_seed_and_what_is_asked_for_and_nothing_more(monkeyp
     assert (asked.seed, asked.model, asked.dim, asked.lr, asked.hidden) == (7, "fm", 4, 0.1, None)
     assert default.shape() == TrainOptions(data=["x"], store="y").shape()
     assert (default.lr, default.batch_size) == (None, TrainOptions.batch_size)
+
+
+SMALL = {"dim": 4, "hidden": (8, 6), "dropout": 0.0, "init_std": 0.01}
+RATES = {"batch_size": 32, "epochs": 2, "lr": 0.1, "dense_lr": 0.01}
+
+
+def need(peer):
+    """Skips where the peer is not installed."""
+    try:
+        if peer == "torchrec":
+            peer_classes()
+        else:
+            importlib.import_module("benchmarks.quality.deepctr").peer_modules()
+    except (ImportError, OSError) as error:
+        pytest.skip(f"{PEER_NAMES[peer]} is not installed: {error}")
+
+
+def test_every_kind_of_model_has_a_peer_that_has_a_name():
+    assert set(PEERS) == set(MODELS) and set(PEERS.values()) == set(PEER_NAMES)
+
+
+def test_rows_of_a_peer_have_adagrad_and_all_else_has_adam():
+    bags = torch.nn.ModuleDict({"a": torch.nn.EmbeddingBag(3, 2, mode="sum")})
+    model = torch.nn.ModuleDict({"embedding_bags": bags, "top": torch.nn.Linear(2, 1)})
+    optimizer = TwoOptimizers(model, "embedding_bags", Settings(lr=0.5, dense_lr=0.125))
+    optimizer.zero_grad()
+    before = {name: weights.detach().clone() for name, weights in model.named_parameters()}
+    model["top"](bags["a"](torch.tensor([[1]]))).sum().backward()
+    optimizer.step()
+    moved = {name: (own - before[name]).abs() for name, own in model.named_parameters()}
+    # The first step of either is its rate in each weight that has a gradient.
+    assert moved["embedding_bags.a.weight"].tolist() == [[0, 0], pytest.approx([0.5, 0.5]), [0, 0]]
+    assert moved["top.weight"].tolist() == [pytest.approx([0.125, 0.125], rel=1e-4)]
+    kinds = [type(part) for part in optimizer.parts]
+    assert kinds == [torch.optim.Adagrad, torch.optim.Adam]
+    assert len(optimizer.parts[0].param_groups[0]["params"]) == 1
+
+
+def test_a_part_is_coded_by_what_training_has_seen():
+    words = pa.list_(pa.string())
+    train = pa.table(
+        {
+            LABEL: pa.array([0, 1], pa.int8()),
+            "city": ["b", "ä"],
+            "words": pa.array([["x", "y"], []], words),
+        }
+    )
+    other = pa.table(
+        {
+            LABEL: pa.array([0, 1, 1], pa.int8()),
+            "city": ["ä", "new", ""],
+            "words": pa.array([["new", "y"], [], ["x", "x"]], words),
+        }
+    )
+    log = Log(name="made", table=train)
+    coded = Coded(log, {"train": train, "test": other}, "test")
+    assert coded.sizes == {"city": 3, "words": 3} and coded.num_dense == 1
+    first, second = coded.batches(2)
+    assert [part.tolist() for part in first] == [[[0], [0]], [2, 0, 2], [1, 1, 1, 0]]
+    assert [part.tolist() for part in second] == [[[0]], [0, 1, 1], [1, 2]]
+
+
+def test_dense_columns_are_given_as_they_are():
+    log = log_of(5)
+    coded = Coded(log, {"train": log.table}, "train")
+    (batch,) = coded.batches(8)
+    assert coded.num_dense == 1 and batch[0].tolist() == [[0], [1], [2], [3], [4]]
+    assert list(coded.sizes) == ["row", "words"] and batch[2].tolist() == [1] * 5 + [0, 1, 2, 0, 1]
+
+
+def test_the_dlrm_of_the_peer_is_as_large_as_that_of_hps(tmp_path):
+    need("torchrec")
+    settings = Settings(model="dlrm", **SMALL)
+    peer = model_of({"a": 5, "b": 7, "c": 9}, 2, settings)
+    others = [own.shape for name, own in peer.named_parameters() if "embedding_bags" not in name]
+    tables = [hps.TableConfig(name="t", dim=4)]
+    with hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server:
+        own = MODELS["dlrm"](server, {"t": 3}, 2, hidden=(8, 6))
+    assert sorted(others) == sorted(weights.shape for weights in own.parameters())
+    rows = [own for name, own in peer.named_parameters() if "embedding_bags" in name]
+    assert len(rows) == 3 and 0.005 < torch.cat(rows).std() < 0.02
+
+
+def test_the_attention_of_the_peer_is_as_wide_as_that_of_hps(tmp_path):
+    need("deepctr")
+    deepctr = importlib.import_module("benchmarks.quality.deepctr")
+    log = load(TINY, 0, None)
+    parts = log.split(0)
+    columns, _ = deepctr._columns(log, parts, 4)
+    peer = deepctr._model(log, columns, Settings(model="autoint", **SMALL), seed=0)
+    tables = [hps.TableConfig(name="t", dim=4)]
+    with hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server:
+        own = MODELS["autoint"](server, {"t": 8}, 4, hidden=(8, 6))
+    for layer, (name, weights) in zip(peer.int_layers, own.layers.named_parameters(), strict=True):
+        given = torch.cat([layer.W_Query, layer.W_key, layer.W_Value, layer.W_Res], dim=1)
+        assert given.T.shape == weights.shape, name
+
+
+@pytest.mark.parametrize("model", ["autoint", "dlrm"])
+def test_a_peer_learns_the_tiny_log_and_repeats_with_the_seed(model):
+    need(PEERS[model])
+    log = load(TINY, 0, None)
+    # Wide enough that no layer of ReLUs begins dead.
+    settings = Settings(model=model, **SMALL | {"hidden": (32, 16)}, **RATES)
+    first, again, other = (run_contender(PEERS[model], log, settings, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert 0.55 < first["test"]["auc"] < log.best
 
 
 class Ran(Runs):
