@@ -48,7 +48,7 @@ class ClickModel(nn.Module):
         hidden: widths of the deep part's layers; None: 256 and 128, or none without a deep part.
         dropout: share of the deep part's activations dropped in training.
         sequences: of a class that takes them, and for it alone: place of each sequence among the
-            features -> place of its target; all in one table.
+            features -> place of its target; the tables in which they are have one dim.
 
     `embedding_dropout`, 0 unless it is set, is the share of the elements of pooled embeddings, the
     first-order weight among them, that `embed` drops in training; it scales the others up by
@@ -108,8 +108,8 @@ class ClickModel(nn.Module):
         self.check_columns(columns)
         self.sequences = dict(sorted((sequences or {}).items()))
         if self.takes_sequences or self.sequences:
-            check_sequences(type(self), self.sequences, features)
-            self._apart = SparseEmbedding(server, next(iter(features)))
+            check_sequences(type(self), self.sequences, features, columns)
+            self._apart = nn.ModuleList(SparseEmbedding(server, table) for table in features)
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense
@@ -324,25 +324,31 @@ class ClickModel(nn.Module):
     def embed_apart(self, batch: Batch) -> list[torch.Tensor | SequenceRows]:
         """The pooled embedding of every feature but of `sequences`, whose keys come one by one.
 
-        One look-up, as `embed`: a step is to call one of them once. In training with
+        One look-up a table: a step is to call `embed` or this once. In training with
         `embedding_dropout`.
 
         Returns:
-            Of each feature float32 [B, columns], of a sequence its `SequenceRows`.
+            Of each feature float32 [B, columns of its table], of a sequence its `SequenceRows`.
 
         Raises:
-            ConfigError: as `embed`.
+            ConfigError: the batch holds another number of features than the model was made for.
         """
-        found = look_up_apart(self._apart, batch, self.num_features, self.sequences)
-        size, offsets = len(batch), batch.features[self._apart.table].offsets
-        for place, own in enumerate(found):
-            if isinstance(own, SequenceRows):
-                found[place] = replace(own, rows=self._thinned(own.rows))
-                continue
-            if place in self._mean_places:
-                lengths = offsets[place * size : (place + 1) * size + 1].diff()
-                own = own / lengths.clamp(min=1).to(own).unsqueeze(1)
-            found[place] = self._thinned(own)
+        found: list[torch.Tensor | SequenceRows] = []
+        for embedding, count in zip(self._apart, self.features.values(), strict=True):
+            assert isinstance(embedding, SparseEmbedding)
+            first = len(found)
+            places = range(first, first + count)
+            one_by_one = [place - first for place in self.sequences if place in places]
+            of_table = look_up_apart(embedding, batch, count, one_by_one)
+            offsets = batch.features[embedding.table].offsets
+            for place, own in enumerate(of_table):
+                if isinstance(own, SequenceRows):
+                    found.append(replace(own, rows=self._thinned(own.rows)))
+                    continue
+                if first + place in self._mean_places:
+                    lengths = offsets[place * len(batch) : (place + 1) * len(batch) + 1].diff()
+                    own = own / lengths.clamp(min=1).to(own).unsqueeze(1)
+                found.append(self._thinned(own))
         return found
 
     def dense_of(self, batch: Batch) -> torch.Tensor:

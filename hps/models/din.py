@@ -26,7 +26,8 @@ class DIN(ClickModel):
     over (e_j, v_A, e_j - v_A, e_j * v_A) with one hidden layer; its outputs are weights as they
     are, not divided by their sum (no softmax), so that a history without keys gives zeros. One unit
     serves all sequences. Activations are PReLU with a slope for each unit of a layer: unlike Dice
-    they make a logit of its own example alone.
+    they make a logit of its own example alone. Sequences and targets have one dim; the other
+    features may have others.
 
     Args: see `ClickModel`; `sequences` is needed.
 
@@ -42,11 +43,15 @@ class DIN(ClickModel):
     """
 
     kind: ClassVar[str] = "din"
+    takes_any_dims: ClassVar[bool] = True
     takes_sequences: ClassVar[bool] = True
 
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
-        self.unit = MLP(4 * self.dim, (_UNIT_WIDTH,), 0.0, output=1, activation=nn.PReLU)
-        inputs = self.num_features * self.dim + self.num_dense
+        counts = self.features.items()
+        dims = [self.dims_of_tables[table] for table, count in counts for _ in range(count)]
+        dim = dims[next(iter(self.sequences))]  # that of all sequences and targets
+        self.unit = MLP(4 * dim, (_UNIT_WIDTH,), 0.0, output=1, activation=nn.PReLU)
+        inputs = self.width + self.num_dense
         self.deep = MLP(inputs, hidden, dropout, output=1, activation=nn.PReLU)
 
     @property

@@ -4,9 +4,9 @@ Above it: base.py, models that take sequences. Below it: `hps.SparseEmbedding`, 
 is no padding: what an example's keys give depends neither on other examples nor on their number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -15,6 +15,7 @@ from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
 from hps.types import Batch, Ids
 
+_Column = TypeVar("_Column", str, int)  # by its name, or its place
 _WAY_OUT = (
     "describe a column of several keys in a features file (--features; docs/features.md), such as"
     ' [columns.last_items] with kind = "sequence" and target = "item", the column of the'
@@ -66,9 +67,9 @@ class _Spread(torch.autograd.Function):
 
 
 def look_up_apart(
-    embedding: SparseEmbedding, batch: Batch, num_features: int, sequences: Mapping[int, int]
+    embedding: SparseEmbedding, batch: Batch, num_features: int, sequences: Collection[int]
 ) -> list[torch.Tensor | SequenceRows]:
-    """The rows of every feature, pooled but for sequences.
+    """The rows of every feature of a table, pooled but for sequences.
 
     One look-up of all keys: each key of a sequence is a bag of its own, so that the native core
     pools the others, and sums the gradients of equal keys, as in any model.
@@ -76,7 +77,7 @@ def look_up_apart(
     Args:
         embedding: sums the bags of the table.
         num_features: F of the table.
-        sequences: places of those whose keys come one by one, with anything.
+        sequences: places, among these features, of those whose keys come one by one.
 
     Raises:
         ConfigError: the batch holds another number of features.
@@ -140,41 +141,63 @@ def check_targets(
 
     Args:
         sequences: place of each sequence -> that of its target.
-        features: of the one table.
+        features: table -> names of its features, in the order of the places.
 
     Raises:
         ConfigError: names the target and the example.
     """
-    for target in set(sequences.values()):
-        ((table, names),) = features.items()
-        size = len(batch)
-        lengths = batch.features[table].offsets[target * size : (target + 1) * size + 1].diff()
+    places = [
+        (table, place, name)
+        for table, names in features.items()
+        for place, name in enumerate(names)
+    ]
+    size = len(batch)
+    for target in sorted(set(sequences.values())):
+        table, place, name = places[target]
+        lengths = batch.features[table].offsets[place * size : (place + 1) * size + 1].diff()
         if bool((lengths > 1).any()):
             row = int((lengths > 1).to(torch.int8).argmax())
             raise ConfigError(
-                f"predict: column {names[target]!r} has {int(lengths[row])} keys in row {row + 1}; "
+                f"predict: column {name!r} has {int(lengths[row])} keys in row {row + 1}; "
                 "it is what sequences are weighed by, and has one key an example"
             )
 
 
-def require_one_table(name: str, tables: Sequence[str]) -> None:
-    """Refuses a model that takes sequences over several tables.
+def require_one_dim(
+    name: str, targets: Mapping[_Column, _Column], dims: Mapping[_Column, int]
+) -> None:
+    """Refuses sequences and targets of several dims: rows of one are held against those of another.
 
     Args:
         name: of the model, or its class.
+        targets: of each sequence its target, by names or places.
+        dims: of the features, likewise.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: names the columns and their dims.
     """
-    if len(tables) != 1:
+    found = {column: dims[column] for pair in targets.items() for column in pair}
+    if len(set(found.values())) > 1:
         raise ConfigError(
-            f"{name}: tables {list(tables)}: a model that takes sequences has all features in one "
-            "table; say no table and no dim of a column in the features file"
+            f"{name}: the dims {found} of sequences and their targets must be equal, as their rows "
+            "are held against each other; in the features file give these columns one table, or "
+            "tables of one dim"
         )
 
 
-def check_sequences(model: type, sequences: Mapping[int, int], features: Mapping[str, int]) -> None:
+def check_sequences(
+    model: type,
+    sequences: Mapping[int, int],
+    features: Mapping[str, int],
+    columns: Mapping[str, int],
+) -> None:
     """Refuses sequences that a class does not take, or that its features do not have.
+
+    Args:
+        model: the class.
+        sequences: places of sequences -> those of their targets.
+        features: table -> number of its features.
+        columns: table -> columns of its rows.
 
     Raises:
         ConfigError: names what is wrong.
@@ -186,11 +209,12 @@ def check_sequences(model: type, sequences: Mapping[int, int], features: Mapping
             "and sums the keys of every feature; leave them out"
         )
     require_sequences(name, sequences)
-    require_one_table(name, list(features))
-    count = sum(features.values())
+    dims = [columns[table] for table, count in features.items() for _ in range(count)]
+    count = len(dims)
     for place, target in sequences.items():
         if not (0 <= place < count and 0 <= target < count) or target in sequences:
             raise ConfigError(
                 f"{name}: sequences={dict(sequences)}: {place} -> {target}: both must be places "
                 f"of {count} features, from 0, and the target no sequence"
             )
+    require_one_dim(name, sequences, dict(enumerate(dims)))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.features.open import open_with_features
+from hps.features.transform import FeatureTransform
 from hps.models import class_of
-from hps.models.sequences import require_one_table
+from hps.models.sequences import require_one_dim
 from hps.reader.config import ReaderConfig
 from hps.reader.files import find_files
 from hps.reader.open import open_reader
@@ -100,8 +101,9 @@ def _check_tables(options: TrainOptions, reader: "Reader", stored: StoredModel |
     tables = options.tables(reader.features)
     made = class_of(options.shape().model)
     made.check_columns({table.name: table.dim for table in tables})
-    if made.takes_sequences:
-        require_one_table(options.shape().model, [table.name for table in tables])
+    if made.takes_sequences and isinstance(reader.transform, FeatureTransform):
+        dims = {name: table.dim for table in tables for name in reader.features[table.name]}
+        require_one_dim(options.shape().model, reader.transform.measured.targets, dims)
     if stored is None:
         return
     held, wanted = sorted(stored.recipe.features), sorted(reader.features)

@@ -12,8 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import hps
 from hps.models import DIN, ClickModel, DeepFM, SequenceRows
-from hps.models.sequences import require_sequences
-from tests.front import open_server
+from hps.models.sequences import check_targets, require_sequences
 
 # Features of the log: a sequence, its target, a bag that is summed, a sequence of another target.
 NUM_FEATURES, TARGETS = 4, {3: 2, 0: 1}
@@ -76,11 +75,16 @@ def layers(model: torch.nn.Sequential, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def logit_of(model: DIN, rows: list[list[torch.Tensor]], dense: torch.Tensor) -> torch.Tensor:
+def logit_of(
+    model: DIN,
+    rows: list[list[torch.Tensor]],
+    dense: torch.Tensor,
+    dims: tuple[int, ...] = (DIM,) * NUM_FEATURES,
+) -> torch.Tensor:
     """Of one example, key by key: equation 3 for its sequences, sums for the others."""
     pooled = []
     for place, of_feature in enumerate(rows):
-        total = torch.zeros(DIM)
+        total = torch.zeros(dims[place])
         for row in of_feature:
             share: torch.Tensor | float = 1.0
             if place in model.sequences:
@@ -132,6 +136,76 @@ def test_logits_and_gradients_are_those_of_a_loop(
         hps.RowOptimizer(server).step()
         moved = torch.as_tensor(server.pull("ads", distinct))
         torch.testing.assert_close(moved, known.detach() - 0.1 * wanted[0])
+
+
+# Table -> dim and the features of the log in it: target and sequence, a bag that is summed, another
+# sequence.
+OF_TABLES = {"ads": (DIM, [1, 2]), "users": (3, [0]), "seen": (DIM, [3])}
+
+
+def ids_of(examples: Bags, places: list[int]) -> hps.Ids:
+    keys = [key for place in places for bags in examples for key in bags[place]]
+    counts = [len(bags[place]) for place in places for bags in examples]
+    return hps.Ids(torch.tensor(keys, dtype=torch.int64), torch.tensor([0, *counts]).cumsum(0))
+
+
+def test_logits_and_gradients_over_tables_are_those_of_a_loop(tmp_path: Path) -> None:
+    init, optimizer = hps.Normal(std=0.5), hps.SGD(lr=0.1)
+    tables = [
+        hps.TableConfig(name=name, dim=dim, optimizer=optimizer, initializer=init)
+        for name, (dim, _) in OF_TABLES.items()
+    ]
+    examples = bags()
+    batch = batch_of(examples)
+    batch.features = {name: ids_of(examples, of) for name, (_, of) in OF_TABLES.items()}
+    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+        torch.manual_seed(0)
+        counts = {name: len(of) for name, (_, of) in OF_TABLES.items()}
+        model = DIN(server, counts, NUM_DENSE, hidden=(8,), sequences={1: 0, 3: 0})
+        distinct = {name: ids.keys_L.unique() for name, ids in batch.features.items()}
+        known = {
+            name: torch.as_tensor(server.pull(name, keys)).clone().requires_grad_()
+            for name, keys in distinct.items()
+        }
+        places = [(name, place) for name, (_, of) in OF_TABLES.items() for place in of]
+        expected = []
+        for example, dense in zip(examples, batch.dense, strict=True):
+            rows = [
+                [known[name][torch.searchsorted(distinct[name], key)] for key in example[place]]
+                for name, place in places
+            ]
+            expected.append(logit_of(model, rows, dense, (DIM, DIM, 3, DIM)))
+        wanted = torch.autograd.grad(
+            binary_cross_entropy_with_logits(torch.stack(expected), batch.labels),
+            [*known.values(), *model.parameters()],
+        )
+        found = model(batch)
+        torch.testing.assert_close(found, torch.stack(expected))
+        binary_cross_entropy_with_logits(found, batch.labels).backward()
+        for gradient, parameter in zip(wanted[3:], model.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+        hps.RowOptimizer(server).step()
+        for (name, rows_before), gradient in zip(known.items(), wanted, strict=False):
+            assert gradient.abs().max() > 1e-3, name
+            moved = torch.as_tensor(server.pull(name, distinct[name]))
+            torch.testing.assert_close(moved, rows_before.detach() - 0.1 * gradient)
+        model.use_means(server, {"users": [True], "ads": [False, True]})
+        means = model.embed_apart(batch)[2]
+        sums = hps.SparseEmbedding(server, "users")(batch)
+        lengths = torch.tensor(LENGTHS[0]).clamp(min=1).unsqueeze(1)
+        assert isinstance(means, torch.Tensor)
+        assert torch.equal(means, sums / lengths) and not torch.equal(means, sums)
+
+
+def test_several_keys_of_a_target_are_found_in_its_own_table() -> None:
+    examples = bags()
+    features = {"users": ["words", "other"], "ads": ["item", "seen"]}
+    batch = batch_of(examples)
+    batch.features = {"users": ids_of(examples, [0, 3]), "ads": ids_of(examples, [1, 2])}
+    check_targets(batch, {3: 2}, features)
+    batch.features["ads"] = ids_of(examples, [2, 1])
+    with pytest.raises(hps.ConfigError, match=r"column 'item' has 2 keys in row 2; .* one key"):
+        check_targets(batch, {3: 2}, features)
 
 
 def test_a_logit_depends_on_no_other_example(tmp_path: Path) -> None:
@@ -233,9 +307,12 @@ def test_sequences_that_cannot_be_are_refused(
 
 
 def test_tables_and_classes_that_do_not_go_with_sequences_are_refused(tmp_path: Path) -> None:
-    with open_server(tmp_path, dim=5, names=("ads", "users")) as server:
-        with pytest.raises(hps.ConfigError, match="all features in one table"):
-            DIN(server, {"ads": 2, "users": 2}, 0, sequences={0: 1})
+    tables = [hps.TableConfig(name=name, dim=dim) for name, dim in (("ads", 5), ("users", 4))]
+    with hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server:
+        with pytest.raises(hps.ConfigError, match=r"DIN: the dims \{0: 5, 3: 4\} of sequences"):
+            DIN(server, {"ads": 2, "users": 2}, 0, sequences={0: 3})
+        with pytest.raises(hps.ConfigError, match=r"the dims \{0: 5, 1: 5, 3: 4, 2: 4\}"):
+            DIN(server, {"ads": 2, "users": 2}, 0, sequences={0: 1, 3: 2})
         with pytest.raises(hps.ConfigError, match="does not say takes_sequences = True"):
             DeepFM(server, {"ads": 2}, 0, sequences={0: 1})
         model = DIN(server, {"ads": 3}, NUM_DENSE, sequences={0: 1})

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 NUM_GROUPS, NUM_SEEN = 12, 10
 TARGET = '[columns.seen]\nkind = "sequence"\ntarget = "group"\nvocabulary = "seen"\n'
+# The sequence and its target in tables of one dim, and a feature beside them of another.
+TABLES = TARGET + 'table = "items"\n[crosses.both]\ncolumns = ["group", "seen"]\ndim = 3\n'
 SAME_KEYS = '[columns.seen]\nkind = "sequence"\ntarget = "group"\n'
 
 
@@ -86,10 +88,12 @@ def test_din_sees_what_a_sum_of_the_history_hides(tmp_path: Path) -> None:
     assert areas["deepfm"] < areas["din"] - 0.05
 
 
+@pytest.mark.parametrize("text", [TARGET, TABLES])
 def test_any_depth_and_a_killed_run_give_the_bits_of_the_whole_run(
-    tmp_path: Path, log: Path
+    tmp_path: Path, log: Path, text: str
 ) -> None:
     more: dict[str, Any] = {"dropout": 0.3, "optimizer": "adam", "epochs": 2}
+    more["features"] = Features.from_toml(text)
     whole = train(options(log, tmp_path / "whole", **more))
     deep = train(options(log, tmp_path / "deep", **more, depth=2))
     with killed_after(2):
@@ -158,6 +162,42 @@ def test_a_log_without_a_target_is_refused_before_a_store_is_made(
     assert not (tmp_path / "store").exists()
 
 
+def test_features_of_several_tables_are_scored_and_looked_up(tmp_path: Path, log: Path) -> None:
+    store = tmp_path / "store"
+    described = Features.from_toml(TABLES)
+    figures = train(options(log, store, features=described, test=[log], init_std=0.5))
+    assert list(figures["digests"]) == ["both", "features", "items"]
+    assert evaluate_store([log], store)["auc"] == figures["test_auc"]
+    rows = pq.read_table(log).slice(0, 3).to_pydict()
+    with hps.Model.load(store) as model:
+        assert model.module.dims_of_tables == {"features": 4, "items": 4, "both": 3}
+        assert model.recipe.sequences == {1: 0}
+        given = {name: rows[name] for name in ("group", "seen", "price")}
+        whole = model.predict(given)
+        changed_history = {**given, "seen": [given["seen"][0][:2], *given["seen"][1:]]}
+        moved = np.asarray(model.predict(changed_history)) != np.asarray(whole)
+        assert moved.tolist() == [True, False, False]
+        with pytest.raises(hps.ConfigError, match=r"'group' has 2 keys in row 2; .* one key"):
+            model.predict({**given, "group": [[1], [2, 3], [4]]})
+    silent = {"model": None, "features": None, "dim": None, "hidden": None}
+    assert train(options(log, store, **silent, resume=True, new_data=True))["examples"] == 500
+
+
+@pytest.mark.parametrize(
+    ("more", "dims"),
+    [
+        ("dim = 8\n", r"\{'seen': 8, 'group': 4\}"),
+        ('table = "items"\n[tables.items]\ndim = 3\n', r"\{'seen': 3, 'group': 4\}"),
+    ],
+)
+def test_a_target_of_another_dim_is_refused_before_a_store_is_made(
+    tmp_path: Path, log: Path, more: str, dims: str
+) -> None:
+    with pytest.raises(hps.ConfigError, match=f"din: the dims {dims} of sequences and their"):
+        train(options(log, tmp_path / "store", features=Features.from_toml(TARGET + more)))
+    assert not (tmp_path / "store").exists()
+
+
 def test_compiling_is_refused(tmp_path: Path, log: Path) -> None:
     with pytest.raises(hps.ConfigError, match=r"\(--compile\): model din takes sequences"):
         train(options(log, tmp_path / "store", compile=True))
@@ -214,17 +254,21 @@ def test_a_model_cannot_lose_its_last_sequence(tmp_path: Path, log: Path) -> Non
         train(options(log, store, resume=True, features=Features.from_toml(SAME_KEYS)))
 
 
-def test_rows_on_servers_make_the_same_model(tmp_path: Path, log: Path) -> None:
-    here = train(options(log, tmp_path / "store"))
+@pytest.mark.parametrize("text", [TARGET, TABLES])
+def test_rows_on_servers_make_the_same_model(tmp_path: Path, log: Path, text: str) -> None:
+    described = Features.from_toml(text)
+    here = train(options(log, tmp_path / "store", features=described))
     with service(tmp_path, 1, tables=()) as servers:
         where = ClientConfig(addresses=servers.addresses, client_id="trainer")
-        there = train(options(log, None, remote=where))  # type: ignore[arg-type]
+        asked = options(log, None, remote=where, features=described)  # type: ignore[arg-type]
+        there = train(asked)
     for figure in ("loss_digest", "model_logloss"):
         assert there[figure] == here[figure]
 
 
-def test_ranks_take_the_step_of_one_process(tmp_path: Path, log: Path) -> None:
-    (tmp_path / "f.toml").write_text(TARGET)
+@pytest.mark.parametrize("text", [TARGET, TABLES])
+def test_ranks_take_the_step_of_one_process(tmp_path: Path, log: Path, text: str) -> None:
+    (tmp_path / "f.toml").write_text(text)
     words = ["train", str(log), "--model", "din", "--features", str(tmp_path / "f.toml")]
     words += ["--dim", "4", "--hidden", "8", "--batch-size", "100", "--dram", "2MiB", "--lr", "0.1"]
     words += ["--threads", "1", "--progress-seconds", "0", "--optimizer", "sgd"]
@@ -234,12 +278,18 @@ def test_ranks_take_the_step_of_one_process(tmp_path: Path, log: Path) -> None:
             store = tmp_path / f"of-{size}"
             figures = ranks.figures(Job([*words, "--store", str(store)], size))
             assert figures["examples"] == 500
+            of_tables = {}
             with hps.open(store) as server:
-                keys, rows = map(np.concatenate, zip(*server.items("features"), strict=True))
-                found.append((rows[np.argsort(keys)], figures["train_logloss"]))
-    assert found[0][0].shape == found[1][0].shape and len(found[0][0]) > 30
-    assert np.abs(found[0][0] - found[1][0]).max() < 1e-5
-    assert found[0][1] == pytest.approx(found[1][1], abs=1e-5)
+                for table in server.tables:
+                    keys, rows = map(np.concatenate, zip(*server.items(table), strict=True))
+                    of_tables[table] = rows[np.argsort(keys)]
+            found.append((of_tables, figures["train_logloss"]))
+    (alone, loss), (together, other_loss) = found
+    assert list(alone) == list(together) and sum(map(len, alone.values())) > 30
+    for table, rows in alone.items():
+        assert rows.shape == together[table].shape, table
+        assert np.abs(rows - together[table]).max() < 1e-5, table
+    assert loss == pytest.approx(other_loss, abs=1e-5)
 
 
 OWN = """
