@@ -76,6 +76,7 @@ class Model:
         self.module.eval()
         self._held = ExitStack()
         self._transform = self.recipe.make_transform()
+        self._is_of_lines = self.recipe.reading()["format"] in LINES
         self._columns: RecordColumns | None = None
         self._few: FewRows | None = None
         self._lines: RawLines | None = None
@@ -185,8 +186,12 @@ class Model:
         return f"{type(self).__name__}({self.recipe.kind}, checkpoint {name})"
 
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
-        if self.recipe.reading()["format"] in LINES:
+        if self._is_of_lines:
             return self._batch_of_lines(given)
+        if isinstance(given, Mapping):
+            few = self._few_rows().batch_of(given)
+            if few is not None:
+                return self._to_score(few)
         import pyarrow as pa
 
         from hps.reader.records import Piece
@@ -196,10 +201,6 @@ class Model:
             with_whole_numbers,
         )
 
-        if isinstance(given, Mapping):
-            few = self._few_rows().batch_of(given)
-            if few is not None:
-                return self._to_score(few)
         columns = self._record_columns()
         known, left_out = columns.names(), self._left_out()
         if isinstance(given, Mapping):
