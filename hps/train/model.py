@@ -133,7 +133,8 @@ class Model:
                 or a dict of arrays or lists: those of the log that the model was trained on
                 (criteo: I1, I2, ... and C1, C2, ...), labels and others aside. Of slots, libffm
                 and libsvm with an entry an example: a key or a list of keys; of the latter two also
-                a mapping of indices to values.
+                a mapping of indices to values. Features of csv may be whole numbers, also as floats
+                with NaN for what is missing, as pandas has them.
 
         Raises:
             ConfigError: what is given has no columns that the model could read.
