@@ -35,7 +35,17 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         type=flags.path,
         required=True,
         metavar="FILE",
-        help="written whole at the end: .parquet or .csv with the column 'probability', or .npy",
+        help="written whole at the end: .parquet or .csv with the column 'probability' (and "
+        "those of --keep), or .npy",
+    )
+    add(
+        "--keep",
+        action="append",
+        default=[],
+        type=flags.word,
+        metavar="COLUMN",
+        help="a column of a log of parquet or csv that is written beside the scores, as it is; may "
+        "be repeated",
     )
     add_model_flags(parser)
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
@@ -53,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind_of(arguments.out)
     changes = reading_of(arguments)
     with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
-        figures = predict_log(model, arguments.data, arguments.out, **changes)
+        figures = predict_log(model, arguments.data, arguments.out, keep=arguments.keep, **changes)
     name = figures["checkpoint"]
     print(
         f"{figures['examples']:,} probabilities in {arguments.out}, mean {figures['mean']:.4f}, "

@@ -206,8 +206,8 @@ def keys_of_columns(
 
     Args:
         columns: of the same length: arrays as `to_keys` has them, with the seed of the hash, and
-            which values have none if they are text: NULL, NULL_OR_EMPTY or NONE. In lists a null
-            has none.
+            which values have none if they are hashed: NULL, NULL_OR_EMPTY or NONE. In lists, and
+            of numbers as they are, a null has none.
         hash_numbers: as `to_keys` has it.
 
     Returns:
@@ -229,7 +229,7 @@ def keys_of_columns(
         elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
             found[place] = _keys_of_lists(column, seed, hash_numbers)
         elif hash_numbers:
-            texts.append((place, _text(column.cast(pa.string()), seed, NULL)))
+            texts.append((place, _text(column.cast(pa.string()), seed, rule)))
         else:
             found[place] = _numbers_as_keys(column)
     keys = _C.hash_columns([text for _, text in texts])

@@ -83,7 +83,7 @@ class CsvFiles:
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
-        with _reader(path, self._parse_options(path, deque(), skips=True), convert) as reader:
+        with _reader(path, self._parse_options(path, deque(), [], skips=True), convert) as reader:
             batch = _next(reader.read_next, path, 0, names)
         if batch is None:
             return set()
@@ -98,6 +98,25 @@ class CsvFiles:
         self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
     ) -> Iterator[Piece]:
         """As RecordFiles has it."""
+        opened: list[int] = []  # the row that ends within a quote, which is the last one
+        try:
+            yield from self._pieces(path, columns, first_row, like, opened)
+        except DataError as error:
+            if opened:  # which says more than what is wrong with that row
+                raise _unclosed(f"{path}, row {opened[0]}") from error
+            raise
+        if opened:
+            raise _unclosed(f"{path}, row {opened[0]}")
+
+    def _pieces(
+        self,
+        path: LogFile,
+        columns: RecordColumns,
+        first_row: int,
+        like: LogFile,
+        opened: list[int],
+    ) -> Iterator[Piece]:
+        """As `pieces`; `opened` gets the row that ends within a quote."""
         numbers = columns.numbers()
         is_lenient = self._config.on_error == "skip"
         # Of features the raw bytes, which are hashed; what is empty is missing: records.py.
@@ -105,7 +124,7 @@ class CsvFiles:
         types |= dict.fromkeys(numbers, pa.string() if is_lenient else pa.float64())
         bad: deque[int] = deque()  # rows that could not be divided, from 1
         row = first_row
-        options = self._parse_options(path, bad)
+        options = self._parse_options(path, bad, opened)
         header = self._header(path)
         _check_header(path, header, columns.names(), like)
         # The last one, too: what a quote that is not closed has swallowed would end up there.
@@ -137,7 +156,9 @@ class CsvFiles:
 
     def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
-        return _reader(path, self._parse_options(path, deque(), skips=True), csv.ConvertOptions())
+        return _reader(
+            path, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
+        )
 
     def _piece(
         self, batch: pa.RecordBatch, row: int, bad: deque[int], lenient: list[str]
@@ -193,18 +214,22 @@ class CsvFiles:
         kept = batch.filter(pa.array(mask))
         return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
 
-    def _parse_options(self, path: LogFile, bad: deque[int], *, skips: bool = False) -> Parse:
+    def _parse_options(
+        self, path: LogFile, bad: deque[int], opened: list[int], *, skips: bool = False
+    ) -> Parse:
         """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
-        skipped."""
+        skipped, `opened` that of one that ends within a quote: the file's last."""
         skips |= self._config.on_error == "skip"
+        delimiter = self._config.delimiter or told_delimiter(path)
 
         def bad_row(row: csv.InvalidRow) -> str:
+            if ends_in_quote(row.text or "", delimiter):
+                opened.append(row.number - 1)  # without the header
             if not skips:
                 return "error"
-            bad.append(row.number - 1)  # without the header
+            bad.append(row.number - 1)
             return "skip"
 
-        delimiter = self._config.delimiter or told_delimiter(path)
         return lambda lend: csv.ParseOptions(
             delimiter=delimiter,
             newlines_in_values=True,
@@ -317,7 +342,10 @@ def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -
             f"{found[4][:60]!r}; {_ADVICE}"
         )
     if _TOO_LONG in str(error):
-        return DataError(f"{path}, after row {row}: a row of more than {_BLOCK_BYTES} bytes")
+        return DataError(
+            f"{path}, after row {row}: a row of more than {_BLOCK_BYTES} bytes; a quote that is "
+            "opened there and never closed takes in all lines after it"
+        )
     return DataError(f"{path}, after row {row}: {error}")
 
 
@@ -328,10 +356,35 @@ def _check_quotes(path: LogFile) -> None:
         while piece := file.read(_BLOCK_BYTES):
             count += piece.count(b'"')
     if count % 2:
-        raise DataError(
-            f"{path}: a quote is opened and never closed, and has taken in all lines after it; "
-            "correct the file (a quote within a value is written twice, in a quoted value)"
-        )
+        raise _unclosed(str(path))
+
+
+def _unclosed(where: str) -> DataError:
+    return DataError(
+        f"{where}: a quote is opened and never closed, and has taken in all lines after it; "
+        "correct the file (a quote within a value is written twice, in a quoted value)"
+    )
+
+
+def ends_in_quote(row: str, delimiter: str) -> bool:
+    """True of a row whose last value opens a quote and does not close it, as pyarrow reads it: a
+    quote opens at the beginning of a value alone.
+
+    >>> [ends_in_quote(row, ",") for row in ('a,"b', 'a,"b"', 'a,b"', 'a,"b""', '"a","b,"c')]
+    [True, False, False, True, False]
+    """
+    place = 0
+    while True:
+        if row.startswith('"', place):
+            place += 1
+            while (place := row.find('"', place)) >= 0 and row.startswith('"', place + 1):
+                place += 2  # a quote that is written twice
+            if place < 0:
+                return True
+            place += 1  # what follows a closed quote belongs to the value
+        place = row.find(delimiter, place) + 1
+        if not place:
+            return False
 
 
 def _check_header(path: LogFile, header: list[str], wanted: list[str], like: LogFile) -> None:

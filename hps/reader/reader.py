@@ -134,12 +134,19 @@ class Reader(ABC, Iterator[Batch]):
     ) -> ColumnUse:
         """Use of a column that is a feature; the rest as `feature_rule` has it."""
         why = feature_rule(self.config.key_rule, is_shared, is_text=is_text)
-        vocabulary = (self.config.vocabularies or {}).get(name, name)
+        vocabularies = self.config.vocabularies or {}
+        vocabulary = vocabularies.get(name, name)
         if vocabulary != name and why == HASHED_WITH_FEATURE:
-            why = f"hashed as values of {vocabulary!r}"
+            named = [vocabularies.get(one, one) for one in self._feature_names()]
+            alone = ", which no other column is" if named.count(vocabulary) == 1 else ""
+            why = f"hashed as values of {vocabulary!r}{alone}"
         if name == self.config.group:
             why = f"{why}; and the groups of gauc"
         return ColumnUse(name, FEATURE, kind, why, table)
+
+    def _feature_names(self) -> list[str]:
+        """Of the log, before a transform."""
+        return [one.name for columns in self.schema.tables.values() for one in columns]
 
     def _unused(self, name: str, kind: str, why: str) -> ColumnUse:
         """A column of which nothing is made."""

@@ -186,6 +186,20 @@ class RecordReader(Reader):
         """Name of each column of the first file -> its type, in the file's order."""
         return {field.name: field.type for field in self._fields}
 
+    def raw_rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns as the files have them, of all examples of an epoch, in the order of the files.
+
+        Text of csv is bytes; its numbers that a model reads as such are float64. The reader's own
+        place does not move.
+
+        Raises:
+            DataError, StoreError: as reading raises it.
+        """
+        columns = replace(self._record_columns(), kept=tuple(names))
+        for path in self.paths:
+            for piece in self._files_for(path).pieces(path, columns, 0, self.paths[0]):
+                yield piece.batch.select(list(names))
+
     @property
     def dense_columns(self) -> list[str] | None:
         return list(self._dense)

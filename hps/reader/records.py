@@ -91,6 +91,7 @@ class RecordColumns:
         label: the column of labels; None reads all labels as 0.
         weight: the column of weights; None for none.
         group: the column of groups; None for none.
+        kept: columns that are read and left as they are.
     """
 
     schema: Schema
@@ -99,11 +100,12 @@ class RecordColumns:
     label: str | None
     weight: str | None = None
     group: str | None = None
+    kept: Sequence[str] = ()
 
     def names(self) -> list[str]:
         """Every column that is read, once."""
         features = [column.name for columns in self.schema.tables.values() for column in columns]
-        names = [self.label, *self.dense, *features, self.weight, self.group]
+        names = [self.label, *self.dense, *features, self.weight, self.group, *self.kept]
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def numbers(self) -> list[str]:
@@ -117,7 +119,7 @@ class RecordColumns:
             where: that is, in words.
             like: what it does not fit, in words.
         """
-        wanted: dict[str, Callable[[pa.DataType], bool] | None] = {}
+        wanted: dict[str, Callable[[pa.DataType], bool] | None] = dict.fromkeys(self.kept)
         if self.label is not None:
             wanted[self.label] = None
         wanted.update(dict.fromkeys(self.dense, is_number))
@@ -153,10 +155,10 @@ class RecordColumns:
         dense = self._dense_values(columns, len(batch))
         weights = self._weights(columns)
         is_label = (labels == 0) | (labels == 1) | (labels == -1)
-        good = is_label & self._are_numbers(dense).all(axis=1)
+        good = is_label & self.are_numbers(dense).all(axis=1)
         if weights is not None:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
-        missing = self._missing()
+        missing = self.missing_rule()
         keys = keys_of_columns(
             [
                 (columns[column.name], column.seed, missing)
@@ -240,7 +242,7 @@ class RecordColumns:
         """As they are; a null is not a number."""
         return None if self.weight is None else to_floats(columns[self.weight], np.nan)
 
-    def _are_numbers(self, dense: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def are_numbers(self, dense: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Which values a good row may hold: finite ones, and NaN where that is a missing one."""
         are_good = np.isfinite(dense)
         for name in self.config.nan_columns:
@@ -249,7 +251,7 @@ class RecordColumns:
         return are_good
 
     def _dense_values(self, columns: dict[str, pa.Array], num_rows: int) -> NDArray[np.float32]:
-        """Those of the rows, float32 [rows, number of dense], by the rule of the reader."""
+        """Those of the rows, float32 [rows, number of dense]."""
         values = np.empty((num_rows, len(self.dense)))
         missing = None
         for idx, name in enumerate(self.dense):
@@ -259,6 +261,17 @@ class RecordColumns:
             if not keeps_nan and column.null_count:
                 missing = np.zeros(values.shape, np.bool_) if missing is None else missing
                 missing[:, idx] = column.is_null().to_numpy(zero_copy_only=False)
+        return self.as_dense(values, missing)
+
+    def as_dense(
+        self, values: NDArray[np.float64], missing: NDArray[np.bool_] | None
+    ) -> NDArray[np.float32]:
+        """Numbers of a log as dense values, by the rule of the reader.
+
+        Args:
+            values: float64 [rows, number of dense]; 0 where they are missing.
+            missing: bool of the same shape; None where none is.
+        """
         with np.errstate(over="ignore"):
             if self.config.transform == SIGNED_LOG1P:
                 return signed_log1p(values, missing)
@@ -266,7 +279,7 @@ class RecordColumns:
                 values = np.log1p(np.maximum(values, 0.0))
             return values.astype(np.float32)
 
-    def _missing(self) -> int:
+    def missing_rule(self) -> int:
         """Which text has no key: of criteo an empty category is text as any other, of csv it is
         missing."""
         return {"criteo": NONE, "csv": NULL_OR_EMPTY}.get(self.config.format or "", NULL)
@@ -274,7 +287,7 @@ class RecordColumns:
     def _bad_row(
         self, where: str, label: float, dense: NDArray[np.float32], weight: float | None
     ) -> DataError:
-        bad = np.flatnonzero(~self._are_numbers(dense[np.newaxis])[0])
+        bad = np.flatnonzero(~self.are_numbers(dense[np.newaxis])[0])
         if bad.size:
             reason = f"column {self.dense[bad[0]]!r} holds {dense[bad[0]]}, not a finite number"
         elif label not in (0, 1, -1):

@@ -238,9 +238,26 @@ def find_urls(url: str) -> list[UrlFile]:
     matches = _tried(url, lambda: system.glob(path, detail=True))
     names = sorted(name for name, info in matches.items() if info.get("type") != "directory")
     if not names:
-        raise ConfigError(f"no file matches {shown!r}")
+        raise ConfigError(
+            f"no file matches {shown!r}{_nearest_folder(url, system, path)}; correct the pattern"
+        )
     scheme = url.partition("://")[0]
     return [UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name) for name in names]
+
+
+def _nearest_folder(url: str, system: Any, path: str) -> str:
+    """Of a pattern that nothing matches, how far the part before its first wildcard leads, in
+    words."""
+    folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
+    if not folder.strip("/"):
+        return ""
+    scheme = url.partition("://")[0]
+    shown = folder if is_url(folder) else f"{scheme}://{_without_root(folder, scheme)}"
+    try:
+        is_there = _tried(url, lambda: system.exists(folder))
+    except StoreError:  # that nothing matches is what is to be told
+        return ""
+    return f", and there is {'a folder' if is_there else 'no folder'} {hidden_url(shown)!r}"
 
 
 def _without_root(name: str, scheme: str) -> str:
@@ -265,6 +282,8 @@ def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda:
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
             code = error.errno or errno.ENOENT
             text = error.strerror or f"{type(error).__name__}: {error}"
+            if error.strerror is None and isinstance(error, FileNotFoundError):
+                text = f"there is no such file ({error})"
             raise StoreError(code, f"cannot read {hidden_url(url)}: {_told(url, text)}") from error
         except Exception as error:  # of whatever library reads it
             if number == _TRIES or is_over():

@@ -5,6 +5,7 @@ event files alone.
 """
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from hps.errors import ConfigError, HpsError, StoreError
 
@@ -93,6 +94,7 @@ class JsonLines:
         goes_on: add to it; else what is there goes when the run begins.
 
     Raises:
+        ConfigError: the folder is another program's, or another run is writing there.
         StoreError: it cannot be written.
     """
 
@@ -106,6 +108,12 @@ class JsonLines:
             self._file = path.open("ab", buffering=0)  # a line that fails is not tried again
         except OSError as error:
             raise self._failed(error) from error
+        if not _is_alone(self._file):
+            self._file.close()
+            raise ConfigError(
+                f"--report {path.parent}: another run is writing there; give each run a folder of "
+                "its own (hps report DIR1 DIR2 shows them side by side)"
+            )
 
     def add(self, kind: str, examples: int, values: Mapping[str, float]) -> None:
         """Writes a line, which a reader sees at once."""
@@ -125,6 +133,16 @@ class JsonLines:
 
     def _failed(self, error: OSError) -> StoreError:
         return StoreError(error.errno, f"cannot write {self._path}: {error.strerror}")
+
+
+def _is_alone(file: IO[bytes]) -> bool:
+    """Keeps other runs out of a file until it is closed, however this process ends; False if one
+    has it. A file system that locks no files grants it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
 
 
 def _check_own(path: Path) -> None:
@@ -227,7 +245,7 @@ def open_history(
 
     Raises:
         ConfigError: tensorboardX is not installed, or the folder of the report is another
-            program's. StoreError: a file cannot be written.
+            program's or another run's that is under way. StoreError: a file cannot be written.
     """
     sinks: list[Sink] = []
     for folder in (report, tensorboard):

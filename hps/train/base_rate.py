@@ -98,6 +98,25 @@ def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLab
     return FirstLabels(clicks, others, skipped, _click_share(batch), _num_keys(reader, batch))
 
 
+def refuse_bad_line(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> None:
+    """Raises what a reader raises of a bad line among the first examples of its log, from its
+    beginning. The reader is not moved.
+
+    Args:
+        num_examples: that are looked at.
+
+    Raises:
+        DataError: there is one, and the reader does not skip them.
+    """
+    if reader.config.on_error != "raise":
+        return
+    ahead = _beside(reader, batch_size=num_examples)
+    try:
+        next(ahead, None)
+    finally:
+        ahead.close()
+
+
 def _num_keys(reader: "Reader", batch: "Batch") -> float:
     """Keys of an example after what a features file makes of the log, on average."""
     are_means: Mapping[str, Sequence[bool]] = {}

@@ -16,7 +16,14 @@ from hps.errors import ConfigError, HpsError
 from hps.reader.column_use import FEATURE, IGNORED
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.open import open_reader
-from hps.train.base_rate import FirstLabels, first_labels, names_of, why_empty
+from hps.train.base_rate import (
+    NUM_EXAMPLES,
+    FirstLabels,
+    first_labels,
+    names_of,
+    refuse_bad_line,
+    why_empty,
+)
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.start import together
 
@@ -86,7 +93,8 @@ def checkpoint_to_resume(
 def read_ahead(
     options: "TrainOptions", ranks: "TrainingRanks", reader: "Reader"
 ) -> FirstLabels | None:
-    """Counts the first labels of a new model's log, on rank 0, for all ranks.
+    """Counts the first labels of a new model's log, on rank 0, for all ranks. A bad line among
+    them is told now: once the store is made, it would stay behind.
 
     Every rank calls it.
 
@@ -95,6 +103,7 @@ def read_ahead(
 
     Raises:
         ConfigError: the log has no example, and that is not allowed.
+        DataError: a bad line, where they are not skipped.
     """
     if options.allow_empty and not options.base_rate:
         return None
@@ -102,6 +111,8 @@ def read_ahead(
     def count() -> list[Any]:
         labels = first_labels(reader)
         require_examples(options, labels)
+        if labels.skipped:  # beyond a limit none is met
+            refuse_bad_line(reader, min(NUM_EXAMPLES, options.limit or NUM_EXAMPLES))
         return [labels.clicks, labels.others, labels.skipped, labels.click_share, labels.keys]
 
     counts = on_first_rank(ranks, "reading the first examples", count)

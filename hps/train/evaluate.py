@@ -136,7 +136,8 @@ def evaluate_store(
         checkpoint: tag or id of the checkpoint to measure; None takes the newest with a model.
         dram: budget of the host tier.
         gpu: budget and device of a GPU tier; the model runs there, too. None for none.
-        changes: fields of `ReaderConfig` that differ from the training run's.
+        changes: fields of `ReaderConfig` that differ from the training run's; `batch_size` is that
+            of `ModelRecipe.batch_to_measure` if it is not given.
 
     Returns:
         The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes.
@@ -188,7 +189,8 @@ def evaluate_remote(
 def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Json:
     server = model.server
     start = time.perf_counter()
-    reader = model.open_reader(data, **changes)
+    size: Json = {"batch_size": model.recipe.batch_to_measure(server)}
+    reader = model.open_reader(data, **{**size, **changes})
     metrics = evaluate_model(model.module, reader)
     if not metrics["examples"]:
         why = why_empty(reader.counts.skipped, is_sample=reader.config.is_sample)

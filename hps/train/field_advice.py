@@ -1,12 +1,16 @@
-"""What a log of text seems to be, and is not read as: said once, before training.
+"""What a log or its description seems to be, and is not read as: said once, before training.
 
-Above it: opening.py. Below it: the log's first lines. Such faults cost accuracy in silence.
+Above it: opening.py. Below it: the log's first lines, the features file. Such faults cost accuracy
+in silence.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from hps.features.column import SEQUENCE
+from hps.features.column import CATEGORICAL, GROUP, SEQUENCE
+from hps.features.features import Features
 from hps.features.transform import FeatureTransform
 from hps.models import class_of
 from hps.reader.discover import sample_lines
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from hps.reader.reader import Reader
 
 _MOST_NAMED = 20
+_WITH_VOCABULARY = (CATEGORICAL, SEQUENCE, GROUP)
 
 
 def advice_on(reader: "Reader", kind: str) -> list[str]:
@@ -25,11 +30,41 @@ def advice_on(reader: "Reader", kind: str) -> list[str]:
         reader: of the log that a new model is trained on.
         kind: of the model.
     """
+    advice = _on_vocabularies(reader)
     if reader.format == "libsvm":
-        return _on_one_bag(reader, kind)
+        return [*advice, *_on_one_bag(reader, kind)]
     if reader.format in ("csv", "criteo"):
-        return _on_sequences(reader)
-    return _on_numbers(reader) if reader.format == "libffm" else []
+        return [*advice, *_on_sequences(reader)]
+    return [*advice, *_on_numbers(reader)] if reader.format == "libffm" else advice
+
+
+def _on_vocabularies(reader: "Reader") -> list[str]:
+    """Of names that one column alone has: a slip of the pen, most likely, where another name is
+    near. A sequence with a target may want rows of its own, under whatever name."""
+    transform = reader.transform
+    if not isinstance(transform, FeatureTransform):
+        return []
+    described = transform.measured
+    names = dict.fromkeys(transform.raw.features)
+    columns = [column for column in described.columns if column.kind in _WITH_VOCABULARY]
+    vocabularies = {one.name: described.vocabulary(one.name) for one in columns}
+    used = Counter(vocabularies.get(name, name) for name in {**names, **vocabularies})
+    known = {use.name for use in reader.raw_columns}  # also those of which no feature is made
+    lines = []
+    for column in columns:
+        said = column.vocabulary
+        if said is None or said in known or used[said] > 1:
+            continue
+        others = [one for one in {*names, *used} if one not in (said, column.name)]
+        near = get_close_matches(said, sorted(others), n=1)
+        if column.target is not None and not near:
+            continue
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        lines.append(
+            f"warning: columns.{column.name}.vocabulary: {said!r} is that of this column alone, "
+            f"and no column of the log has that name{meant}"
+        )
+    return lines
 
 
 def _on_sequences(reader: "Reader") -> list[str]:
@@ -42,6 +77,32 @@ def _on_sequences(reader: "Reader") -> list[str]:
         f"whole text, as all columns of {reader.format} do; for several keys write the log as "
         "parquet, with a column of lists"
         for name in transform.measured.of_kind(SEQUENCE)
+    ]
+
+
+def advice_on_dim(dim: int | None, described: object, tables: Iterable[str]) -> list[str]:
+    """A line for people where a dim is given, and no table of a new model has it.
+
+    Args:
+        dim: that was given (--dim); None: none was.
+        described: the features file, if there is one.
+        tables: of the model.
+
+    >>> one = Features.from_toml('columns.a = {kind = "categorical", dim = 4}', "my.toml")
+    >>> advice_on_dim(8, one, ["a"])
+    ['warning: --dim 8 says nothing: my.toml gives each table a dim of its own (a 4)']
+    >>> advice_on_dim(8, one, ["a", "features"]), advice_on_dim(4, one, ["a"])
+    ([], [])
+    """
+    if dim is None or not isinstance(described, Features):
+        return []
+    dims = {table: described.dim_of(table) for table in tables}
+    if None in dims.values() or dim in dims.values():
+        return []
+    said = ", ".join(f"{table} {own}" for table, own in list(dims.items())[:_MOST_NAMED])
+    return [
+        f"warning: --dim {dim} says nothing: {described.source} gives each table a dim of "
+        f"its own ({said}{', ...' if len(dims) > _MOST_NAMED else ''})"
     ]
 
 

@@ -37,6 +37,7 @@ def score_new_data(trainer: "Trainer", options: "TrainOptions", context: RunCont
             part=context.ranks.part,
             threads=options.threads,
             on_error=options.on_error,
+            batch_size=trainer.batch_to_measure,
         )
         figures = evaluate_model(trainer.model, reader, context.ranks)
     except HpsError as error:

@@ -1,15 +1,19 @@
-"""record_batch_of: arrow's record batch of the columns that a user gives to be scored.
+"""record_batch_of: arrow's record batch of the columns that a user gives to be scored, and what csv
+would have of them.
 
-Above it: model.py. Below it: pyarrow, numpy. One example is asked for most often, and where pandas
-is not installed `pa.array` looks for it at every value: 40 us each.
+Above it: model.py, few_rows.py. Below it: pyarrow, numpy. Short lists are asked for most often, and
+where pandas is not installed `pa.array` looks for it at every value: 40 us each.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from hps.errors import DataError
 
 _FEW_ROWS = 64
 _MAX_TEXT = 256  # numpy gives each text as much room as the longest
@@ -60,6 +64,44 @@ def with_nan_missing(given: pa.RecordBatch, dense: Collection[str]) -> pa.Record
             column = pc.if_else(is_nan, pa.scalar(None, field.type), given.column(place))
             given = given.set_column(place, field, column)
     return given
+
+
+def with_whole_numbers(given: pa.RecordBatch, features: Collection[str]) -> pa.RecordBatch:
+    """The batch with whole numbers for the floats of features of csv, null for NaN: pandas has a
+    column of whole numbers as floats where some are missing.
+
+    Raises:
+        DataError: a number that is not whole, or that other whole numbers have become, too, as
+            floats of its width; its text in the log cannot be told.
+    """
+    for place, field in enumerate(given.schema):
+        if field.name not in features or not pa.types.is_floating(field.type):
+            continue
+        most = 2 ** (np.finfo(field.type.to_pandas_dtype()).nmant + 1)
+        column = given.column(place).cast(pa.float64())
+        values = column.to_numpy(zero_copy_only=False)  # null is NaN
+        is_missing = np.isnan(values)
+        bad = [value for value in values[~is_missing].tolist() if not is_whole(value, most)]
+        if bad:
+            raise DataError(
+                f"predict: column {field.name!r} is of type {field.type} and holds {bad[0]!r}, and "
+                "keys of csv come from its text; give the text as the log has it, or whole numbers "
+                f"below {most:,}"
+            )
+        numbers = np.where(is_missing, 0.0, values).astype(np.int64)
+        given = given.set_column(place, field.name, pa.array(numbers, mask=is_missing))
+    return given
+
+
+def is_whole(value: float, most: int = 2**53) -> bool:
+    """True of a float that is one whole number alone: each below `most` is.
+
+    >>> is_whole(7.0), is_whole(0.5), is_whole(-0.0), is_whole(2.0**53)
+    (True, False, False, False)
+    """
+    if not -most < value < most or not value.is_integer():
+        return False
+    return value != 0 or math.copysign(1.0, value) > 0
 
 
 _NUMPY_KINDS: Mapping[type, type[np.generic]] = {

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from hps.models import ClickModel
     from hps.reader.records import RecordColumns
+    from hps.train.few_rows import FewRows
 
 
 class Model:
@@ -75,7 +76,9 @@ class Model:
         self.module.eval()
         self._held = ExitStack()
         self._transform = self.recipe.make_transform()
+        self._is_of_lines = self.recipe.reading()["format"] in LINES
         self._columns: RecordColumns | None = None
+        self._few: FewRows | None = None
         self._lines: RawLines | None = None
 
     @classmethod
@@ -130,7 +133,8 @@ class Model:
                 or a dict of arrays or lists: those of the log that the model was trained on
                 (criteo: I1, I2, ... and C1, C2, ...), labels and others aside. Of slots, libffm
                 and libsvm with an entry an example: a key or a list of keys; of the latter two also
-                a mapping of indices to values.
+                a mapping of indices to values. Features of csv may be whole numbers, also as floats
+                with NaN for what is missing, as pandas has them.
 
         Raises:
             ConfigError: what is given has no columns that the model could read.
@@ -140,9 +144,10 @@ class Model:
         """
         if not isinstance(batch, Batch):
             batch = self._batch_of(batch)
-        with torch.no_grad():
+        with torch.inference_mode():
             logits = self.module.score(batch.to(self.module.device))
-        return torch.sigmoid(logits.float()).cpu()
+        with torch.no_grad():  # a tensor of the caller's, as any other
+            return torch.sigmoid(logits.float()).cpu()
 
     def lookup(self, table: str, keys: AnyArray) -> AnyArray:
         """Rows of keys, float32 [L, dim]; an absent key reads as its initial value."""
@@ -182,12 +187,20 @@ class Model:
         return f"{type(self).__name__}({self.recipe.kind}, checkpoint {name})"
 
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
-        if self.recipe.reading()["format"] in LINES:
+        if self._is_of_lines:
             return self._batch_of_lines(given)
+        if isinstance(given, Mapping):
+            few = self._few_rows().batch_of(given)
+            if few is not None:
+                return self._to_score(few)
         import pyarrow as pa
 
         from hps.reader.records import Piece
-        from hps.train.given_columns import record_batch_of, with_nan_missing
+        from hps.train.given_columns import (
+            record_batch_of,
+            with_nan_missing,
+            with_whole_numbers,
+        )
 
         columns = self._record_columns()
         known, left_out = columns.names(), self._left_out()
@@ -203,20 +216,27 @@ class Model:
         for name in left_out.intersection(known).difference(given.schema.names):
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
-        columns.check("predict: the batch", given.schema, "the model's log")
         is_csv = columns.config.format == "csv"
         if is_csv:
+            given = with_whole_numbers(given, set(known).difference(columns.dense))
+        columns.check("predict: the batch", given.schema, "the model's log")
+        if is_csv:
             given = with_nan_missing(given, columns.dense)
+        given = given.select(known)
         flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
         if flags:
             raise ConfigError(
                 f"predict: columns {flags} are booleans, and keys of csv come from its text; give "
                 "the text, such as 'True'"
             )
-        rows, _ = columns.rows_of(Piece.whole(given.select(known), 0), "predict")
-        raw = columns.batch_of([rows], len(rows))
+        rows, _ = columns.rows_of(Piece.whole(given, 0), "predict")
+        return self._to_score(columns.batch_of([rows], len(rows)))
+
+    def _to_score(self, raw: Batch) -> Batch:
+        """Of a batch as the log has it, one that the model scores."""
         batch = raw if self._transform is None else self._transform(raw)
-        check_targets(batch, self.module.sequences, self.features)
+        if self.module.sequences:
+            check_targets(batch, self.module.sequences, self.features)
         return batch
 
     def _batch_of_lines(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
@@ -239,6 +259,13 @@ class Model:
     def _left_out(self) -> set[str]:
         """Columns that a features file leaves out: they may be given or not."""
         return set() if self._transform is None else set(self._transform.measured.of_kind(IGNORED))
+
+    def _few_rows(self) -> "FewRows":
+        if self._few is None:
+            from hps.train.few_rows import FewRows  # pyarrow takes its time to import
+
+            self._few = FewRows(self._record_columns(), self._left_out())
+        return self._few
 
     def _record_columns(self) -> "RecordColumns":
         if self._columns is not None:

@@ -1,13 +1,13 @@
 """Predictions of a stored model for a log, written to a file.
 
-Above it: `hps predict`. Below it: model.py, pyarrow.
+Above it: `hps predict`. Below it: model.py, kept_columns.py, pyarrow.
 """
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from hps.common.json_text import Json
 from hps.common.row_layout import Floats
 from hps.errors import ConfigError, StoreError
 from hps.train.base_rate import why_empty
+from hps.train.kept_columns import COLUMN, check_kept, kept_columns
 from hps.train.model import Model
 from hps.train.report import peak_rss_bytes, tiers_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 KINDS = (".parquet", ".csv", ".npy")
-COLUMN = "probability"
 # How a log is read that is scored, where it is not read as in the training.
 _SCORED: Json = {"on_error": "raise", "needs_labels": False, "weight": None, "group": None}
 
@@ -39,7 +42,14 @@ def kind_of(path: str | Path) -> str:
     return kind
 
 
-def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **changes: Any) -> Json:
+def predict_log(
+    model: Model,
+    data: Sequence[str | Path],
+    out: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    **changes: Any,
+) -> Json:
     """Scores each example of a log, in its order; labels are read and left aside.
 
     Args:
@@ -47,28 +57,35 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
         data: the log's files, of the format the model was trained on; of parquet and csv
             the column of labels may be absent, of libsvm, libffm and slots the label of any line;
             weights and groups are not looked at.
-        out: the file, replaced whole once all is scored: parquet or csv with one column, or npy.
+        out: the file, replaced whole once all is scored: parquet or csv with the column COLUMN, or
+            npy.
+        keep: of parquet and csv, columns of the log that are written before it, as they are; they
+            are read once more for it.
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
         model, checkpoint, examples, mean, seconds, examples_per_second, tiers, peak_rss_bytes.
 
     Raises:
-        ConfigError: a name that `kind_of` refuses, or a log without an example.
+        ConfigError: a name that `kind_of` refuses, a log without an example, or one that has no
+            such column to keep.
         DataError: a bad line: no example may be missing in what is written.
         StoreError: the file cannot be written.
     """
-    kind_of(out)
+    kind = kind_of(out)
     start = time.perf_counter()
     reader = model.open_reader(data, **{**_SCORED, **changes})
     for path in reader.paths:
         if Path(out).exists() and path.samefile(out):
             raise ConfigError(f"{str(out)!r} is a file of DATA; name another one for the scores")
+    keep = list(dict.fromkeys(keep))
+    if keep:
+        check_kept(reader, keep, kind)
     parts: list[Floats] = [model.predict(batch).numpy() for batch in reader]
     scores = np.concatenate([np.empty(0, np.float32), *parts])
     if not len(scores):
         raise ConfigError(f"DATA has no example to score, {why_empty(reader.counts.skipped)}")
-    write_scores(Path(out), scores)
+    write_scores(Path(out), scores, kept_columns(reader, keep, len(scores)) if keep else {})
     seconds = time.perf_counter() - start
     return {
         "model": model.recipe.kind,
@@ -82,8 +99,10 @@ def predict_log(model: Model, data: Sequence[str | Path], out: str | Path, **cha
     }
 
 
-def write_scores(path: Path, scores: Floats) -> None:
-    """Puts float32 [n] into a file as its name says, all or nothing.
+def write_scores(
+    path: Path, scores: Floats, kept: "Mapping[str, pa.ChunkedArray] | None" = None
+) -> None:
+    """Puts float32 [n] into a file as its name says, after columns that are kept; all or nothing.
 
     Raises:
         StoreError: the operating system refused.
@@ -92,7 +111,7 @@ def write_scores(path: Path, scores: Floats) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            _write(beside, kind, scores)
+            _write(beside, kind, scores, kept or {})
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
@@ -102,14 +121,14 @@ def write_scores(path: Path, scores: Floats) -> None:
         ) from error
 
 
-def _write(path: Path, kind: str, scores: Floats) -> None:
+def _write(path: Path, kind: str, scores: Floats, kept: "Mapping[str, pa.ChunkedArray]") -> None:
     if kind == ".npy":
         with path.open("wb") as file:
             np.save(file, scores)
         return
     import pyarrow as pa  # which takes its time to import
 
-    table = pa.table({COLUMN: scores})
+    table = pa.table({**kept, COLUMN: scores})
     if kind == ".csv":
         from pyarrow import csv
 

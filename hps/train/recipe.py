@@ -47,6 +47,7 @@ READING = tuple(_FLAGS)
 _OF_TRAINING = ("negative_rate",)
 # What a log that is only measured or scored may have otherwise: the model gets neither.
 _ASIDE = ("weight", "group")
+_MEASURED, _MOST_TIMES = 4096, 8  # examples that are measured at a time, and times a batch
 # What `change_features` lets a run that goes on have otherwise, beside the features file.
 CHANGEABLE = ("dense", "dense_columns", "ignore")
 _CHANGE = "--new-data --change-features changes the features of a model"
@@ -177,6 +178,19 @@ class ModelRecipe:
         left_out = ("ignore", "shared_vocabulary", *_OF_TRAINING)
         fields = {**self.reader, **self.reading()}
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
+
+    def batch_to_measure(self, server: "RowServer") -> int:
+        """How many examples to measure at a time: more than are trained on, for what a batch costs
+        by itself is much of a small one; not so many more that memory would tell.
+
+        Args:
+            server: of the rows. With a gpu_cache, which must hold all keys of a batch, from servers
+                and between ranks it is the batch of the training.
+        """
+        own = self.reader_config().batch_size
+        if server.joint is None:
+            return own
+        return max(own, min(_MEASURED, _MOST_TIMES * own))
 
     def build(self, server: "RowServer") -> ClickModel:
         """A new model, its dense weights drawn from torch's global generator.

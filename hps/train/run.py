@@ -22,6 +22,7 @@ from hps.train.context import RunContext
 from hps.train.course import Course
 from hps.train.default_rules import with_batch_size, with_row_rate
 from hps.train.depth import DepthChooser
+from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
 from hps.train.loop import TrainingLoop
 from hps.train.opening import open_log
@@ -90,10 +91,14 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     if options.torch_threads:
         torch.set_num_threads(options.torch_threads)
     stored = model_to_resume(options, ranks.world)
+    asked = options
     options = options.settled() if stored is None else as_the_model(options, stored)
     options = with_batch_size(options, stored, progress)
     reader = open_log(options, context, stored)
     if stored is None:
+        if ranks.rank == 0:
+            for line in advice_on_dim(asked.dim, options.features, reader.features):
+                progress.say(line)
         context.labels = read_ahead(options, ranks, reader)
         options = with_row_rate(options, context.labels, progress)
     figures: Json = {}

@@ -31,7 +31,8 @@ def measure_test(trainer: "Trainer", options: "TrainOptions", context: RunContex
     """
     ranks = context.ranks
     try:
-        reader = trainer.recipe.open_reader(options.test, [options.table()], part=ranks.part)
+        size: Json = {"batch_size": trainer.batch_to_measure, "part": ranks.part}
+        reader = trainer.recipe.open_reader(options.test, [options.table()], **size)
         test = evaluate_model(trainer.model, reader, ranks, context.stops)
     except StopWaiting as stop:
         return {"stopped": name_of(stop.signal_number)}

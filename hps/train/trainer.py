@@ -72,6 +72,7 @@ class Trainer:
         # What a user's own class does in training alone is not known.
         drops = recipe.dropout > 0 or recipe.embedding_dropout > 0
         self._is_other_in_eval = drops or recipe.kind not in MODELS
+        self.batch_to_measure = recipe.batch_to_measure(server)
         self.device = server.device
         self.model: ClickModel = recipe.build(server).to(self.device)
         self._dense: DenseAverages | None = None

@@ -185,6 +185,7 @@ def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext
         HpsError: it cannot be read.
     """
     changes: Json = {"part": context.ranks.part, "threads": options.threads}
+    changes["batch_size"] = trainer.batch_to_measure
     if not options.valid:
         changes["hash_range"] = (0.0, options.valid_share)
     return trainer.recipe.open_reader(options.valid or options.data, [options.table()], **changes)

@@ -115,6 +115,31 @@ def test_a_quote_that_is_never_closed_is_found(tmp_path: Path) -> None:
     assert keys_by_row(batch)[0][1] == [hps.key_of("c", "y\n")]
 
 
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+@pytest.mark.parametrize(
+    "row", ['1,"x,0.5,z', '"1,x,0.5,z', '1,"x""y,0.5,z', '1,"x"y,"0.5,z', '1,"x,0.5,z\n1,y"",2,w']
+)
+def test_a_quote_that_is_never_closed_takes_no_rows_away_in_silence(
+    tmp_path: Path, row: str, on_error: str
+) -> None:
+    """Nor where the row that it makes of all others is a bad one, which may be skipped."""
+    rows = "".join(f"{number % 2},a,{number}.5,b\n" for number in range(30))
+    text = f"label,b,c,d\n{rows}{row}\n{rows}"
+    for content in (text, text[:-1]):
+        log = write(tmp_path / "log.csv", content)
+        with pytest.raises(hps.DataError, match=r"log.csv, row 31: a quote is opened and never"):
+            read([log], on_error=on_error, batch_size=7)
+
+
+def test_a_bad_row_whose_quotes_are_closed_is_skipped(tmp_path: Path) -> None:
+    rows = ['1,"x\ny",0.5', '1,x"y', '1,x,"', '1,"x"",",0.5,"z\n"']
+    text = "label,b,c,d\n" + "".join(f"0,a,0.5,b\n{row}\n" for row in rows[:2])
+    log = write(tmp_path / "log.csv", f"{text}{rows[3]},4\n0,a,0.5,b\n")
+    reader = open_reader([log], tables=[TABLE], config=ReaderConfig(on_error="skip"))
+    (batch,) = reader
+    assert len(batch) == 3 and reader.counts.skipped == 3
+
+
 def test_without_labels_no_row_is_passed_over(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", "id,a,b\n1,x,y\n2,,\n3,z,w\n")
     with pytest.raises(hps.DataError, match=r"log.csv, row 2: nothing is in it"):

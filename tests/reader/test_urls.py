@@ -154,8 +154,16 @@ def test_patterns_are_sorted_by_name_and_may_name_folders(tmp_path: Path, memory
     for part in ("b", "a", "c"):
         put(write_log(tmp_path, "libsvm").rename(tmp_path / f"{part}.libsvm"), "flaky://bucket")
     assert [file.name[0] for file in find_files("flaky://bucket/*.libsvm")] == ["a", "b", "c"]
-    with pytest.raises(ConfigError, match=r"no file matches 'memory://bucket/day=7\*/x'"):
+    nothing = (
+        r"no file matches 'memory://bucket/day=7\*/x', and there is a folder 'memory://bucket'"
+    )
+    with pytest.raises(ConfigError, match=nothing):
         find_files("memory://bucket/day=7*/x")
+    nothing = r"matches 'memory://bukcet/day/\*.tsv', and there is no folder 'memory://bukcet/day'"
+    with pytest.raises(ConfigError, match=nothing):
+        find_files(["memory://bucket/day=01/*", "memory://bukcet/day/*.tsv"])
+    with pytest.raises(StoreError, match=r"memory://bucket/none.tsv: there is no such file"):
+        find_files("memory://bucket/none.tsv")
 
 
 def test_a_name_with_the_characters_of_a_pattern_is_that_file(tmp_path: Path, memory: None) -> None:

@@ -250,6 +250,18 @@ def test_a_folder_with_files_of_others_is_refused(
     assert (tmp_path / "r" / name).read_text() == text
 
 
+def test_two_runs_at_once_do_not_share_a_folder(tmp_path: Path, log: Path) -> None:
+    folder, store = tmp_path / "r", tmp_path / "store"
+    with open_history(folder, None, goes_on=False) as history:
+        history.add("begin", 0, {})
+        before = (folder / "run.jsonl").read_bytes()
+        with pytest.raises(hps.ConfigError, match="another run is writing there"):
+            train(options(log, store, report=folder))
+        assert (folder / "run.jsonl").read_bytes() == before and not store.exists()
+    train(options(log, store, report=folder))  # one after the other
+    assert read_run(folder).history[0]["kind"] == "begin"
+
+
 def test_a_run_without_auc_or_with_nothing_left_to_train_has_its_page(
     tmp_path: Path, log: Path
 ) -> None:

@@ -283,6 +283,80 @@ def test_predict_writes_one_probability_an_example_in_order(
     ]
 
 
+def write_users(path: Path) -> dict[str, list[Any]]:
+    """A log of parquet or csv whose users are no feature; its columns."""
+    columns: dict[str, list[Any]] = {
+        "label": [row % 2 for row in range(50)],
+        "user": [["é", "", "a,b", '"', "007"][row % 5] for row in range(50)],
+        "item": [f"i{row % 7}" for row in range(50)],
+        "price": [row / 8 for row in range(50)],
+    }
+    if path.suffix == ".parquet":
+        columns["tags"] = [["x"] * (row % 3) for row in range(50)]
+        pq.write_table(pa.table(columns), path, row_group_size=20)
+        return columns
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([columns, *zip(*columns.values(), strict=True)])
+    return columns
+
+
+@pytest.mark.parametrize("out", ["scores.csv", "scores.parquet"])
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_columns_of_the_log_stand_beside_the_scores(tmp_path: Path, name: str, out: str) -> None:
+    columns = write_users(tmp_path / name)
+    store = train_on(tmp_path / name, tmp_path / "store", ignore=("user",))
+    words = ["predict", str(tmp_path / name), "--store", str(store), "--dram", "8MiB"]
+    keep = ["--keep", "user", "--keep", "item", "--keep", "price", "--keep", "user"]
+    assert main([*words, "--out", str(tmp_path / out), *keep]) == 0
+    if out.endswith(".csv"):
+        with (tmp_path / out).open(newline="") as file:
+            head, *rows = csv.reader(file)
+        found = dict(zip(head, map(list, zip(*rows, strict=True)), strict=True))
+        found = {**found, **{one: list(map(float, found[one])) for one in ("price", "probability")}}
+    else:
+        found = pq.read_table(tmp_path / out).to_pydict()
+    assert list(found) == ["user", "item", "price", "probability"]
+    assert all(found[one] == columns[one] for one in ("user", "item", "price"))
+    expected = scores_of(store, tmp_path / name, batch_size=4096).numpy()
+    assert np.array_equal(np.array(found["probability"], np.float32), expected)
+
+
+def test_what_cannot_stand_beside_scores_is_refused_before_anything_is_scored(
+    tmp_path: Path, criteo: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_users(tmp_path / "log.parquet")
+    store = train_on(tmp_path / "log.parquet", tmp_path / "store")
+
+    def refusal(log: Path, store: Path, out: str, *keep: str) -> str:
+        words = ["predict", str(log), "--store", str(store), "--out", str(tmp_path / out)]
+        flags = [word for name in keep for word in ("--keep", name)]
+        assert main([*words, *flags, "--dram", "8MiB"]) == 1
+        assert not (tmp_path / out).exists()
+        return capsys.readouterr().err
+
+    log = tmp_path / "log.parquet"
+    assert "no columns ['usr']" in refusal(log, store, "a.csv", "user", "usr")
+    assert ".npy holds the scores alone" in refusal(log, store, "a.npy", "user")
+    assert "columns ['tags'] hold lists" in refusal(log, store, "a.csv", "tags")
+    assert "a log of criteo has no columns" in refusal(*criteo[:2], "a.csv", "C1")
+    table = pq.read_table(log)
+    pq.write_table(table.append_column("probability", table["price"]), log)
+    assert "written as 'probability', too" in refusal(log, store, "a.csv", "probability")
+
+
+def test_a_row_with_nothing_but_a_kept_column_is_no_example_and_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("label,user,item\n" + "".join(f"{row % 2},u,i{row}\n" for row in range(9)))
+    store = train_on(log, tmp_path / "store", ignore=("user",))
+    log.write_text(log.read_text() + ",u,\n")
+    with hps.Model.load(store, dram="8MiB") as model:
+        assert predict_log(model, [log], tmp_path / "a.csv")["examples"] == 9
+        with pytest.raises(hps.DataError, match=r"--keep user: 9 examples .* has 10 values"):
+            predict_log(model, [log], tmp_path / "b.csv", keep=["user"])
+    assert not (tmp_path / "b.csv").exists()
+
+
 def test_predict_refuses_before_it_works_and_leaves_what_is_there(
     tmp_path: Path, criteo: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 import hps
+from hps import GpuCacheConfig
+from hps.models import ClickModel
 from hps.options.run import AUTO
+from hps.reader import Reader
 from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.text_reader import TextReader
 from hps.stops import Stops
-from hps.train import TrainOptions, evaluate_store, train
+from hps.train import TrainOptions, evaluate, evaluate_store, test_figures, train, validation
 from hps.train.depth import AHEAD, DepthChooser
 from hps.train.evaluations import Evaluations
 from hps.train.pausing_log import PausingLog
@@ -84,6 +87,45 @@ def test_it_comes_after_exact_batches_and_changes_no_bit(
     assert same_bits(figures) == same_bits(whole)
     assert all(entry["valid_examples"] == 300 for entry in figures["evaluations"])
     assert figures["evaluations"][-1]["examples"] == figures["total_examples"]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected", "dram"),
+    [
+        (64, 512, "4MiB"),  # which does not hold the keys of 300 examples at once
+        (512, 4096, "64MiB"),
+        (600, 4096, "64MiB"),
+        (8192, 8192, "64MiB"),
+    ],
+)
+def test_more_examples_are_measured_at_a_time_than_trained_on(
+    tmp_path: Path,
+    log: Path,
+    valid: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    expected: int,
+    dram: str,
+) -> None:
+    """Unless the rows lie elsewhere than in this process's DRAM."""
+    seen: set[int] = set()
+
+    evaluate_model = evaluate.evaluate_model
+
+    def note(model: ClickModel, batches: Reader, *more: Any) -> dict[str, Any]:
+        seen.add(batches.config.batch_size)
+        return evaluate_model(model, batches, *more)
+
+    for module in (validation, test_figures, evaluate):
+        monkeypatch.setattr(module, "evaluate_model", note)
+    store = tmp_path / "store"
+    sizes = {"batch_size": size, "dram": dram, "limit": 64}
+    train(options(log, store, valid=[valid], test=[valid], **sizes))
+    evaluate_store([valid], store)
+    assert seen == {expected}
+    evaluate_store([valid], store, gpu=GpuCacheConfig(bytes="4MiB", device="cpu"))
+    evaluate_store([valid], store, batch_size=50)
+    assert seen == {expected, size, 50}
 
 
 def test_figures_are_those_of_hps_evaluate_and_the_best_model_is_kept(
