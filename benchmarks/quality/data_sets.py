@@ -9,12 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.quality.generated import GENERATED, generated
+from benchmarks.quality.generated import (
+    GENERATED,
+    GENERATED_RARE,
+    NUM_TRAIN,
+    SHAPES,
+    generated,
+)
 from benchmarks.quality.logs import Log
 from benchmarks.quality.public import PUBLIC, AbsentData, criteo
 
 TINY = "generated_tiny"  # for a smoke test
 DATA_SETS = (*PUBLIC, *GENERATED)
+ALL_DATA_SETS = (*DATA_SETS, *GENERATED_RARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +29,7 @@ class Choice:
     """Which data sets, and how much of them.
 
     Args:
-        names: of DATA_SETS, TINY, or "criteo".
+        names: of ALL_DATA_SETS, TINY, or "criteo".
         examples: of a larger public log so many are drawn; of a generated one as many are trained
             on. 0 for all, and 80,000.
         criteo: file of the data set "criteo".
@@ -42,8 +49,8 @@ def load(name: str, examples: int, criteo_file: str | None) -> Log:
     """
     if name == TINY:
         return generated("generated_10", 800)
-    if name in GENERATED:
-        return generated(name, examples or 80_000)
+    if name in SHAPES:
+        return generated(name, examples or NUM_TRAIN)
     if name == "criteo":
         if criteo_file is None:
             raise AbsentData("the data set criteo needs --criteo FILE")
@@ -61,7 +68,7 @@ def _sample(log: Log, examples: int) -> Log:
 def absent_data(choice: Choice) -> dict[str, str]:
     """Name of each data set that cannot be read -> why."""
     absent = {}
-    for name in set(choice.names) - {*GENERATED, TINY}:
+    for name in set(choice.names) - {*SHAPES, TINY}:
         try:
             load(name, choice.examples, choice.criteo)
         except AbsentData as error:

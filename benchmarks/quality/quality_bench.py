@@ -7,12 +7,20 @@ Above it: benchmarks/run.py. Below it: runs.py, statistics.py.
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row
-from benchmarks.quality.data_sets import DATA_SETS, TINY, Choice, absent_data, load
+from benchmarks.quality.data_sets import (
+    ALL_DATA_SETS,
+    DATA_SETS,
+    TINY,
+    Choice,
+    absent_data,
+    load,
+)
 from benchmarks.quality.runs import Runs
 from benchmarks.quality.settings import SEQUENCE_KINDS, Job, Scores, Settings
 from benchmarks.quality.statistics import mean, paired
@@ -39,10 +47,10 @@ SCHEDULES = {
 SCHEDULE = (256, 2)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options that the benchmarks of quality share."""
-    parser.add_argument("--data", nargs="+", default=list(DATA_SETS), help=", ".join(DATA_SETS))
-    parser.add_argument("--seeds", type=int, default=10)
+def add_options(parser: argparse.ArgumentParser, data: Sequence[str], seeds: int) -> None:
+    """Options that the benchmarks of quality share, with the data sets and seeds of one of them."""
+    parser.add_argument("--data", nargs="+", default=list(data), help=", ".join(ALL_DATA_SETS))
+    parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--examples", type=float, default=0, help="of a data set; 0: all")
     parser.add_argument("--criteo", default=None, help="file of Criteo's format: --data criteo")
     parser.add_argument("--cache", default=None, help="folder where runs are kept and found again")
@@ -50,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    add_options(parser)
+    add_options(parser, DATA_SETS, 10)
     parser.add_argument("--models", nargs="+", default=sorted(MODELS), choices=sorted(MODELS))
     parser.add_argument("--dim", type=int, default=8)
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 32])
@@ -62,9 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def choice_of(options: dict[str, Any]) -> Choice:
     """The data sets that are asked for."""
     names = tuple(options["data"])
-    unknown = set(names) - {*DATA_SETS, TINY, "criteo"}
+    unknown = set(names) - {*ALL_DATA_SETS, TINY, "criteo"}
     if unknown:
-        raise SystemExit(f"no data set {sorted(unknown)}; there are: {', '.join(DATA_SETS)}")
+        raise SystemExit(f"no data set {sorted(unknown)}; there are: {', '.join(ALL_DATA_SETS)}")
     return Choice(names=names, examples=int(options["examples"]), criteo=options["criteo"])
 
 

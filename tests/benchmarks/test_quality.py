@@ -14,8 +14,28 @@ import torch
 
 import hps
 from benchmarks.quality.contenders import measure, run_contender
-from benchmarks.quality.data_sets import TINY, Choice, absent_data, load
-from benchmarks.quality.defaults.defaults_bench import Tuning, batch_of, trials
+from benchmarks.quality.data_sets import (
+    ALL_DATA_SETS,
+    DATA_SETS,
+    TINY,
+    Choice,
+    absent_data,
+    load,
+)
+from benchmarks.quality.defaults.defaults_bench import (
+    CANDIDATES,
+    EPOCHS,
+    MORE_SEEDS,
+    PATIENCE,
+    RATES,
+    SMALL,
+    Tuning,
+    batch_of,
+    rows_of,
+    trials,
+    tuning_of,
+)
+from benchmarks.quality.generated import GENERATED, GENERATED_RARE, SHAPES, generated
 from benchmarks.quality.logs import LABEL, Log, Vocabulary, in_epochs, longest_bag
 from benchmarks.quality.public import AbsentData, criteo, folder_of, histories, standardised
 from benchmarks.quality.quality_bench import (
@@ -347,14 +367,76 @@ def test_tuning_takes_what_validates_best():
     tuning = Tuning(runs, job(), seeds=2)
     tried = [Settings(lr=rate) for rate in (0.1, 0.9, 0.4)]
     assert tuning.best(tried) == tried[1]
-    assert len(tuning.scores(tried[1])) == 2 and runs.ran[-1].seed == 1
+    assert [one.seed for one in runs.ran] == [0, 0, 0]
+    found = tuning.scores(tried[:2])
+    assert [[one["test"]["auc"] for one in scores] for scores in found] == [[0.1] * 2, [0.9] * 2]
+    assert runs.ran[-1].seed == 1
+
+
+def test_a_small_log_is_tuned_on_all_of_its_seeds_and_has_more():
+    options = {"model": "fm", "examples": 0, "criteo": None, "seeds": 2, "is_smoke": False}
+    more = 2 * MORE_SEEDS
+    for num_train, tuned_on, measured in ((SMALL - 1, more, more), (SMALL, 1, 2)):
+        runs = Ran(None)
+        tuning = tuning_of("x", num_train, runs, options)
+        tuning.best([Settings()])
+        assert [one.seed for one in runs.ran] == list(range(tuned_on))
+        assert [len(scores) for scores in tuning.scores([Settings()])] == [measured]
+
+
+class ByLog(Runs):
+    """Runs nothing: the first seed validates best at a rate of 0.1, all of them at 0.05."""
+
+    def __init__(self):
+        super().__init__(None, is_here=True)
+
+    def scores(self, jobs):
+        found = []
+        for one in jobs:
+            rate = one.settings.lr or 0.02
+            best = 0.1 if one.seed == 0 else 0.05
+            auc = 0.8 - abs(rate - best) - 0.001 * one.seed
+            found.append({"test": {"auc": auc - 0.1, "logloss": 0.5}, "valid": {"auc": auc}})
+        return found
+
+
+def test_tuning_on_more_seeds_takes_what_is_best_in_the_mean():
+    tried = [Settings(lr=rate) for rate in (0.05, 0.1)]
+    assert Tuning(ByLog(), job(), seeds=3).best(tried) == tried[1]
+    assert Tuning(ByLog(), job(), seeds=3, tuned_on=3).best(tried) == tried[0]
+
+
+def test_rows_of_defaults_stand_beside_what_was_tuned():
+    options = {"model": "fm", "is_smoke": False, "wide": False, "candidates": True}
+    rows = rows_of(Tuning(ByLog(), job(), 3, 3), {"data": "x"}, 80_000, options)
+    assert [row["settings"] for row in rows] == ["the defaults", *CANDIDATES]
+    defaults, same = rows[0], rows[2]
+    assert same["settings"] == "lr 0.05" and same["difference"] == 0 and same["reaches"]
+    assert defaults["difference"] == pytest.approx(-0.03) and not defaults["reaches"]
+    assert "lr 0.05" in defaults["tuned"] and defaults["repetitions"] == 3
 
 
 def test_trials_differ_and_fit_the_log():
-    tried = trials("deepfm", 80_000, is_smoke=False)
-    assert len(tried) == len(set(tried)) > 20
-    assert {one.batch_size for one in tried} == {256, 512, 1024}
+    tried = trials("deepfm", 80_000, is_smoke=False, is_wide=False)
+    assert {one.lr for one in tried} == set(RATES) and {one.batch_size for one in tried} == {512}
+    assert {(one.epochs, one.patience) for one in tried} == {(EPOCHS, PATIENCE)}
+    wide = trials("deepfm", 80_000, is_smoke=False, is_wide=True)
+    assert len(wide) == len(set(wide)) >= 19 and set(wide) > set(tried)
+    assert {one.batch_size for one in wide} == {256, 512, 1024}
     assert batch_of(0, 100) == 32
+
+
+def test_generated_logs_have_the_shape_that_is_asked_for():
+    assert set(DATA_SETS) < set(ALL_DATA_SETS) and {*GENERATED, *GENERATED_RARE} == set(SHAPES)
+    wide = generated("generated_wide_rare", 900)
+    assert (len(wide.columns("features")), len(wide.columns("dense"))) == (26, 13)
+    assert wide.num_test == 450 and len(wide.table) == 900 + 900 // 8 + 450
+    bags = generated("generated_bags_rare", 400)
+    assert len(bags.columns("bags")) == 8 and not bags.columns("features")
+    lengths = [bags.table[name].combine_chunks().value_lengths() for name in bags.columns("bags")]
+    assert 6 < np.mean([np.mean(column.to_numpy()) for column in lengths]) < 14
+    with pytest.raises(KeyError):
+        generated("generated_7")
 
 
 def test_a_data_set_that_is_not_installed_is_named(monkeypatch):

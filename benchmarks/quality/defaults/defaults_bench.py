@@ -1,31 +1,34 @@
 """What the defaults of `hps train` are worth: beside settings tuned on the validation part.
 
-Tuning takes every one of `trials` on one seed and keeps what validates best; that is then trained
-with all seeds, and so is `hps train` with nothing but the log. Both are measured on the test part,
-which nothing was chosen by. With `--candidates` sets of settings that could become the defaults
-stand beside the tuned ones, too. Above it: benchmarks/run.py. Below it: quality_bench.py, runs.py.
+Tuning takes every one of `trials`, rates of rows each with the best number of passes, and keeps
+what validates best; that is then trained with all seeds, and so is `hps train` with nothing but the
+log. Both are measured on the test part, which nothing was chosen by. Above it: benchmarks/run.py.
+Below it: quality_bench.py, runs.py.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.report import Row
-from benchmarks.quality.data_sets import TINY, absent_data, load
+from benchmarks.quality.data_sets import ALL_DATA_SETS, TINY, absent_data, load
 from benchmarks.quality.quality_bench import add_options, choice_of, quality_row
 from benchmarks.quality.runs import Runs
 from benchmarks.quality.settings import Job, Scores, Settings
+from benchmarks.quality.statistics import mean
 
 BAR = -0.005  # of the difference in AUC
 DEFAULTS = "the defaults"
 TUNED = "tuned on the validation part"
-EPOCHS, PATIENCE = 6, 1
+RATES = (0.01, 0.02, 0.05, 0.1)
+EPOCHS, PATIENCE = 4, 1
 STEPS = (50, 100, 200)  # an epoch, by the batch size
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 32
-Candidate = Callable[[int], Settings]
+# A log of fewer examples is tuned on all seeds, of which it has more: its validation part is small.
+SMALL, MORE_SEEDS = 20_000, 4
 
 
 def batch_of(examples: int, steps: int) -> int:
@@ -38,27 +41,28 @@ def batch_of(examples: int, steps: int) -> int:
     return min(max(1 << (wanted.bit_length() - 1), SMALLEST_BATCH), LARGEST_BATCH)
 
 
-CANDIDATES: dict[str, Candidate] = {
-    "100 steps": lambda count: Settings(batch_size=batch_of(count, 100)),
-    "100 steps, lr 0.05": lambda count: Settings(batch_size=batch_of(count, 100), lr=0.05),
-    "100 steps, lr 0.05, 2 epochs": lambda count: Settings(
-        batch_size=batch_of(count, 100), lr=0.05, epochs=2
-    ),
-    "100 steps, lr 0.05, best of 6 epochs": lambda count: Settings(
-        batch_size=batch_of(count, 100), lr=0.05, epochs=EPOCHS, patience=PATIENCE
-    ),
+# What else could be the defaults.
+CANDIDATES: dict[str, Settings] = {
+    "lr 0.02": Settings(lr=0.02),
+    "lr 0.05": Settings(lr=0.05),
+    "dense_lr 0.003": Settings(dense_lr=0.003),
+    "init_std 0.05": Settings(init_std=0.05),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    add_options(parser)
+    add_options(parser, ALL_DATA_SETS, 3)
     parser.add_argument("--model", default="deepfm")
+    parser.add_argument(
+        "--wide", action="store_true", help="tune batch size, dense rate, dropout, too"
+    )
     parser.add_argument("--candidates", action="store_true", help="other defaults, too")
 
 
-def trials(model: str, num_train: int, is_smoke: bool) -> list[Settings]:
-    """What tuning tries: all of rates and batch sizes, then one thing at a time beside a middle."""
+def trials(model: str, num_train: int, is_smoke: bool, is_wide: bool) -> list[Settings]:
+    """What tuning tries: all rates, each with the best number of passes; if it is wide also all of
+    rates and batch sizes, and one thing at a time beside a middle."""
     middle = Settings(
         model=model,
         batch_size=batch_of(num_train, 100),
@@ -68,13 +72,15 @@ def trials(model: str, num_train: int, is_smoke: bool) -> list[Settings]:
     )
     if is_smoke:
         return [replace(middle, epochs=1, lr=rate) for rate in (0.02, 0.1)]
-    found = [
-        replace(middle, batch_size=batch_of(num_train, steps), lr=rate)
-        for steps, rate in product(STEPS, (0.01, 0.02, 0.05, 0.1, 0.2))
-    ]
-    found += [replace(middle, dense_lr=rate) for rate in (0.0003, 0.003)]
-    found += [replace(middle, init_std=deviation) for deviation in (0.001, 0.05, 0.2)]
-    found += [replace(middle, dropout=share) for share in (0.2, 0.5)]
+    found = [replace(middle, lr=rate) for rate in RATES]
+    if is_wide:
+        found += [
+            replace(middle, batch_size=batch_of(num_train, steps), lr=rate)
+            for steps, rate in product(STEPS, RATES)
+        ]
+        found += [replace(middle, dense_lr=rate) for rate in (0.0003, 0.003)]
+        found += [replace(middle, init_std=deviation) for deviation in (0.001, 0.05, 0.2)]
+        found += [replace(middle, dropout=share) for share in (0.2, 0.5)]
     return list(dict.fromkeys(found))
 
 
@@ -83,23 +89,32 @@ class Tuning:
 
     Args:
         job: of the defaults; others differ in settings and seed.
+        seeds: to measure with.
+        tuned_on: to tune on, the first ones.
     """
 
-    def __init__(self, runs: Runs, job: Job, seeds: int) -> None:
+    def __init__(self, runs: Runs, job: Job, seeds: int, tuned_on: int = 1) -> None:
         self._runs = runs
         self._job = job
         self._seeds = seeds
+        self._tuned_on = tuned_on
 
-    def scores(self, settings: Settings) -> list[Scores]:
-        """A seed each."""
-        jobs = [replace(self._job, settings=settings, seed=seed) for seed in range(self._seeds)]
-        return self._runs.scores(jobs)
+    def scores(self, settings: Sequence[Settings]) -> list[list[Scores]]:
+        """Of each of the settings a seed each."""
+        return self._with_seeds(settings, self._seeds)
 
-    def best(self, tried: list[Settings]) -> Settings:
-        """By the AUC on the validation part of the first seed."""
-        found = self._runs.scores(replace(self._job, settings=one) for one in tried)
-        aucs = [scores["valid"]["auc"] for scores in found]
+    def best(self, tried: Sequence[Settings]) -> Settings:
+        """By the AUC on the validation part, the mean of the seeds to tune on."""
+        found = self._with_seeds(tried, self._tuned_on)
+        aucs = [mean([scores["valid"]["auc"] for scores in of_one]) for of_one in found]
         return tried[aucs.index(max(aucs))]
+
+    def _with_seeds(self, settings: Sequence[Settings], seeds: int) -> list[list[Scores]]:
+        jobs = [
+            replace(self._job, settings=one, seed=seed) for one in settings for seed in range(seeds)
+        ]
+        found = self._runs.scores(jobs)
+        return [found[place : place + seeds] for place in range(0, len(found), seeds)]
 
 
 def text_of(settings: Settings) -> str:
@@ -113,16 +128,32 @@ def rows_of(
 ) -> list[Row]:
     """The defaults, and the candidates that are asked for, each beside the tuned settings."""
     model = options["model"]
-    best = tuning.best(trials(model, num_train, options["is_smoke"]))
-    tuned = (TUNED, tuning.scores(best))
+    best = tuning.best(trials(model, num_train, options["is_smoke"], options["wide"]))
     asked: dict[str, Settings] = {DEFAULTS: Settings(model=model)}
     if options["candidates"]:
-        asked |= {name: replace(made(num_train), model=model) for name, made in CANDIDATES.items()}
+        asked |= {name: replace(one, model=model) for name, one in CANDIDATES.items()}
+    tuned, *found = tuning.scores([best, *asked.values()])
     rows = []
-    for name, settings in asked.items():
-        row = quality_row({**axes, "settings": name}, tuning.scores(settings), tuned, BAR)
+    for name, scores in zip(asked, found, strict=True):
+        row = quality_row({**axes, "settings": name}, scores, (TUNED, tuned), BAR)
         rows.append(row | {"tuned": text_of(best), "reaches": row["difference"] >= BAR})
     return rows
+
+
+def tuning_of(name: str, num_train: int, runs: Runs, options: dict[str, Any]) -> Tuning:
+    """The runs of one data set: a small one has more seeds."""
+    first = Job(
+        contender="hps",
+        log=name,
+        seed=0,
+        settings=Settings(model=options["model"]),
+        examples=int(options["examples"]),
+        criteo=options["criteo"],
+    )
+    seeds = options["seeds"]
+    if num_train >= SMALL or options["is_smoke"]:
+        return Tuning(runs, first, seeds)
+    return Tuning(runs, first, seeds * MORE_SEEDS, tuned_on=seeds * MORE_SEEDS)
 
 
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
@@ -139,16 +170,8 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             continue
         log = load(name, choice.examples, choice.criteo)
         num_train = len(log.split(0)["train"])
-        first = Job(
-            contender="hps",
-            log=name,
-            seed=0,
-            settings=Settings(model=options["model"]),
-            examples=choice.examples,
-            criteo=choice.criteo,
-        )
-        tuning = Tuning(runs, first, options["seeds"])
-        axes = {"data": name, "examples": num_train}
-        rows += rows_of(tuning, axes, num_train, options)
+        tuning = tuning_of(name, num_train, runs, options)
+        rows += rows_of(tuning, {"data": name, "examples": num_train}, num_train, options)
     axes = {name: options[name] for name in ("model", "seeds", "examples")}
+    axes |= {"rates": RATES, "epochs": EPOCHS, "wide": options["wide"]}
     return {"axes": axes, "rows": rows, "absent": missing}
