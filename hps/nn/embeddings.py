@@ -18,6 +18,7 @@ from hps.nn.embedding import SparseEmbedding
 from hps.nn.embeddings_input import (
     check_counts,
     check_names,
+    chosen_of,
     counts_of,
     ids_of,
     ids_of_features,
@@ -55,8 +56,9 @@ class SparseEmbeddings(nn.Module):
         server: an open `hps.ParameterServer`, `hps.RemoteParameterServer` or, on every rank of a
             training, `hps.ClusterParameterServer`.
         features: name of each feature -> its table, in the order of the output's columns; or table
-            -> number of its features. All features of a table must be named. None: all of all
-            tables, in their order.
+            -> number of its features. None: all of all tables, in their order. Of a table that
+            lists its features some may be named: of a batch, which has all of them, those are
+            read, looked up anew where a Pipeline has pinned all.
         pooling: "sum" or "mean" over the keys of a bag, or table -> one of them. An empty bag is
             zeros.
         dtype: of the output and of its gradient, torch.float32 or torch.bfloat16; rows stay
@@ -243,6 +245,8 @@ class SparseEmbeddings(nn.Module):
         found = [ids_of(batch, table) for table in layout.places.tables]
         check_counts(layout, found, len(batch))
         is_learning = any(want_gradients(ids.weights_L) for ids in found)
+        if layout.chosen:
+            return self._look_up_chosen(layout, found, len(batch), is_learning)
         calls: list[_Call] = [(batch, None, None, 1)] * len(found)
         if self._server.joint is None or is_learning:
             return self._look_up_tables(layout, calls, is_learning)
@@ -252,6 +256,19 @@ class SparseEmbeddings(nn.Module):
         if batch.rows is not None:  # pinned, but not together
             return self._look_up_tables(layout, calls, is_learning)
         return self._read(layout.places, KeysByTable(found, len(batch)), None)
+
+    def _look_up_chosen(
+        self, layout: FeatureLayout, found: list[Ids], num_examples: int, is_learning: bool
+    ) -> torch.Tensor:
+        """Of a batch that has more features than are read."""
+        own = chosen_of(layout, found, num_examples)
+        if self._server.joint is not None and not is_learning:
+            return self._read(layout.places, KeysByTable(own, num_examples), None)
+        calls: list[_Call] = [
+            (ids.keys_L, ids.offsets, ids.weights_L, len(features))
+            for ids, features in zip(own, layout.places.features, strict=True)
+        ]
+        return self._look_up_tables(layout, calls, is_learning)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
@@ -321,6 +338,9 @@ class SparseEmbeddings(nn.Module):
             )
         ]
         check_counts(layout, found, num_examples)
+        if layout.chosen:
+            own = KeysByTable(chosen_of(layout, found, num_examples), num_examples)
+            return read(server, layout.places, own, None, self.dtype)
         features = dict(zip(layout.places.tables, found, strict=True))
         rows = joint.pinned(features, num_examples)
         if rows is not None:

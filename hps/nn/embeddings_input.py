@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hps.common.arrays import as_contiguous, as_keys
+from hps.common.bags import make_bags
 from hps.config import TableConfig
 from hps.contracts.joint import KeysOfAll
 from hps.errors import ConfigError
@@ -38,16 +39,31 @@ def counts_of(server: "RowServer", batch: Batch) -> dict[str, str]:
 
 
 def check_counts(layout: FeatureLayout, found: list[Ids], num_examples: int) -> None:
-    for table, features, ids in zip(
-        layout.places.tables, layout.places.features, found, strict=True
-    ):
-        num_bags = ids.offsets.numel() - 1
-        if num_bags != len(features) * num_examples:
+    for place, (table, ids) in enumerate(zip(layout.places.tables, found, strict=True)):
+        num_bags, num_features = ids.offsets.numel() - 1, layout.count(place)
+        if num_bags != num_features * num_examples:
             raise ConfigError(
                 f"SparseEmbeddings: the batch has {num_bags} bags of table {table!r}; "
-                f"{len(features)} features of {num_examples} examples have "
-                f"{len(features) * num_examples}"
+                f"{num_features} features of {num_examples} examples have "
+                f"{num_features * num_examples}"
             )
+
+
+def chosen_of(layout: FeatureLayout, found: list[Ids], num_examples: int) -> list[Ids]:
+    """What a batch has of each table, without the features that are not read.
+
+    Raises:
+        ConfigError: offsets that divide the keys of such a table into no bags.
+    """
+    own = list(found)
+    for place, table in enumerate(layout.places.tables):
+        chosen = layout.chosen.get(table)
+        if chosen is not None:
+            ids = found[place]
+            bags = ids.bags or make_bags(ids.offsets, len(ids.keys_L), "SparseEmbeddings")
+            tensors = (ids.keys_L, bags.offsets, ids.weights_L)
+            own[place] = Ids(*ids_of_features(*tensors, chosen.places, num_examples))
+    return own
 
 
 def tables_of(server: "RowServer", names: list[str]) -> dict[str, str]:
