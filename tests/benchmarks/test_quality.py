@@ -211,8 +211,8 @@ def test_hps_trains_with_the_seed_and_what_is_asked_for_and_nothing_more(monkeyp
     assert (default.lr, default.batch_size) == (None, TrainOptions.batch_size)
 
 
-SMALL = {"dim": 4, "hidden": (8, 6), "dropout": 0.0, "init_std": 0.01}
-RATES = {"batch_size": 32, "epochs": 2, "lr": 0.1, "dense_lr": 0.01}
+SMALL_MODEL = {"dim": 4, "hidden": (8, 6), "dropout": 0.0, "init_std": 0.01}
+TRAINED = {"batch_size": 32, "epochs": 2, "lr": 0.1, "dense_lr": 0.01}
 
 
 def need(peer):
@@ -281,7 +281,7 @@ def test_dense_columns_are_given_as_they_are():
 
 def test_the_dlrm_of_the_peer_is_as_large_as_that_of_hps(tmp_path):
     need("torchrec")
-    settings = Settings(model="dlrm", **SMALL)
+    settings = Settings(model="dlrm", **SMALL_MODEL)
     peer = model_of({"a": 5, "b": 7, "c": 9}, 2, settings)
     others = [own.shape for name, own in peer.named_parameters() if "embedding_bags" not in name]
     tables = [hps.TableConfig(name="t", dim=4)]
@@ -298,7 +298,7 @@ def test_the_attention_of_the_peer_is_as_wide_as_that_of_hps(tmp_path):
     log = load(TINY, 0, None)
     parts = log.split(0)
     columns, _ = deepctr._columns(log, parts, 4)
-    peer = deepctr._model(log, columns, Settings(model="autoint", **SMALL), seed=0)
+    peer = deepctr._model(log, columns, Settings(model="autoint", **SMALL_MODEL), seed=0)
     tables = [hps.TableConfig(name="t", dim=4)]
     with hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server:
         own = MODELS["autoint"](server, {"t": 8}, 4, hidden=(8, 6))
@@ -312,7 +312,7 @@ def test_a_peer_learns_the_tiny_log_and_repeats_with_the_seed(model):
     need(PEERS[model])
     log = load(TINY, 0, None)
     # Wide enough that no layer of ReLUs begins dead.
-    settings = Settings(model=model, **SMALL | {"hidden": (32, 16)}, **RATES)
+    settings = Settings(model=model, **SMALL_MODEL | {"hidden": (32, 16)}, **TRAINED)
     first, again, other = (run_contender(PEERS[model], log, settings, seed) for seed in (0, 0, 1))
     assert first == again != other
     assert 0.55 < first["test"]["auc"] < log.best
