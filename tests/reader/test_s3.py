@@ -333,15 +333,13 @@ def test_a_fresh_process_is_told_of_the_server_by_its_environment_or_a_file(
     ways = [
         {
             "FSSPEC_S3_ENDPOINT_URL": server.endpoint,
-            "FSSPEC_S3_KEY": KEY,
-            "FSSPEC_S3_SECRET": SECRET,
+            "FSSPEC_S3": json.dumps({"key": KEY, "secret": SECRET}),
         },
         {
             "AWS_ENDPOINT_URL": server.endpoint,
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
         },
-        {"FSSPEC_S3": json.dumps(access)},
         {"FSSPEC_CONFIG_DIR": str(tmp_path)},
     ]
     program = (
