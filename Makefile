@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
-.PHONY: build demo test torture check proto format bench gpu native asan tsan clean
+.PHONY: build demo test chromium torture check proto format bench gpu native asan tsan clean
 
 build:
 	@tools/bootstrap.sh
@@ -15,7 +15,11 @@ demo: build ## Generate a log, train on it with most rows on SSD, evaluate, look
 	@tools/demo.sh
 
 test: build native ## Native tests, then Python tests, a file at a time on each core.
+	@tools/chromium.sh --try
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile
+
+chromium: ## Chromium, in which a test opens the page of `hps report`, with apt-get.
+	@tools/chromium.sh
 
 torture: native ## The fault recipes of docs/reliability.md at full count, with a summary.
 	$(PYTHON) -m tests.torture.run --native "$$($(PYTHON) tools/build_dir.py)"

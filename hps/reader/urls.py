@@ -20,9 +20,12 @@ from hps.reader.batch_source import BatchSource
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = ("file", "local")  # schemes of this machine's files
+_WEB = ("http", "https")
 _TRIES = 4
 _FIRST_WAIT_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0  # what has failed for so long has been tried again by the library
 _AHEAD_BYTES = 4 << 20  # of what is read from front to back
+_QUERY = re.compile(r"\?[^/?=]+=.*$")  # a `?` alone may be of a name
 # What stands for a file's content in the listings of file systems.
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "updated", "mtime", "created")
 
@@ -49,7 +52,7 @@ class UrlFile:
     """A file of a log behind a URL, with the verbs of `Path` that readers use.
 
     Its size and its mark (an ETag, or the time of its last change) are those of when it was found;
-    one that has changed since is refused when it is opened.
+    one that has changed since is refused when it is opened, and with every range that is read.
 
     Args:
         url: of the file.
@@ -68,12 +71,13 @@ class UrlFile:
     """
 
     def __init__(self, url: str, system: Any, path: str) -> None:
+        self._given = url  # to know its password in what a library says
         self._url = hidden_url(url)  # no password in messages and checkpoints
         self._scheme = url.partition("://")[0].lower()
         self._system = system
         self._path = path
         self._info = self._look()
-        plain = Path(path.rsplit("?", 1)[0] if "?" in path else path)
+        plain = Path(path.rsplit("?", 1)[0] if self._scheme in _WEB else _QUERY.sub("", path))
         self.name, self.suffix, self.stem = plain.name, plain.suffix, plain.stem
 
     def __str__(self) -> str:
@@ -89,7 +93,7 @@ class UrlFile:
             self._system.invalidate_cache()
             return self._system.info(self._path)
 
-        info = _tried(self._url, ask)
+        info = _tried(self._given, ask)
         if info.get("type") == "directory":
             raise StoreError(
                 errno.EISDIR, f"cannot read {self._url}: it is a directory; name its files"
@@ -116,6 +120,21 @@ class UrlFile:
         Raises:
             StoreError: it has changed since it was found, or cannot be read.
         """
+        self._refuse_change()
+
+        def fetch(begin: int, end: int) -> bytes:
+            # A request of its own: it is of the file that was found if that is still there after.
+            try:
+                data = bytes(self._system.cat_file(self._path, start=begin, end=end))
+            except Exception:
+                self._refuse_change()  # says more
+                raise
+            self._refuse_change()
+            return data
+
+        return UrlStream(self._given, self._info[0], fetch, ahead)
+
+    def _refuse_change(self) -> None:
         found = self._look()
         if found != self._info:
             raise StoreError(
@@ -124,11 +143,6 @@ class UrlFile:
                 f"({self._info[1] or 'no mark'}), it has {found[0]:,} ({found[1] or 'no mark'}); "
                 "begin again with the file as it is now",
             )
-
-        def fetch(begin: int, end: int) -> bytes:
-            return bytes(self._system.cat_file(self._path, start=begin, end=end))
-
-        return UrlStream(self._url, self._info[0], fetch, ahead)
 
     def samefile(self, other: str | Path) -> bool:
         """True of a `file://` URL of a local file."""
@@ -141,7 +155,7 @@ class UrlStream(io.RawIOBase):
     """The bytes of a UrlFile; a read that fails is tried again, then it is an error.
 
     Args:
-        url: for errors.
+        url: for errors, which hide what lets others in.
         size: of the file.
         fetch: the bytes of a range, by its begin and end.
         ahead: bytes to fetch at least, for those who read on.
@@ -177,7 +191,8 @@ class UrlStream(io.RawIOBase):
             another thread.
         """
         if self.closed:
-            raise StoreError(errno.EBADF, f"cannot read {self._url}: its reader has been closed")
+            shown = hidden_url(self._url)
+            raise StoreError(errno.EBADF, f"cannot read {shown}: its reader has been closed")
         left = max(0, self.size - self._place)
         wanted = left if size is None or size < 0 else min(size, left)
         begin = self._place - self._held_from
@@ -217,7 +232,7 @@ def find_urls(url: str) -> list[UrlFile]:
 
     Raises:
         ConfigError: no file matches, fsspec or what it needs for the URL is not installed.
-        StoreError: a file cannot be looked at.
+        StoreError: a file cannot be looked at, or a folder of a pattern cannot be listed.
     """
     shown = hidden_url(url)
     try:
@@ -233,15 +248,19 @@ def find_urls(url: str) -> list[UrlFile]:
             f"{shown}: {_told(url, error)}; fsspec reads it once the package for its kind is "
             "installed, such as s3fs for s3:// and gcsfs for gs://"
         ) from error
+    system.invalidate_cache()  # of an earlier listing of this process
     if not has_magic(path) or _tried(url, lambda: system.exists(path)):
         return [UrlFile(url, system, path)]
-    matches = _tried(url, lambda: system.glob(path, detail=True))
-    names = sorted(name for name, info in matches.items() if info.get("type") != "directory")
+    scheme = url.partition("://")[0]
+    if "**" in path or scheme.lower() in _WEB:  # listed at once; a `?` is of a query
+        matches = _tried(url, lambda: system.glob(path, detail=True))
+        names = sorted(name for name, info in matches.items() if info.get("type") != "directory")
+    else:
+        names = sorted(_matching(url, system, path))
     if not names:
         raise ConfigError(
             f"no file matches {shown!r}{_nearest_folder(url, system, path)}; correct the pattern"
         )
-    scheme = url.partition("://")[0]
     return [UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name) for name in names]
 
 
@@ -260,13 +279,58 @@ def _nearest_folder(url: str, system: Any, path: str) -> str:
     return f", and there is {'a folder' if is_there else 'no folder'} {hidden_url(shown)!r}"
 
 
+def _matching(url: str, system: Any, path: str) -> list[str]:
+    """The files that match a pattern, level by level.
+
+    The `glob` of most file systems takes a folder that cannot be listed for an empty one: a day of
+    a log would be left out, and nobody told.
+    """
+    from fsspec.utils import glob_translate
+
+    parts = path.split("/")
+    first = next(idx for idx, part in enumerate(parts) if has_magic(part))
+    found = ["/".join(parts[:first])]
+    for end in range(first + 1, len(parts) + 1):
+        pattern = re.compile(glob_translate("/".join(parts[:end])))
+        listed = [info for folder in found for info in _listed(url, system, folder)]
+        is_last = end == len(parts)
+        found = [
+            name
+            for info in listed
+            if pattern.match(name := str(info["name"]).rstrip("/"))
+            and (info.get("type") != "directory") == is_last
+        ]
+    return found
+
+
+def _listed(url: str, system: Any, folder: str) -> list[dict[str, Any]]:
+    """What a folder holds; nothing of one that is not there."""
+
+    def ask() -> list[dict[str, Any]]:
+        try:
+            return list(system.ls(folder, detail=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    return _tried(url, ask)
+
+
 def _without_root(name: str, scheme: str) -> str:
     return name if scheme in _LOCAL else name.lstrip("/")
 
 
 def _told(url: str, error: object) -> str:
     """What a library says, without what a URL hides."""
-    return hidden_urls(str(error).replace(url, hidden_url(url)))
+    text = str(error).replace(url, hidden_url(url))
+    login = _login(url)
+    return hidden_urls(text.replace(login, "") if login else text)
+
+
+def _login(url: str) -> str:
+    """What a URL has before its host, with the `@`: a library may tell it without the rest."""
+    rest = url.partition("://")[2]
+    host = re.split("[/?#]", hidden_url(url).partition("://")[2], maxsplit=1)[0]
+    return rest[: rest.find(f"@{host}") + 1]
 
 
 def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
@@ -275,21 +339,28 @@ def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda:
     Raises:
         StoreError: names the URL.
     """
-    wait = _FIRST_WAIT_SECONDS
+    wait, started = _FIRST_WAIT_SECONDS, time.monotonic()
     for number in range(1, _TRIES + 1):
         try:
             return act()
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            code = error.errno or errno.ENOENT
+            is_refused = isinstance(error, PermissionError)
+            code = error.errno or (errno.EACCES if is_refused else errno.ENOENT)
             text = error.strerror or f"{type(error).__name__}: {error}"
             if error.strerror is None and isinstance(error, FileNotFoundError):
-                text = f"there is no such file ({error})"
+                text = f"there is no such file ({type(error).__name__}: {error})"
+            if is_refused and url.partition("://")[0].lower() not in _LOCAL:
+                text += "; check the credentials (docs/formats.md, Logs behind URLs)"
             raise StoreError(code, f"cannot read {hidden_url(url)}: {_told(url, text)}") from error
+        except StoreError:  # of another that was tried within
+            raise
         except Exception as error:  # of whatever library reads it
-            if number == _TRIES or is_over():
+            took = time.monotonic() - started
+            if number == _TRIES or took >= _PATIENCE_SECONDS or is_over():
+                times = f"{number} time{'s' if number > 1 else ''}"
                 raise StoreError(
                     getattr(error, "errno", None) or errno.EIO,
-                    f"cannot read {hidden_url(url)}, tried {number} times: "
+                    f"cannot read {hidden_url(url)}, tried {times}: "
                     f"{type(error).__name__}: {_told(url, error)}",
                 ) from error
             time.sleep(wait)

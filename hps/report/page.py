@@ -20,6 +20,10 @@ h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin-top: 2em }
 table { border-collapse: collapse } td, th { padding: .15em 1em .15em 0; text-align: left }
 td.n, th.n { text-align: right } code { background: #f4f4f4; padding: .1em .3em }
 """
+# A browser then asks no network for anything, whatever the names of a run hold.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
 # Of a run's figures, those that the first table shows, and how.
 _HEADLINE = {
     "model": "{}",
@@ -75,7 +79,8 @@ def write_page(runs: Sequence[Run], out: str | Path) -> None:
     parts += [_of_run(run) for run in runs]
     title = html.escape("hps: " + ", ".join(run.name for run in runs))
     page = (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n<script>{get_plotlyjs()}</script></head>\n"
         f"<body><h1>{title}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
     )

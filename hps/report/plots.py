@@ -3,6 +3,7 @@
 Above it: page.py. Below it: runs.py, plotly.
 """
 
+import html
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ def figures_of(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
     )
     for title, figure in plots:
         if figure.data:
+            for trace in figure.data:  # plotly reads <b> and &amp; in names as HTML has them
+                trace.name = html.escape(trace.name, quote=False)
             figure.update_layout(
                 height=380, margin={"t": 20, "b": 40}, template="plotly_white", showlegend=True
             )
@@ -61,6 +64,8 @@ def _add(figure: Any, title: str, lines: Sequence[Json], name: str, color: str, 
         x = [line["examples"] for line in lines]
         y = [line[name] for line in lines]
         line_of = {"color": color, "width": 1 if mode == "lines" else 2}
+        if len(lines) == 1:
+            mode = "markers"  # of one point no line is drawn
         figure.add_trace(go.Scatter(x=x, y=y, name=title, mode=mode, line=line_of))
 
 

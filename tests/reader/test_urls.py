@@ -5,6 +5,7 @@ a file system of this file that counts what is read and fails when it is told to
 """
 
 import contextlib
+import errno
 import gzip
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,27 @@ def test_patterns_are_sorted_by_name_and_may_name_folders(tmp_path: Path, memory
         find_files("memory://bucket/none.tsv")
 
 
+def test_a_folder_that_cannot_be_listed_is_not_left_out(
+    tmp_path: Path, memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in ("01", "02"):
+        write_log(tmp_path, "libsvm")
+        put(tmp_path / "log.libsvm", f"flaky://bucket/day={day}")
+    listed, broken = Flaky.ls, ["day=02"]
+
+    def ls(self: Flaky, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        if any(path.endswith(name) for name in broken):
+            raise OSError(errno.EIO, "the connection was reset")
+        return listed(self, path, detail, **kwargs)
+
+    monkeypatch.setattr(Flaky, "ls", ls)
+    pattern = "flaky://bucket/day=*/log.libsvm"
+    with pytest.raises(StoreError, match=r"cannot read flaky://bucket/day=\*/log\.libsvm, tried 4"):
+        find_files(pattern)
+    broken.clear()
+    assert len(find_files(pattern)) == 2
+
+
 def test_a_name_with_the_characters_of_a_pattern_is_that_file(tmp_path: Path, memory: None) -> None:
     (tmp_path / "a[1].libsvm").write_text("1 5:1\n")
     (file,) = find_files(put(tmp_path / "a[1].libsvm"))
@@ -179,9 +201,9 @@ def test_what_cannot_be_read_is_told_with_its_url(
         find_files("memory://bucket/none.tsv")
     with pytest.raises(ConfigError, match=r"nope://x/y: Protocol not known: nope"):
         find_files("nope://x/y")
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ConfigError, match=r"s3://bucket/x: Install s3fs.*s3fs for s3://"):
-        find_files("s3://bucket/x")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(ConfigError, match=r"gs://bucket/x: .*install gcsfs.*gcsfs for gs://"):
+        find_files("gs://bucket/x")
     fsspec.filesystem("memory").mkdir("/bucket/folder")
     with pytest.raises(StoreError, match="memory://bucket/folder: it is a directory"):
         find_files("memory://bucket/folder")
@@ -203,6 +225,17 @@ def test_a_network_that_fails_is_tried_again_and_then_told(
     Flaky.failures = 10**9
     with pytest.raises(StoreError, match=f"flaky://bucket/{path.name}, tried 4 times: Runtime"):
         list(open_reader(url, tables=TABLES, config=config))
+
+
+def test_what_fails_for_long_is_not_tried_again(
+    tmp_path: Path, memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(write_log(tmp_path, "libsvm"), "flaky://bucket")
+    monkeypatch.setattr(urls, "_PATIENCE_SECONDS", 0.0)
+    Flaky.failures = 10
+    with pytest.raises(StoreError, match=r"log\.libsvm, tried 1 time: RuntimeError"):
+        read(url, "libsvm")
+    assert Flaky.failures == 9
 
 
 def test_a_file_that_changes_is_refused(tmp_path: Path, memory: None) -> None:

@@ -174,6 +174,7 @@ def test_a_run_without_figures_or_history_still_has_a_page(tmp_path: Path) -> No
     write_page([run, Run("empty", {}, [])], tmp_path / "page.html")
     traces = traces_of((tmp_path / "page.html").read_text())
     assert set(traces) == {"Logloss", "Hit rates of the tiers"}
+    assert traces["Logloss"][0]["mode"] == "markers", "of one point no line is seen"
 
 
 def test_folders_that_cannot_be_are_refused(tmp_path: Path, log: Path) -> None:
