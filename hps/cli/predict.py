@@ -44,8 +44,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         default=[],
         type=flags.word,
         metavar="COLUMN",
-        help="a column of a log of parquet or csv that is written beside the scores, as it is; may "
-        "be repeated",
+        help="a column of a log of parquet or csv that is written beside the scores; may be "
+        "repeated; of csv what the model reads as a number is written as one",
     )
     add_model_flags(parser)
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)

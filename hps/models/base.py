@@ -139,7 +139,7 @@ class ClickModel(nn.Module):
             raise ConfigError(
                 f"{name}: the tables' dims {dims} must be equal, as it multiplies embeddings with "
                 "each other; give all tables one dim, or take a model that puts embeddings side by "
-                "side: dcn_v2, wide_deep, or one of your own that says takes_any_dims = True"
+                "side: dcn_v2, wide_deep, din, or one of your own that says takes_any_dims = True"
             )
         if cls.has_vectors and min(columns.values()) <= cls.has_first_order:
             raise ConfigError(f"{name}: needs tables of at least 2 columns, the last first order")

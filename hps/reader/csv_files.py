@@ -146,7 +146,7 @@ class CsvFiles:
                 yield self._without_blanks(piece, path, columns)
         text = last.encode() if isinstance(last, str) else last
         if isinstance(text, bytes) and b"\n" in text:
-            _check_quotes(path)
+            _check_quotes(path, text)
         if bad:
             yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
 
@@ -349,13 +349,16 @@ def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -
     return DataError(f"{path}, after row {row}: {error}")
 
 
-def _check_quotes(path: LogFile) -> None:
-    """DataError if a quote is open at the end of a file."""
-    count = 0
+def _check_quotes(path: LogFile, last: bytes) -> None:
+    """DataError if the last value of a file, which holds a line end, has a quote that is not
+    closed: then it goes on to the end of the file."""
+    opened = b'"' + last.replace(b'"', b'""')
+    tail = b""
     with open_unpacked(path) as file:
         while piece := file.read(_BLOCK_BYTES):
-            count += piece.count(b'"')
-    if count % 2:
+            tail = (tail + piece)[-len(opened) - len(b"\r\n") :]
+    without_end = tail.removesuffix(b"\n").removesuffix(b"\r")
+    if tail.endswith(opened) or without_end.endswith(opened):
         raise _unclosed(str(path))
 
 

@@ -187,7 +187,7 @@ class RecordReader(Reader):
         return {field.name: field.type for field in self._fields}
 
     def raw_rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Columns as the files have them, of all examples of an epoch, in the order of the files.
+        """Columns as the files have them, of all examples of the first epoch, in its order.
 
         Text of csv is bytes; its numbers that a model reads as such are float64. The reader's own
         place does not move.
@@ -196,7 +196,7 @@ class RecordReader(Reader):
             DataError, StoreError: as reading raises it.
         """
         columns = replace(self._record_columns(), kept=tuple(names))
-        for path in self.paths:
+        for path in self._order(0):
             for piece in self._files_for(path).pieces(path, columns, 0, self.paths[0]):
                 yield piece.batch.select(list(names))
 

@@ -251,12 +251,12 @@ def open_history(
     for folder in (report, tensorboard):
         if folder is not None:
             make_folder(Path(folder))
-    if report is not None:
-        sinks.append(JsonLines(Path(report) / LINES, goes_on=goes_on))
-    if tensorboard is not None:
-        sinks.append(TensorBoard(Path(tensorboard)))
     history = History(sinks, say)
     try:
+        if report is not None:
+            sinks.append(JsonLines(Path(report) / LINES, goes_on=goes_on))
+        if tensorboard is not None:
+            sinks.append(TensorBoard(Path(tensorboard)))
         yield history
     finally:
         history.close()

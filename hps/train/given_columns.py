@@ -136,6 +136,8 @@ def _column_of(name: str, values: Any, is_dense: bool) -> pa.Array:
             f"column {name!r} is {values!r}; give a list with a value for each example, such as "
             f"[{values!r}]"
         )
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U" and values.ndim == 1:
+        values = values.tolist()  # of an array arrow cuts a text at its first NUL
     column = pa.array(values)
     if not pa.types.is_null(column.type):
         return column

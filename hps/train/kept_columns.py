@@ -91,9 +91,11 @@ def _joined(parts: "Sequence[pa.Array]") -> "pa.ChunkedArray":
     """One column of all parts, without dictionaries, bytes as text."""
     import pyarrow as pa
 
+    from hps.reader.columns import is_view
+
     plain = []
     for part in parts:
         kind = part.type.value_type if pa.types.is_dictionary(part.type) else part.type
-        is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_view(kind)
         plain.append(part.cast(kind).cast(pa.large_string() if is_bytes else kind))
     return pa.chunked_array(plain)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from hps.checkpoint.names import text_of
-from hps.common.arrays import AnyArray
+from hps.common.arrays import HOST, AnyArray
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
@@ -144,7 +144,9 @@ class Model:
         """
         if not isinstance(batch, Batch):
             batch = self._batch_of(batch)
-        with torch.inference_mode():
+        # What a device's cache keeps must not be memory of inference: it is written later, too.
+        is_here = torch.device(self.module.device).type == HOST
+        with torch.inference_mode() if is_here else torch.no_grad():
             logits = self.module.score(batch.to(self.module.device))
         with torch.no_grad():  # a tensor of the caller's, as any other
             return torch.sigmoid(logits.float()).cpu()

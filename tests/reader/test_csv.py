@@ -115,6 +115,18 @@ def test_a_quote_that_is_never_closed_is_found(tmp_path: Path) -> None:
     assert keys_by_row(batch)[0][1] == [hps.key_of("c", "y\n")]
 
 
+def test_quotes_within_values_hide_no_open_one_and_open_none(tmp_path: Path) -> None:
+    """A quote that does not begin a value is text, however many there are."""
+    odd = 'label,a,b\n1,5" disk,x\n0,q,"x\n1,c,d\n0,e,f\n'
+    for content in (odd, odd[:-1], odd.replace("\n", "\r\n"), odd[:-1] + '""'):
+        with pytest.raises(hps.DataError, match=r"log.csv: a quote is opened and never closed"):
+            read([write(tmp_path / "log.csv", content)])
+    good = 'label,a,b\n1,5" disk,"x\ny"\n'
+    for content in (good, good[:-1], good + "\n", good.replace("\n", "\r\n")):
+        (batch,) = read([write(tmp_path / "log.csv", content)])
+        assert keys_by_row(batch)[0] == [[hps.key_of("a", '5" disk')]]
+
+
 @pytest.mark.parametrize("on_error", ["skip", "raise"])
 @pytest.mark.parametrize(
     "row", ['1,"x,0.5,z', '"1,x,0.5,z', '1,"x""y,0.5,z', '1,"x"y,"0.5,z', '1,"x,0.5,z\n1,y"",2,w']

@@ -204,6 +204,22 @@ def test_scores_are_spread_into_bins() -> None:
     assert BinaryMetrics().scores(4) == {"reliability": [], "histogram": [[0, 0]] * 4}
 
 
+def test_a_folder_is_free_again_after_a_sink_that_could_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Any, folder: Path) -> None:
+        raise hps.ConfigError("no tensorboardX")
+
+    folders = {"report": tmp_path / "r", "tensorboard": tmp_path / "t", "goes_on": False}
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoard, "__init__", refuse)
+        with pytest.raises(hps.ConfigError) as kept, open_history(**folders):
+            pass
+    assert kept.value.__traceback__ is not None  # what is kept holds the sinks, too
+    with open_history(**folders) as history:
+        assert not history.is_empty
+
+
 def test_a_full_disk_costs_no_training(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

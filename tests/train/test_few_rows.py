@@ -260,3 +260,9 @@ def test_missing_categories_of_criteo_among_numbers_are_the_empty_ones(
     assert torch.equal(models["criteo"].predict({**row, "C1": [None, 5]}), expected)
     numbers = pa.RecordBatch.from_pydict({**row, "C1": [None, 5]})
     assert torch.equal(models["criteo"].predict(numbers), expected)
+
+
+def test_text_after_a_nul_counts_in_arrays_of_any_length() -> None:
+    """numpy's arrays of text keep a NUL within it."""
+    texts = np.array(["x\0y", "x\0z", "x"] * 40)
+    assert record_batch_of({"e": texts}, ["e"], []).column("e").to_pylist() == texts.tolist()

@@ -322,6 +322,28 @@ def test_columns_of_the_log_stand_beside_the_scores(tmp_path: Path, name: str, o
     assert np.array_equal(np.array(found["probability"], np.float32), expected)
 
 
+def test_kept_columns_follow_the_order_of_files_and_may_be_views(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write_users(tmp_path / name)
+        table = pq.read_table(tmp_path / name)
+        users = pa.array([f"{name}-{row}" for row in range(len(table))]).cast(pa.string_view())
+        place = table.schema.get_field_index("user")
+        pq.write_table(table.set_column(place, "user", users), tmp_path / name)
+    logs = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    store = train_on(logs[0], tmp_path / "store", ignore=("user",))
+    orders = []
+    with hps.Model.load(store, dram="8MiB") as model:
+        for seed in (None, 0, 1, 2, 3):
+            out = tmp_path / f"{seed}.csv"
+            predict_log(model, logs, out, keep=["user"], shuffle_files=seed)
+            with out.open(newline="") as file:
+                orders.append([row["user"] for row in csv.DictReader(file)])
+            reader = model.open_reader(logs, shuffle_files=seed)
+            first = Path(reader._order(0)[0]).name
+            assert orders[-1][0] == f"{first}-0"
+    assert len(set(map(tuple, orders))) == 2
+
+
 def test_what_cannot_stand_beside_scores_is_refused_before_anything_is_scored(
     tmp_path: Path, criteo: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
