@@ -130,7 +130,7 @@ def test_a_read_that_fails_is_not_tried_again_once_it_is_closed() -> None:
         raise OSError(errno.ECONNRESET, "reset")
 
     stream = stream_of(fetch)
-    with pytest.raises(StoreError, match="memory://a, tried 1 times: "):
+    with pytest.raises(StoreError, match="memory://a, tried 1 time: "):
         stream.read(5)
     assert tries == [0]
 
