@@ -463,21 +463,19 @@ def test_what_strikes_one_rank_is_told_once_by_that_rank(
     (tmp_path / "bad.tsv").write_text("\n".join(lines))
     missing = {1: ["--test", str(tmp_path / "missing.tsv")]}
     diverges = words(log, tmp_path / "three", "--lr", "1e30", "--optimizer", "sgd")
-    bad, unseen = tmp_path / "bad.tsv", ["--allow-empty", "--no-base-rate"]
-    early, late = words(bad, tmp_path / "zero"), words(bad, tmp_path / "one", *unseen)
+    late = words(tmp_path / "bad.tsv", tmp_path / "one", "--allow-empty", "--no-base-rate")
     for job, rank, reason in (
-        (Job(early, 3), 0, "bad.tsv, line 181: label '2'"),  # before there is a store
+        (Job(words(tmp_path / "bad.tsv", tmp_path / "zero"), 3), 0, "bad.tsv, line 181: label '2'"),
         (Job(late, 3), 2, "bad.tsv, line 181: label '2'"),
         (Job(words(log, tmp_path / "two"), 3, of_rank=missing), 1, "missing.tsv"),
         (Job(diverges, 3), 0, "rank 0, table 'features', key"),
     ):
         ended = ranks.run(job)
-        assert ended.statuses == [1, 1, 1]
+        assert ended.statuses == [1, 1, 1] and not (tmp_path / "zero").exists()
         err = [without_columns(text) for text in ended.err]
         assert reason in err[rank] and err[rank].count("\n") == 1
         assert err[rank].count(f"rank {rank}") == 1
         assert [text for text in err if text] == [err[rank]]
-    assert not (tmp_path / "zero").exists()
 
 
 def test_a_test_log_that_one_rank_cannot_read_loses_no_figure_of_the_training(
