@@ -252,7 +252,7 @@ def open_history(
         if folder is not None:
             make_folder(Path(folder))
     history = History(sinks, say)
-    try:
+    try:  # closes those that are made, also where the next cannot be
         if report is not None:
             sinks.append(JsonLines(Path(report) / LINES, goes_on=goes_on))
         if tensorboard is not None:
